@@ -77,16 +77,17 @@ def test_the_guests_that_a_vc_takes_in_are_shown_where_there_can_be_any(hived: H
     assert [vc["guests"] for vc in found["virtual_clusters"]] == ["all", "none"]
 
 
-def test_exact_safety_is_shown_and_live_engines_say_that_they_have_not_got_it_yet(hived: Hived, folder: Path) -> None:
+def test_exact_safety_is_shown_and_refused_beside_a_policy_for_which_it_cannot_hold(hived: Hived, folder: Path) -> None:
     text = NODES.replace("a: {", "a: {safety: exact, ", 1)
     (folder / "spec.yaml").write_text(text, encoding="utf-8")
     lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
     assert "a: 8 GPUs, exact safety" in lines
     found = json.loads(hived("check", "spec.yaml", "--json").out)
     assert [vc.get("safety") for vc in found["virtual_clusters"]] == ["exact", None]
+    (folder / "spec.yaml").write_text(text.replace("safety: exact", "safety: exact, policy: gandiva"), encoding="utf-8")
     refused = hived("up", "spec.yaml", "--simulated", "--state", folder / "state")
-    assert refused.code == 2
-    assert "virtualClusters.a.safety: exact safety is only simulated so far" in refused.err
+    print(refused.err)
+    assert refused.code == 5
 
 
 def test_json_of_a_wrong_spec_is_no_json_but_one_line_on_standard_error(hived: Hived, folder: Path) -> None:

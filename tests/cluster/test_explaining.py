@@ -14,6 +14,7 @@ from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
     Fragmented,
+    KeptForEnded,
     LostReservation,
     Misconfigured,
     NeverFits,
@@ -56,6 +57,11 @@ SENTENCES: list[tuple[Reason, str]] = [
         Suspended(1, "own"),
         "it was a guest on 1 GPU, and own has some of them now, and its VC has no such guests; "
         "schedule it again to go on",
+    ),
+    (
+        KeptForEnded("a", 2, ("train-2",)),
+        "2 GPUs of VC a are kept for train-2, which ended early: its safety is exact, so its turns are those of a "
+        "private cluster; loans use them",
     ),
     (Suspended(8), "it is suspended, and has given its 8 GPUs up; schedule it again to go on"),
     (

@@ -18,6 +18,7 @@ from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTask
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.policies import YarnCS
 from hived.scheduling import Status
+from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices
@@ -55,6 +56,7 @@ class Driver:
         self.started: Counter[tuple[int, int]] = Counter()  #: how often each attempt was to be started
         self.stopped: set[tuple[int, int]] = set()  #: attempts that were to be stopped
         self.wakes: list[tuple[float, int]] = []
+        self.virtual: dict[str, VirtualState] = {}  #: what the store has of virtual jobs
         self.job_scheduler = self._job_scheduler()
 
     def _job_scheduler(self) -> JobScheduler:
@@ -90,9 +92,15 @@ class Driver:
     def wait(self, seconds: float) -> None:
         """Time passes, and pauses end."""
         until = self.now + seconds
-        while self.wakes and self.wakes[0][0] <= until:
-            self.now, number = heappop(self.wakes)
-            self.job_scheduler.due(number, self.now)
+        while True:
+            review = self.job_scheduler.scheduler.next_review
+            if self.wakes and self.wakes[0][0] <= min(until, review):
+                self.now, number = heappop(self.wakes)
+                self.job_scheduler.due(number, self.now)
+            elif review <= until:
+                self.now = max(self.now, review)
+            else:
+                break
             self.settle()
         self.now = until
 
@@ -115,7 +123,7 @@ class Driver:
         self.wakes.clear()
         taken = [Job.restored(n, json.loads(spec), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
-        self.job_scheduler.recover(taken, self.now)
+        self.job_scheduler.recover(taken, self.now, virtual=list(self.virtual.values()))
         if spec is not None:
             self.job_scheduler.reconfigure(spec, self.now)
             self.spec = spec
@@ -128,6 +136,10 @@ class Driver:
         self.job_scheduler.dispatch(self.now)
         turn = self.job_scheduler.turn()
         self.events += turn.events
+        for name, state in turn.virtual:
+            self.virtual.pop(name, None)
+            if state is not None:
+                self.virtual[name] = state
         for instruction in turn.instructions:
             found = self.jobs[instruction.job]
             match instruction:

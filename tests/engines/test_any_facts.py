@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,9 @@ from hived import ConflictError, InfeasibleError, RequestError
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.model import JobState
+from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
 
-from .driver import FAILED, STOPPED, WELL, Driver, is_in, job
+from .driver import FAILED, STOPPED, WELL, Driver, is_in, job, small_spec
 
 VCS = (("vision", 4), ("speech", 2), ("research", 2))
 #: devices, and who reserved how many
@@ -25,8 +27,8 @@ OTHER_SHARES = (
 )
 
 
-def one_fact(engine: Driver, choose: random.Random) -> None:
-    """Something happens."""
+def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
+    """Something happens. ``exact``: tenants may be of exact safety."""
     jobs = [found for found in engine.jobs.values() if not found.state.ended]
     running = [found for found in jobs if found.state is JobState.RUNNING]
     stopping = [found for found in jobs if found.state is JobState.STOPPING]
@@ -72,10 +74,10 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
             why = choose.choice((None, None, "NVML: lost"))
             engine.do(lambda job_scheduler: job_scheduler.set_health(chosen, why, engine.now))
         case 14:
-            engine.restart(choose.choice((None, engine_spec(choose))))
+            engine.restart(choose.choice((None, engine_spec(choose, exact))))
         case 15:
             try:
-                engine.do(lambda job_scheduler: job_scheduler.reconfigure(engine_spec(choose), engine.now))
+                engine.do(lambda job_scheduler: job_scheduler.reconfigure(engine_spec(choose, exact), engine.now))
             except InfeasibleError:
                 pytest.fail("these shares fit")
             engine.spec = engine.job_scheduler.cluster.spec
@@ -83,17 +85,28 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
             engine.wait(choose.uniform(0, 8))
 
 
-def engine_spec(choose: random.Random):  # type: ignore[no-untyped-def]
+def engine_spec(choose: random.Random, exact: bool) -> ClusterSpec:
     devices, shares = choose.choice(OTHER_SHARES)
-    return spec_for("node", devices, "GPU", shares)
+    return (
+        some_exact(spec_for("node", devices, "GPU", shares), choose)
+        if exact
+        else spec_for("node", devices, "GPU", shares)
+    )
 
 
-@pytest.mark.parametrize("seed", range(60))
+def some_exact(spec: ClusterSpec, choose: random.Random) -> ClusterSpec:
+    """Most tenants are of exact safety."""
+    vcs = [replace(vc, safety=EXACT if choose.random() < 0.8 else WORK_CONSERVING) for vc in spec.virtual_clusters]
+    return replace(spec, virtual_clusters=tuple(vcs))
+
+
+@pytest.mark.parametrize("seed", range(120))
 def test_after_any_facts_the_invariants_hold(seed: int) -> None:
     choose = random.Random(seed)
-    engine = Driver()
+    exact = seed % 2 == 1
+    engine = Driver(some_exact(small_spec(), choose) if exact else None)
     for _ in range(60):
-        one_fact(engine, choose)
+        one_fact(engine, choose, exact)
         for found in engine.jobs.values():
             text = explain(engine.job_scheduler, found, engine.now)
             assert found.name in text

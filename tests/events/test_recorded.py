@@ -90,10 +90,12 @@ def test_what_a_scheduler_with_queues_of_its_own_asks_is_written_and_replayed_to
         is None
     )
     assert cluster.promote(job("loan", 3)) is False
+    nodes = cluster.spec.node_names
+    assert cluster.promote(job("loan", 3), excluded_nodes=nodes) is None
     assert cluster.place(job("fifth", 1), keep=True) is not None
     kinds = [type(from_line(line)).__name__ for line in lines]
     asked = ["Opened", "Placed", "Committed", *["Placed"] * 2, "Committed", "Placed", *["Refused"] * 2]
-    assert kinds == [*asked, "Placed", "Promoted", "Placed"]
+    assert kinds == [*asked, "Placed", *["Promoted"] * 2, "Placed"]
     again: list[str] = []
     assert replay(lines, lambda spec: RecordedCluster(spec, again.append)).snapshot() == cluster.snapshot()
     assert again == lines

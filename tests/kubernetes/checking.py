@@ -78,7 +78,7 @@ def _check_place(gang: Gang) -> None:
     for entry in gang.pods.values():
         ensure(entry.slot is None or gang.slots[entry.slot] == entry.uid, f"{entry.key} has place {entry.slot}")
     ensure(gang.state is not GangState.PREEMPTED or gang.on_nodes, f"{gang} has to go, and is on no node")
-    goes, moves = gang.preempted_by is not None, gang.entry.status is Status.MOVING
+    goes, moves = gang.preempted_by is not None, gang.entry.status is Status.MOVING or gang.entry.yields
     ensure((goes or moves) == (gang.state is GangState.PREEMPTED), f"{gang}: for whom it goes")
     ensure(gang.in_line == (waits and gang.asked and gang.complete), f"{gang}: in line, or not")
 
@@ -102,7 +102,7 @@ def _check_core(gang_scheduler: GangTable, gang: Gang) -> None:
     except RequestError:
         ensure(None in _IN_CORE[gang.state], f"the core does not know {gang}")
         return
-    moves = gang.entry.status is Status.MOVING and core.state is GroupState.ALLOCATED
+    moves = (gang.entry.status is Status.MOVING or gang.entry.yields) and core.state is GroupState.ALLOCATED
     ensure(moves or core.state in _IN_CORE[gang.state], f"{gang} is {core.state.value} to the core")
     ensure(core.placement == gang.placement, f"{gang}: its placement is {core.placement} to the core")
     ensure(core.guaranteed == gang.guaranteed, f"{gang}: guaranteed or not")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.spec import load_spec
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import EXACT, ClusterSpec
 
 from .pods import flat_spec
 from .walking import Walk
@@ -20,6 +21,13 @@ SMALL = (
     flat_spec(("a", 2), ("b", 2), spare=1),
     flat_spec(("a", 1), ("c", 2)),
     flat_spec(("a", 3), ("b", 0), gpus=2),
+)
+SOME_EXACT = (
+    tuple(
+        replace(spec, virtual_clusters=tuple(replace(vc, safety=EXACT) for vc in spec.virtual_clusters))
+        for spec in (*SMALL[:2], SMALL[3])
+    )
+    + SMALL[2:3]
 )
 #: before and after a change
 PAIRS = [("2", "33"), ("2", "4"), ("2", "7"), ("2", "5"), ("2", "6"), ("1", "8")]
@@ -52,6 +60,12 @@ def test_anything_may_happen(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_anything_may_happen_under_changing_specs(seed: int) -> None:
     go(Walk(SMALL[seed % 4], seed, SMALL, rough=False), 120)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_anything_may_happen_under_exact_safety(seed: int) -> None:
+    """Of some tenants, in some specs."""
+    go(Walk(SOME_EXACT[seed % 4], 2000 + seed, SOME_EXACT if seed % 3 else (), rough=seed % 2 == 0), 150)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -31,10 +31,6 @@ def test_a_new_spec_brings_its_policy_and_one_that_needs_durations_is_refused() 
     assert (gang(world, "large").state, gang(world, "small").state) == (GangState.WAITING, GangState.WAITING)
     with pytest.raises(InputError, match="policy sjf of a orders jobs by their duration"):
         world.gang_scheduler.reconfigure(with_policy("sjf"), world.now)
-    spec = flat_spec(("a", 1))
-    exact = replace(spec, virtual_clusters=(replace(spec.virtual_clusters[0], safety="exact"),))
-    with pytest.raises(InputError, match=r"virtualClusters.a.safety: exact safety is only simulated so far"):
-        world.gang_scheduler.reconfigure(exact, world.now)
     world.gang_scheduler.reconfigure(with_policy("greedy"), world.now)
     world.flush()
     world.ask(small.metadata.uid)

@@ -89,7 +89,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
     source = looking_at(driver)
     picture, layout = source.picture(VIEW), source.layout()
     for _ in range(60):
-        one_fact(driver, choose)
+        one_fact(driver, choose, True)
         driver.now += choose.random()
         if choose.random() < 0.4:
             continue  # several facts in one update

@@ -20,7 +20,7 @@ from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import recovery
+from . import guaranteed, recovery
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
@@ -244,23 +244,41 @@ class Cluster:
         """Check a request, and compile it under this spec; requests that differ by name alone share it. O(members)."""
         return self._committed().demands.of(request)
 
-    def promote(self, request: Request, at: VirtualLeaves | None = None, demand: Demand | None = None) -> bool | None:
+    def promote(
+        self,
+        request: Request,
+        at: VirtualLeaves | None = None,
+        excluded_nodes: Collection[str] = (),
+        demand: Demand | None = None,
+    ) -> bool | None:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
         ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
-        None: its VC has no room. ``demand``, ``at``: as in :meth:`place`. O(levels + pods).
+        None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in :meth:`place`. O(levels + pods).
         """
         state, demand = self._committed(), self._demand(request, demand)
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        again = moved(state, group, request, demand, None, group.since, in_place=True, at=at)
+        suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
+        again = moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
         if again is None:
             return None
         stays = again.parts == group.parts and not again.victims
         if stays:
             self._keep(again)
         return stays
+
+    def refused(self, request: Request, at: VirtualLeaves) -> tuple[int, ...]:
+        """The pods of a placement ``at`` that :meth:`place` has refused for which hardware is the cause, by number.
+
+        (): some of these leaf cells are not free. O(pods).
+        """
+        state = self._committed()
+        demand = state.demands.of(request)
+        if all(choice.where != at.pool for choice in demand.choices):
+            return ()
+        return guaranteed.refused(state.pools[demand.tenant][at.pool], at.spots)
 
     def select_victims(
         self,

@@ -50,6 +50,14 @@ class VirtualLeaves(NamedTuple):
     level: int = 0  #: lowest level at which one cell of the VC holds all pods, 0 for none
     relaxed: tuple[str, ...] = ()  #: see :class:`Bind`
 
+    @property
+    def cells(self) -> tuple[int, dict[int, int]]:
+        """The leaf cells, whichever pods have them: the pool, and by host one bit each. O(pods)."""
+        hosts: dict[int, int] = {}
+        for host, mask in self.spots:
+            hosts[host] = hosts.get(host, 0) | mask
+        return self.pool, hosts
+
 
 @dataclass(frozen=True, slots=True)
 class Bind:

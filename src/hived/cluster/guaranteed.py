@@ -78,19 +78,36 @@ def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[i
     return True
 
 
-def on_leaves(state: State, group: Group, demand: Demand, at: VirtualLeaves) -> bool:
-    """Bind these leaves of its VC; ``False`` where one is not free, or bad hardware cannot be avoided. O(pods)."""
+def on_leaves(
+    state: State, group: Group, demand: Demand, at: VirtualLeaves, suggested: Suggested | None = None
+) -> bool:
+    """Bind these leaves of its VC; ``False`` where one is not free, or bad or other hardware cannot be avoided.
+
+    O(pods).
+    """
+    if all(choice.where != at.pool for choice in demand.choices):
+        return False  # of an earlier spec
     pool = state.pools[demand.tenant][at.pool]
-    if any(mask & ~pool.free[host] for host, mask in at.spots):
+    if any(not 0 <= host < len(pool.free) or mask & ~pool.free[host] for host, mask in at.spots):
         return False
     group.chain, group.pool, group.spots = pool.nodes.number, pool, at.spots
     group.level, group.relaxed = at.level, at.relaxed
-    if not _bind(state, group, pool, None):
+    if not _bind(state, group, pool, suggested):
         group.pool, group.spots, group.relaxed = None, (), ()
         return False
     if displaces_loans(pool, group):
         _set_victims(group, pool.nodes.on(group.parts))
     return True
+
+
+def refused(pool: Pool, spots: Spots) -> tuple[int, ...]:
+    """The pods that keep free leaves from being bound: those on bad leaves, else the last on an unbound host."""
+    bad, bound = pool.binding.bad, pool.binding.bound
+    if any(mask & ~pool.free[host] for host, mask in spots):
+        return ()
+    on_bad = tuple([pod for pod, (host, mask) in enumerate(spots) if mask & bad[host]])
+    unbound = [pod for pod, (host, _) in enumerate(spots) if bound[host] < 0]
+    return on_bad or tuple(unbound[-1:])
 
 
 def preempting(
@@ -297,7 +314,7 @@ def promoted(
             group.chain = pool.nodes.number
             state.vacate(loan)
             return True
-    if not (on_free(state, group, demand, suggested) if at is None else on_leaves(state, group, demand, at)):
+    if not (on_free(state, group, demand, suggested) if at is None else on_leaves(state, group, demand, at, suggested)):
         return False
     if sorted(group.parts) == sorted(loan.parts):
         spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is

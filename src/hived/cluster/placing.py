@@ -56,7 +56,7 @@ def admitted(
     elif victims:
         found = guaranteed.preempting(state, group, demand, suggested, victims)
     elif at is not None:
-        found = guaranteed.on_leaves(state, group, demand, at)
+        found = guaranteed.on_leaves(state, group, demand, at, suggested)
     elif hosts:
         found = guaranteed.on_hosts(state, group, demand, hosts)
     elif request.priority >= 0:

@@ -27,6 +27,7 @@ class ReasonKind(Enum):
     PREEMPTED = "preempted"
     LOST_RESERVATION = "lost reservation"
     SUSPENDED = "suspended"
+    KEPT_FOR_ENDED = "kept for ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,17 @@ class Suspended:
     owner: str | None = None  #: for an evicted guest: the group that got some of its leaf cells
 
 
+@dataclass(frozen=True, slots=True)
+class KeptForEnded:
+    """Leaf cells of the VC are kept for groups that have ended early (exact safety)."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.KEPT_FOR_ENDED
+    vc: str
+    leaf_cells: int
+    groups: tuple[str, ...]  #: some of them
+    more: int = 0  #: how many others
+
+
 Reason = (
     Misconfigured
     | NeverFits
@@ -187,4 +199,5 @@ Reason = (
     | PreemptedBy
     | LostReservation
     | Suspended
+    | KeptForEnded
 )

@@ -10,11 +10,15 @@ from typing import Generic, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
-from hived.scheduling import Entry, Scheduler, SomePolicies
+from hived.scheduling import Entry, Policies, SomePolicies
 from hived.scheduling import instructions as decided
+from hived.scheduling.exact import ExactScheduler
 from hived.spec.compiled import Device
 
 from .job import EngineJob, Event
+
+#: in place of a preemptor of this VC
+GHOST = "a job of {0} that ended early, and has its turn now (exact safety)"
 
 J = TypeVar("J", bound=EngineJob)
 #: an instruction of the engine to its surroundings: start or stop processes, bind or delete pods
@@ -90,7 +94,9 @@ class Dispatcher(ABC, Generic[J, D]):
     ) -> None:
         """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory."""
         self.cluster = cluster
-        self.scheduler = Scheduler(cluster, policies, self._carry_out)
+        #: those that the tenants have chosen
+        self.policies = policies if isinstance(policies, Policies) else Policies(policies)
+        self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out)
         self.usage: Usage[J] = Usage()
         #: number of the latest event
         self.seq = last_event
@@ -118,8 +124,8 @@ class Dispatcher(ABC, Generic[J, D]):
         """Start a job on the GPUs of ``placement``, which it now holds."""
 
     @abstractmethod
-    def _preempt(self, job: J, by: J, at: float) -> None:
-        """Evict a victim for the preemptor ``by``."""
+    def _preempt(self, job: J, by: J | None, at: float) -> None:
+        """Evict a victim for the preemptor ``by``; None: for one that has ended early (exact safety)."""
 
     @abstractmethod
     def _move(self, job: J, why: str, at: float) -> None:
@@ -188,10 +194,13 @@ class Dispatcher(ABC, Generic[J, D]):
                     self.becomes(job, "unreserved", None, at, {"why": "other GPUs are reserved for it by now"})
                 self.becomes(job, "reserved", placement, at, {"victims": list(victims)})
             case decided.Stop(by=number):
-                self._preempt(job, self.job(number), at)
-            case decided.Unreserve(by=number):
-                taken = number is not None and f"{self.job(number).name}, of a higher priority, took it"
-                self.unreserve(job, taken or self.nodes_refused, at)
+                self._preempt(job, None if number is None else self.job(number), at)
+            case decided.Unreserve(by=None):
+                self.unreserve(job, self.nodes_refused, at)
+            case decided.Unreserve(by=int(number)):
+                other = self.job(number).name
+                own = f"its turn in {job.vc} is over"
+                self.unreserve(job, own if other == job.name else f"{other}, of a higher priority, took it", at)
             case decided.Downgrade(by=number):
                 by = self.job(number).name
                 self.guarantee_changed(job, f"made room for {by}", at, by)

@@ -12,6 +12,7 @@ from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines
 from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
+from hived.scheduling.exact import ExactScheduler
 from hived.words import counted
 
 from .job import EngineJob
@@ -24,9 +25,10 @@ def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
 
 
-def why_it_waits(scheduler: Scheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
+def why_it_waits(scheduler: ExactScheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
     """Reasons of a waiting job, the decisive one first: the core's reasons, the jobs ahead in line, its preemptor."""
-    found: list[R | Reason] = [*but_the_line(core), *behind(*scheduler.ahead(job.entry, MAX_NAMED))]
+    found: list[R | Reason] = [*but_the_line(core), *scheduler.kept_for_ended(job.entry, MAX_NAMED)]
+    found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
         # a guaranteed job yields only to a higher priority of its own VC: to any other preemptor it was on a loan

@@ -230,5 +230,18 @@ def _read(plain: Any) -> Any:
     raise PydanticCustomError("any", "expected any value as the log has it")
 
 
+def to_plain(value: Any) -> object:
+    """A value of plain and known types (requests, placements, ...) as JSON."""
+    return _write(value)
+
+
+def from_plain(plain: Any) -> Any:
+    """The inverse of :func:`to_plain`; lists become tuples. Raises :class:`ValueError`."""
+    try:
+        return _read(plain)
+    except PydanticCustomError as error:
+        raise ValueError(error.message()) from None
+
+
 def _parts(kind: Any) -> list[str]:
     return list(kind._fields) if issubclass(kind, tuple) else [field.name for field in fields(kind) if field.compare]

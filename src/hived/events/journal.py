@@ -126,11 +126,14 @@ class Promoted(Call):
     call = "promote"
     request: Request
     at: VirtualLeaves | None = None
+    excluded_nodes: tuple[str, ...] = ()
     answer: bool | None = None  #: whether it was promoted; None: its VC has no room
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        """As those of :class:`Placed`."""
+        """The request; the leaf cells and the excluded nodes if there are any."""
+        if self.excluded_nodes:
+            return self.request, self.at, self.excluded_nodes
         return (self.request,) if self.at is None else (self.request, self.at)
 
     def answered(self, answer: bool | None) -> Promoted:

@@ -84,8 +84,14 @@ class RecordedCluster(Cluster):
         )
         return decision
 
-    def promote(self, request: Request, at: VirtualLeaves | None = None, demand: Demand | None = None) -> bool | None:
-        promoted: bool | None = self._recorded(journal.Promoted(request, at))
+    def promote(
+        self,
+        request: Request,
+        at: VirtualLeaves | None = None,
+        excluded_nodes: Collection[str] = (),
+        demand: Demand | None = None,
+    ) -> bool | None:
+        promoted: bool | None = self._recorded(journal.Promoted.of(request, at, _in_order(excluded_nodes) or ()))
         return promoted
 
     def hold(self, group: str, loan: bool) -> bool:

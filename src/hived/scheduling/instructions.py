@@ -41,7 +41,8 @@ class Unreserve:
     """The reservation of ``job`` has ended. The engine requeues it."""
 
     job: int
-    by: int | None = None  #: the job of a higher priority that overtook it; None: its nodes are not usable any more
+    #: the job of a higher priority that overtook it; itself: its turn is over; None: its nodes are not usable any more
+    by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Stop:
     """Evict ``job`` in favour of ``by``."""
 
     job: int
-    by: int
+    by: int | None  #: None: one of its VC that has ended early, and goes on in the virtual timeline (exact safety)
     keeps_work: bool
 
 

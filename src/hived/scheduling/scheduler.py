@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt, VirtualLeaves, Wait
 from hived.cluster.demands import Demand
+from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
@@ -627,14 +628,11 @@ class Scheduler:
         if entry.yields:  # it is being stopped already, and is scheduled again once it has ended
             return False
         if entry.status is LENT:
-            promoted = self.cluster.promote(entry.request, None, entry.demand)
+            promoted = self.cluster.promote(entry.request, None, (), entry.demand)
             if promoted is False and self._guests is not None:
                 promoted = self._promote_beside(self._guests.beside(entry), entry)
             if promoted:
-                self._leave(entry)
-                entry.status = GUARANTEED
-                self._follow(entry)
-                self._carry_out(Promote(entry.number))
+                self._become_guaranteed(entry)
                 if self._slicers is not None:
                     self._slicers.placed(entry, self._now)
                 return True
@@ -649,6 +647,13 @@ class Scheduler:
         if entry.status is MOVING:  # its processes have not ended yet
             return False
         return self._schedule(entry)
+
+    def _become_guaranteed(self, entry: Entry) -> None:
+        """The core has promoted a job on its loan."""
+        self._leave(entry)
+        entry.status = GUARANTEED
+        self._follow(entry)
+        self._carry_out(Promote(entry.number))
 
     def _move(self, entry: Entry) -> bool:
         """Have a job give its loan up, since its turn has come on other GPUs; whether it has ended there already."""
@@ -814,11 +819,8 @@ class Scheduler:
         """
         self._now = max(self._now, now)
         if entry.status is LENT:
-            if self.cluster.promote(entry.request, at, entry.demand):
-                self._leave(entry)
-                entry.status = GUARANTEED
-                self._follow(entry)
-                self._carry_out(Promote(entry.number))
+            if self.cluster.promote(entry.request, at, (), entry.demand):
+                self._become_guaranteed(entry)
                 return
             if not self._move(entry):
                 raise InvariantError(f"job {entry.number} does not leave its loan at once")
@@ -923,7 +925,7 @@ class Scheduler:
         accepted = self._accepts.get(entry.vc)
         hosts = [other for other in others if accepted == "all" or (accepted == "own" and other.vc == entry.vc)]
         held = [other for other in hosts if self.cluster.hold(other.name, False)]
-        promoted = self.cluster.promote(entry.request, None, entry.demand) if held else False
+        promoted = self.cluster.promote(entry.request, None, (), entry.demand) if held else False
         for other in held if not promoted else ():
             self.cluster.hold(other.name, True)
         return promoted
@@ -1040,7 +1042,7 @@ class Scheduler:
             return False
         if reasons is None:
             reasons = self._reasons[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
-        if entry.line is None:  # it waits for nothing else
+        if entry.line is None and reasons:  # it waits for nothing else
             self._carry_out(Hold(entry.number, reasons))
         return None if reasons and isinstance(reasons[0], _NON_BLOCKING) else False
 
@@ -1153,6 +1155,10 @@ class Scheduler:
         waits = entry.status is WAITING or (entry.status is LENT and entry.early)
         return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
 
+    def awaits(self, entry: Entry) -> PlanAnswer:
+        """What the core answers a waiting job, as if it were first in line. It costs one dry run."""
+        return self.cluster.plan(entry.awaited, excluded_nodes=entry.excluded)
+
     def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
         """The same for a new job of this priority."""
         queues = self.queues.get(vc)
@@ -1166,7 +1172,16 @@ class Scheduler:
         In each round, guaranteed requests precede opportunistic ones. At most ``most``. O(VCs + most).
         """
         vcs = [self.queues[vc] for vc in sorted(self.queues)]
-        turns = [_waiting(False, queues.line, queues.outsized, queues.misfits) for queues in vcs]
+        follow = (
+            set() if self._exact is None else {self.queues[vc].backlog for vc in self._exact.vcs & self.queues.keys()}
+        )
+        turns = [
+            # jobs that follow a timeline have no line here
+            _waiting(
+                False, queues.backlog if queues.backlog in follow else queues.line, queues.outsized, queues.misfits
+            )
+            for queues in vcs
+        ]
         loans = [_waiting(True, queues.backlog, queues.misfits) for queues in vcs]
         rounds = zip_longest(*turns, *loans)
         return list(islice((entry for one in rounds for entry in one if entry is not None), most))

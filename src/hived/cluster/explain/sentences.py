@@ -74,6 +74,11 @@ def say(reason: why.Reason) -> str:
             if reason.node is not None:
                 return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
             return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
+        case why.KeptForEnded():
+            are = "are" if reason.leaf_cells != 1 else "is"
+            ended = f"{_some(reason.groups, reason.more)}, which ended early"
+            kept = f"{_gpus(reason.leaf_cells)} of VC {_name(reason.vc)} {are} kept for {ended}"
+            return f"{kept}: its safety is exact, so its turns are those of a private cluster; loans use them"
         case why.Suspended():
             if reason.owner is not None:
                 now = f"{_name(reason.owner)} has some of them now, and its VC has no such guests"

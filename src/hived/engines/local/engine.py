@@ -32,7 +32,6 @@ from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engines.job import Event
-from hived.engines.live import check_live
 from hived.errors import (
     ConflictError,
     InputError,
@@ -87,7 +86,6 @@ class Engine:
         self.clock = clock
         self.started_at = clock()
         self._lines: list[str] = []
-        check_live(spec)
         check_feasible(spec)
         last = last_start(store) or LastStart(spec)
         _check_devices(last, store, devices)
@@ -135,7 +133,7 @@ class Engine:
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
-        self.job_scheduler.recover(self.store.active(), at, self._names)
+        self.job_scheduler.recover(self.store.active(), at, self._names, self.store.virtual())
         if not same(self.cluster.spec, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
         self._remember(self._now)
@@ -173,7 +171,7 @@ class Engine:
         """
         self._refuse_if_failed()
         answer = self.plan(spec)
-        policy = self.job_scheduler.scheduler.policies[spec.vc]
+        policy = self.job_scheduler.policies[spec.vc]
         if policy.clairvoyant and spec.time_limit_s is None:
             raise RequestError(
                 "time_limit_s",
@@ -195,7 +193,7 @@ class Engine:
         self._refuse_if_failed()
         turn = self.job_scheduler.turn()
         try:
-            self.store.keep(turn.events, turn.jobs)
+            self.store.keep(turn.events, turn.jobs, virtual=turn.virtual)
         except StorageError:
             self.job_scheduler.unsubmit(job)
             raise
@@ -207,7 +205,7 @@ class Engine:
     def plan(self, spec: JobSpec) -> PlanAnswer:
         """Dry run of a submission in the core, as if no job were ahead in line."""
         request = Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
-        answer = self.cluster.plan(request)
+        answer = self.job_scheduler.scheduler.plan(request)
         first = answer.reasons[0] if answer.reasons else None
         if isinstance(first, Misconfigured):
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
@@ -346,8 +344,8 @@ class Engine:
 
     def _keep(self) -> tuple[Instruction, ...]:
         turn = self.job_scheduler.turn()
-        if turn.events or self._lines or self._values:
-            self.store.keep(turn.events, turn.jobs, self._lines, self._values)
+        if turn.events or turn.virtual or self._lines or self._values:
+            self.store.keep(turn.events, turn.jobs, self._lines, self._values, turn.virtual)
             self._lines.clear()
             self._values.clear()
         self._publish(turn.events)

@@ -24,7 +24,7 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    return tuple(why_it_waits(job_scheduler.scheduler, job, job_scheduler.cluster.plan(job.entry.awaited).reasons))
+    return tuple(why_it_waits(job_scheduler.scheduler, job, job_scheduler.scheduler.awaits(job.entry).reasons))
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
@@ -35,7 +35,7 @@ def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
         return [say(reason) for reason in reasons(job_scheduler, job)]
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    core = job_scheduler.cluster.plan(job.entry.awaited).reasons
+    core = job_scheduler.scheduler.awaits(job.entry).reasons
     return in_words(job_scheduler, but_the_line(core)) or ["its turn is about to come"]
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
-from hived.engines.dispatcher import Dispatcher
+from hived.engines.dispatcher import GHOST, Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
-from hived.engines.live import check_live
 from hived.errors import ConflictError
 from hived.policies import by_vc
 from hived.scheduling import SomePolicies
+from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec, Device
 
 from .model import Job, JobEvent, JobSpec, JobState, outcome
@@ -109,6 +109,8 @@ class Turn:
     events: tuple[Event, ...]  #: to be stored first
     jobs: tuple[Job, ...]  #: the jobs of the events
     instructions: tuple[Instruction, ...]  #: to be carried out after that
+    #: virtual jobs that have changed, by name, to be stored first too; None: nothing of it (exact safety)
+    virtual: tuple[tuple[str, VirtualState | None], ...] = ()
 
 
 class JobScheduler(Dispatcher[Job, Instruction]):
@@ -205,14 +207,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
         """Change the spec and the policies of VCs under running jobs.
 
-        Raises what :func:`~hived.engines.live.check_live`, :func:`~hived.policies.by_vc` and
-        :meth:`Cluster.reconfigure` raise; nothing changes then.
+        Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
-        check_live(spec)
         policies = by_vc(spec)
-        self.scheduler.policies.check(policies)
+        self.policies.check(policies)
         report = self.cluster.reconfigure(spec)
-        self.scheduler.policies.assign(policies)
+        self.policies.assign(policies)
         self.health.again()
         self.health.apply()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
@@ -229,12 +229,17 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return report
 
     def recover(
-        self, jobs: Iterable[Job], at: float, names: Mapping[str, str] = MappingProxyType({})
+        self,
+        jobs: Iterable[Job],
+        at: float,
+        names: Mapping[str, str] = MappingProxyType({}),
+        virtual: Iterable[VirtualState] = (),
     ) -> Reconfiguration:
         """Take over jobs after a restart: running jobs go on, queued jobs keep their place. The first call, if any.
 
-        ``names``: present names of nodes, by their former names.
+        ``names``: present names of nodes, by their former names; ``virtual``: what was stored of virtual jobs.
         """
+        self.scheduler.restore(virtual)
         for job in jobs:
             self.jobs[job.id] = job
             self.usage.add(job)
@@ -261,6 +266,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._started(job)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
+                job.entry.yields = True
                 self.instruct(StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt))
         return report
 
@@ -283,7 +289,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def turn(self) -> Turn:
         """The events, changed jobs and instructions since the last call."""
-        turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions))
+        virtual = tuple(self.scheduler.take_states())
+        turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions), virtual)
         self.recent.clear()
         self._touched.clear()
         self._instructions.clear()
@@ -298,9 +305,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port})
         self._started(job)
 
-    def _preempt(self, job: Job, by: Job, at: float) -> None:
+    def _preempt(self, job: Job, by: Job | None, at: float) -> None:
         if job.state is JobState.RUNNING:
-            self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
+            who = GHOST.format(job.vc) if by is None else f"{by.name} of {by.vc}"
+            self._stop(job, at, "preempted", f"preempted by {who}", by)
         else:  # it is being stopped already: its grace may be shorter from now on, if it is on a loan
             self.instruct(StopTasks(job.id, job.attempt))
 
@@ -312,7 +320,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _attempt_ended(self, job: Job, at: float) -> None:
         """Free the GPUs of a job after the last task of its attempt has ended."""
         event, data = outcome(job, at)
+        cancelled = job.stopping_for == "cancelled"
         self.scheduler.free(job.entry, event is JobEvent.PREEMPTED, at)
+        if cancelled:
+            self.scheduler.withdraw(job.entry)
         if self.beyond.pop(job.id, None) is not None:
             self._claim(at)
         self.becomes(job, event, None, at, data)

@@ -24,8 +24,10 @@ from typing import Any
 
 from hived.engines.job import Event
 from hived.errors import ConflictError, InputError, StorageError
-from hived.events.codec import from_line, to_line
+from hived.events.codec import from_line, from_plain, to_line, to_plain
 from hived.events.journal import Opened, Reconfigured
+from hived.scheduling import JobView
+from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec
 
 from .model import Job, JobState
@@ -72,8 +74,13 @@ def _whole_placements(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM meta WHERE name = 'schema'")
 
 
+def _virtual_jobs(db: sqlite3.Connection) -> None:
+    """Version 3 has the virtual jobs of VCs of exact safety."""
+    db.execute("CREATE TABLE virtual (name TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs)
 
 
 class Store:
@@ -151,8 +158,12 @@ class Store:
         jobs: Iterable[Job],
         decisions: Iterable[str] = (),
         values: Mapping[str, str] = MappingProxyType({}),
+        virtual: Sequence[tuple[str, VirtualState | None]] = (),
     ) -> None:
-        """Store events, changed jobs, lines of the core's log, and values by name: all on disk when this returns."""
+        """Store events, changed jobs, lines of the core's log, and values by name: all on disk when this returns.
+
+        ``virtual``: virtual jobs by name (exact safety); None: it is no more.
+        """
         with self._transaction():
             self._db.executemany(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
@@ -165,6 +176,10 @@ class Store:
             )
             self._db.executemany("INSERT INTO decisions (line) VALUES (?)", [(line,) for line in decisions])
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+            if virtual:
+                self._db.executemany("DELETE FROM virtual WHERE name = ?", [(name,) for name, _ in virtual])
+                rows = [(name, _json([to_plain(of) for of in _plain(state)])) for name, state in virtual if state]
+                self._db.executemany("INSERT INTO virtual VALUES (?, ?)", rows)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -238,6 +253,17 @@ class Store:
             rows.reverse()
         return [Event(seq, at, kind, number, json.loads(data)) for seq, at, kind, number, data in rows]
 
+    def virtual(self) -> list[VirtualState]:
+        """The virtual jobs that were stored. Raises :class:`StorageError`."""
+        found = []
+        try:
+            for (text,) in self._rows("SELECT state FROM virtual ORDER BY name"):
+                name, request, view, *others = map(from_plain, json.loads(text))
+                found.append(VirtualState(name, request, JobView(*view), *others))
+        except (ValueError, TypeError) as error:
+            raise _damaged(self.folder, f"a virtual job: {error!r}") from None
+        return found
+
     def decisions(self) -> Iterator[str]:
         """The core's event log, oldest first; read a thousand lines at a time, so that writers are not blocked."""
         query = "SELECT seq, line FROM decisions WHERE seq > ? ORDER BY seq LIMIT 1000"
@@ -269,6 +295,10 @@ def _row(job: Job) -> tuple[object, ...]:
     base = job.name.rpartition("-")[0]
     status, spec = _json(job.status()), _json(asdict(job.spec))
     return job.id, job.name, base, job.spec.vc, job.state.value, int(job.state.ended), spec, status
+
+
+def _plain(state: VirtualState) -> list[Any]:
+    return [tuple(part) if isinstance(part, JobView) else part for part in state]
 
 
 def _json(plain: Any) -> str:

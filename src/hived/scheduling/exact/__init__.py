@@ -1,6 +1,15 @@
 """Exact safety: no job is ever later than alone in its tenant's private cluster (docs/exact-safety.md)."""
 
 from .following import Following, borrowing_policies, check_exact
-from .timeline import OnRun, VirtualTimeline
+from .scheduler import ExactScheduler
+from .timeline import OnRun, VirtualState, VirtualTimeline
 
-__all__ = ["Following", "OnRun", "VirtualTimeline", "borrowing_policies", "check_exact"]
+__all__ = [
+    "ExactScheduler",
+    "Following",
+    "OnRun",
+    "VirtualState",
+    "VirtualTimeline",
+    "borrowing_policies",
+    "check_exact",
+]

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Placement, VirtualLeaves
+from hived.cluster.decisions import Bind, Placement, VirtualLeaves
+from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
-from hived.errors import InvariantError, PolicyError
+from hived.errors import InvariantError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
 
 from ..checked_policy import Policies
@@ -33,6 +34,21 @@ from ..scheduler import Scheduler
 OnRun: TypeAlias = Callable[[int, float, float, Placement], None]
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
+
+
+class VirtualState(NamedTuple):
+    """A virtual job that has run, or whose real job has ended, as plain values: what a restart needs of it."""
+
+    name: str
+    request: Request
+    view: JobView
+    done: float  #: see :class:`_VirtualJob`
+    work: float
+    since: float | None
+    leaves: VirtualLeaves | None  #: the leaf cells of its VC that it runs on
+    attained: float  #: these three: see :class:`~hived.scheduling.Entry`
+    kept: float
+    settled: float
 
 
 class _VirtualJob:
@@ -72,8 +88,12 @@ class VirtualTimeline:
         self._scheduler = Scheduler(self.cluster, policies, self._carry_out, explains=False, per_second=per_second)
         self._policies, self._per_second = policies, per_second
         self._on_run = on_run
+        # simulated time is in whole units, so that equal moments are equal
+        self._whole = per_second > 1
         self._now = 0.0
         self._jobs: dict[int, _VirtualJob] = {}
+        # the count of stops with which a job begins: a number is used again where a real job was submitted again
+        self._first_stop = 0
         self._by_name: dict[str, _VirtualJob] = {}
         #: (time, job, number of its stops)
         self._finishes: list[tuple[float, int, int]] = []
@@ -83,6 +103,10 @@ class VirtualTimeline:
         self._changed: dict[int, Stop | None] = {}
         # the leaves of each running job when it was
         self._known: dict[int, VirtualLeaves] = {}
+        #: leaf cells that count as bad
+        self._refused: list[tuple[str, int]] = []
+        #: the names of jobs whose :meth:`state` may have changed since the caller last cleared this
+        self.touched: dict[str, None] = {}
         #: per VC: GPUs of its cells that ghosts hold
         self.ghost_gpus: dict[str, int] = dict.fromkeys(self.vcs, 0)
 
@@ -90,18 +114,101 @@ class VirtualTimeline:
 
     def submit(self, entry: Entry, now: float) -> None:
         """Submit the virtual job of a real one, which has the same number and request."""
+        self.queue(entry, now)
+        self._scheduler.dispatch(now)
+
+    def queue(self, entry: Entry, now: float) -> None:
+        """The same; the caller dispatches, by :meth:`review`, after others that are submitted at once."""
         self._now = now
         view = entry.view._replace(attained=0.0, running=False)
         virtual = Entry(entry.number, entry.request, view, False, entry.shape)
         virtual.duration = entry.duration
-        self._jobs[entry.number] = self._by_name[entry.name] = _VirtualJob(virtual)
+        self._add(virtual)
         self._scheduler.wait(virtual)
+
+    def restore(self, number: int, state: VirtualState, now: float, has: VirtualLeaves | None = None) -> None:
+        """Add a virtual job as it was under an earlier timeline, perhaps of another spec; the caller dispatches.
+
+        Where its cells are not there any more it gets others, or is requeued with the work that it has done. ``has``:
+        the leaf cells that the real job has.
+        """
+        self._now = now
+        entry = Entry(number, state.request, state.view, False)
+        entry.duration = state.view.duration
+        entry.attained, entry.kept, entry.settled = state.attained, state.kept, state.settled
+        job = self._add(entry)
+        job.done, job.work = state.done, state.work
+        self.touched[state.name] = None
+        leaves, placed = state.leaves, None
+        if has is not None:
+            self._known[number] = has
+            self._changed[number] = Stop(number, None, True)  # unless it has the same again
+        if leaves is not None:
+            placed = self._placed(state.request, leaves, now)
+        if placed is None or state.since is None:
+            self._scheduler.wait(entry)
+            return
+        job.since, job.placement = state.since, placed
+        self._scheduler.runs(entry, True, now)
+        self._changed.setdefault(number, None)
+        if job.work < inf:
+            self._count_ghost(job, 1)
+            self._expect(job, now)
+
+    def _add(self, entry: Entry) -> _VirtualJob:
+        job = self._jobs[entry.number] = self._by_name[entry.name] = _VirtualJob(entry)
+        job.stops = self._first_stop
+        return job
+
+    def _placed(self, request: Request, leaves: VirtualLeaves, now: float) -> Placement | None:
+        """The placement on these leaf cells, else on any that are free."""
+        cluster = self.cluster
+        for at in (leaves, None):
+            try:
+                placed = cluster.place(request, now, at=at)
+            except RequestError:
+                return None  # its VC is no more, or is too small for it
+            if isinstance(placed, Bind):
+                cluster.commit(placed)
+                return placed.placement
+        return None
+
+    def refuse(self, name: str, pods: Collection[int], now: float) -> None:
+        """Hardware refuses these pods of a virtual job that has just started, by number.
+
+        Its private cluster has no hardware of its own: their leaf cells count as bad there until :meth:`heal`, and the
+        job is requeued with the work that it has done.
+        """
+        job = self._by_name[name]
+        assert job.placement is not None
+        self._now = now
+        for pod in pods:
+            node, devices = job.placement.pods[pod]
+            for device in devices:
+                self.cluster.set_device_health(node, device, False)
+                self._refused.append((node, device))
+        self._changed.setdefault(job.entry.number, None)
+        self.touched[name] = None
+        done = job.done
+        self._preempt(job, True)
+        job.done = max(done, job.done)
+        self._scheduler.free(job.entry, True, now)
+        self._scheduler.hardware_changed()
         self._scheduler.dispatch(now)
+
+    def heal(self) -> None:
+        """Hardware has changed: what was refused may be tried again; the caller dispatches."""
+        refused, self._refused = self._refused, []
+        for node, device in refused:
+            self.cluster.set_device_health(node, device, True)
+        if refused:
+            self._scheduler.hardware_changed()
 
     def ended(self, number: int, work: float, now: float) -> None:
         """The real job has ended, and has done ``work`` in all: that of its virtual job too."""
         job = self._jobs[number]
         job.work = work
+        self.touched[job.entry.name] = None
         if job.entry.line is None:  # too large for its VC: it never runs there
             self._scheduler.withdraw(job.entry)
             self._forget(job)
@@ -199,6 +306,55 @@ class VirtualTimeline:
         """Whether the real job has ended, and the virtual one has not."""
         return number in self._jobs and self._jobs[number].work < inf
 
+    def ghosts(self, vc: str) -> list[str]:
+        """The jobs of a VC that have ended early, and whose virtual jobs run. O(virtual jobs that run)."""
+        running = [self._jobs[number] for number in self._known if number in self._jobs]
+        return [job.entry.name for job in running if job.entry.vc == vc and job.work < inf and job.since is not None]
+
+    def follower(self, name: str) -> int | None:
+        """The number of a virtual job by its name; None: there is none."""
+        job = self._by_name.get(name)
+        return None if job is None else job.entry.number
+
+    def name_of(self, number: int) -> str:
+        """The name of a virtual job; "" where there is none."""
+        job = self._jobs.get(number)
+        return "" if job is None else job.entry.name
+
+    def request(self, name: str) -> Request:
+        """The request of a virtual job."""
+        return self._by_name[name].entry.request
+
+    def runs_on(self, name: str) -> VirtualLeaves | None:
+        """The leaf cells of its VC that a virtual job has; None: it does not run."""
+        job = self._by_name.get(name)
+        return None if job is None or job.since is None else self.cluster.virtual_leaves(name)
+
+    def ahead(self, name: str, most: int) -> tuple[int, list[Entry]]:
+        """As :meth:`Scheduler.ahead`, of a virtual job."""
+        job = self._by_name.get(name)
+        return (0, []) if job is None else self._scheduler.ahead(job.entry, most)
+
+    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
+        """As :meth:`Scheduler.before`."""
+        return self._scheduler.before(vc, priority, most)
+
+    def state(self, name: str) -> VirtualState | None:
+        """A virtual job as :meth:`restore` takes it; None where a new submission is the same: it has never run."""
+        job = self._by_name.get(name)
+        if job is None or (job.since is None and job.done <= 0 and job.work == inf):
+            return None
+        entry, leaves = job.entry, self.runs_on(name)
+        view = entry.view._replace(running=False)
+        return VirtualState(
+            name, entry.request, view, job.done, job.work, job.since, leaves, entry.attained, entry.kept, entry.settled
+        )
+
+    def states(self) -> list[VirtualState]:
+        """All of them, in the order of the numbers. O(jobs)."""
+        found = [self.state(job.entry.name) for _, job in sorted(self._jobs.items())]
+        return [state for state in found if state is not None]
+
     def validate(self) -> None:
         """Check the private clusters, and the counts of ghosts. O(jobs + cluster)."""
         self._scheduler.validate()
@@ -217,12 +373,14 @@ class VirtualTimeline:
             job = self._jobs[instruction.job]
             job.since, job.placement = now, instruction.placement
             self._changed.setdefault(instruction.job, None)
+            self.touched[job.entry.name] = None
             if job.work < inf:
                 self._count_ghost(job, 1)
                 self._expect(job, now)
         elif isinstance(instruction, Stop):
             job = self._jobs[instruction.job]
             self._changed[instruction.job] = instruction
+            self.touched[job.entry.name] = None
             self._preempt(job, instruction.keeps_work)
             self._scheduler.free(job.entry, True, now)
         elif not isinstance(instruction, Reserve):
@@ -270,7 +428,8 @@ class VirtualTimeline:
     def _expect(self, job: _VirtualJob, now: float) -> None:
         """Expect the end of a running job whose work is known; at once, if it is ahead of the real one."""
         assert job.since is not None
-        at = max(now, job.since + ceil(job.work - job.done))
+        left = job.work - job.done
+        at = max(now, job.since + (ceil(left) if self._whole else left))
         heappush(self._finishes, (at, job.entry.number, job.stops))
 
     def _end(self, job: _VirtualJob, now: float) -> None:
@@ -290,3 +449,6 @@ class VirtualTimeline:
 
     def _forget(self, job: _VirtualJob) -> None:
         del self._jobs[job.entry.number], self._by_name[job.entry.name]
+        self._known.pop(job.entry.number, None)
+        self._first_stop = max(self._first_stop, job.stops + 1)
+        self.touched[job.entry.name] = None

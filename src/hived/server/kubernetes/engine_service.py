@@ -370,7 +370,7 @@ def _planned(gang_scheduler: GangScheduler, ask: pod_request.PodRequest) -> Plan
     request = ask.request()
     if ask.group in gang_scheduler.gangs:  # the name is taken: plan another group like it
         request = replace(request, group=f"{ask.group} (planned)")
-    answer = gang_scheduler.cluster.plan(request)
+    answer = gang_scheduler.scheduler.plan(request)
     line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
     outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, gang_scheduler))
     pods = decision.placement.pods if decision is not None else ()

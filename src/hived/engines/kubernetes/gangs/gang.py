@@ -124,6 +124,8 @@ class Gang(EngineJob):
         self.pods: dict[str, PodEntry] = {}
         #: whether kube-scheduler has asked for it
         self.asked = False
+        #: whether a pod of it has ended by itself
+        self.ran_out = False
         #: how often kube-scheduler was reminded of it since
         self.reminders = 0
         #: number of its devices when it was placed: a new spec may have left it fewer

@@ -20,12 +20,12 @@ from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
+from hived.engines.dispatcher import GHOST
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
-from hived.engines.live import check_live
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies
@@ -51,7 +51,6 @@ _REMEMBERED = 20_000  #: removed pods, so that a late update does not bring one 
 
 def policies_of_pods(spec: ClusterSpec) -> dict[str, Policy]:
     """The policies of the VCs that have another than the default. Raises :class:`~hived.errors.InputError`."""
-    check_live(spec)
     policies = by_vc(spec)
     for vc, policy in policies.items():
         if policy.clairvoyant:
@@ -116,6 +115,9 @@ class GangScheduler(GangTable):
         """Add or update a pod. ``members``: its gang as its owner defines it, if it has such an owner."""
         uid = pod.metadata.uid
         if pod.ended:
+            entry = self.pods.get(uid)
+            if entry is not None and entry.gang is not None:
+                entry.gang.ran_out = True
             self.pod_removed(uid, at)
             return
         entry = self.pods.get(uid)
@@ -223,9 +225,9 @@ class GangScheduler(GangTable):
         Raises what :func:`policies_of_pods` and :meth:`Cluster.reconfigure` raise, without any change.
         """
         policies = policies_of_pods(spec)
-        self.scheduler.policies.check(policies)
+        self.policies.check(policies)
         report = self.cluster.reconfigure(spec)
-        self.scheduler.policies.assign(policies)
+        self.policies.assign(policies)
         self.nodes.again()
         self.foreign.dirty.update(self.foreign.on)
         why = dict(report.downgraded) | {
@@ -319,14 +321,19 @@ class GangScheduler(GangTable):
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
 
-    def _preempt(self, gang: Gang, by: Gang, at: float) -> None:
+    def _preempt(self, gang: Gang, by: Gang | None, at: float) -> None:
         if gang.state is not GangState.PLACED:
             return  # it is being evicted for another gang already
-        self.preempted[gang.vc, by.vc] += 1
+        self.preempted[gang.vc, gang.vc if by is None else by.vc] += 1
+        if by is None:
+            why = f"preempted by {GHOST.format(gang.vc)}"
+            self._displace(gang, at, why, why, None)
+            return
         gang.displaced_by = by.name, by.vc, by.priority
         why = f"preempted by {by.name} of {by.vc}"
         takes = "what its VC reserved" if by.vc != gang.vc else "it by its higher priority"
-        self._displace(gang, at, why, f"{why}, which takes {takes}", by)
+        # the core knows of no preemptor where its VC takes what it has back
+        self._displace(gang, at, why, f"{why}, which takes {takes}", None if gang.entry.yields else by)
 
     def _move(self, gang: Gang, why: str, at: float) -> None:
         self._displace(gang, at, why, f"{why}; it starts there once its pods are gone from here", None)

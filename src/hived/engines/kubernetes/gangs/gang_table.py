@@ -290,6 +290,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """Release the GPUs of a gang without bound pods, and queue it again."""
         self.scheduler.free(gang.entry, now=at)
+        self.scheduler.returns(gang.entry, at)
         self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.needs_wake = True  # kube-scheduler may have got a node that is not the pod's any more
@@ -306,6 +307,10 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """End a gang whose last pod is removed, and free its GPUs."""
         if gang.holds:
             self.scheduler.free(gang.entry, now=at)
+            if gang.state is GangState.PREEMPTED:
+                self.scheduler.returns(gang.entry, at)  # its owner makes new pods
+            elif not gang.ran_out:
+                self.scheduler.withdraw(gang.entry)
         else:
             self.withdraw(gang, at)
         self.usage.remove(gang)

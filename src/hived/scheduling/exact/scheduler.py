@@ -1,0 +1,451 @@
+"""The scheduler of live engines: jobs in VCs of exact safety follow a virtual timeline, all others wait in queues.
+
+It is :class:`~hived.scheduling.Scheduler` for the engine, which reports the same events and carries out the same
+instructions. Two things are otherwise than in a simulation. Stopping a job takes time, so a job gets its cells once
+whatever is there has ended; until then they are *owed* to it. And hardware can refuse cells; they stay owed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import inf
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Preempt, VirtualLeaves, Wait
+from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.reasons import KeptForEnded, Reason
+from hived.cluster.requests import Request
+from hived.errors import ensure
+from hived.spec.compiled import EXACT, ClusterSpec
+
+from ..checked_policy import Policies
+from ..instructions import Instruction, Start, Stop, Unreserve
+from ..queue import GUARANTEED, LENT, RESERVED, WAITING, Entry
+from ..scheduler import Scheduler
+from .following import borrowing_policies, check_exact
+from .timeline import VirtualState, VirtualTimeline
+
+#: seconds for which the virtual job of an evicted one goes on until that is submitted again
+RETURN_S = 600.0
+
+
+class _Work:
+    """The work of a real job, in seconds."""
+
+    __slots__ = ("borrows", "done", "entry", "since")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        #: whether it may take loans at all
+        self.borrows = entry.early
+        #: done before ``since``, less what resuming costs
+        self.done = 0.0
+        #: since when it runs; None: it does not
+        self.since: float | None = None
+
+    def at(self, now: float) -> float:
+        """What it has done by now."""
+        return self.done if self.since is None else self.done + max(0.0, now - self.since)
+
+
+class ExactScheduler(Scheduler):
+    """A scheduler some of whose VCs, perhaps none, are of exact safety by the spec."""
+
+    def __init__(self, cluster: Cluster, policies: Policies, carry_out: Callable[[Instruction], None]) -> None:
+        """``policies``: those that the tenants have chosen. Raises :class:`~hived.errors.PolicyError`."""
+        policies.forbid_sharing()
+        self._told = carry_out
+        self.timeline = _timeline(cluster.spec, policies)
+        #: names of virtual jobs that have changed since :meth:`take_states`
+        self.touched: dict[str, None] = {}
+        super().__init__(cluster, _own(policies, self.timeline), self._observe, exact=self.timeline)
+        self._chosen = policies
+        self._work: dict[str, _Work] = {}
+        # facts since the last dispatch: jobs that came or left, by name, and the work of those that ended by themselves
+        self._moved: dict[str, Entry] = {}
+        self._ended: dict[str, float] = {}
+        # jobs whose virtual jobs run, and which have not got these cells yet
+        self._owed: dict[str, VirtualLeaves] = {}
+        # evicted jobs that may be submitted again, and until when their virtual jobs wait for that
+        self._returning: dict[str, float] = {}
+        # the states of an earlier timeline, until the next dispatch
+        self._restored: dict[str, VirtualState] | None = None
+
+    def restore(self, states: Iterable[VirtualState]) -> None:
+        """Go on with the timeline of an earlier process; before the first dispatch."""
+        self._restored = {state.name: state for state in states}
+
+    def follows(self, entry: Entry) -> bool:
+        """Whether a job is in a VC of exact safety, and not opportunistic."""
+        timeline = self.timeline
+        return timeline is not None and entry.vc in timeline.vcs and not entry.request.opportunistic
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def wait(self, entry: Entry) -> None:
+        """See :meth:`Scheduler.wait`."""
+        if self.follows(entry):
+            self._moved[entry.name] = entry
+            work = self._work_of(entry)
+            entry.early = work.borrows and self._pays(entry, work)
+        super().wait(entry)
+
+    def withdraw(self, entry: Entry) -> None:
+        """See :meth:`Scheduler.withdraw`. A job that has just been freed is cancelled by this."""
+        if self.follows(entry):
+            self._moved[entry.name] = entry
+            self._ended.pop(entry.name, None)
+        super().withdraw(entry)
+
+    def returns(self, entry: Entry, now: float) -> None:
+        """A job that was freed has been evicted, and will be submitted again under its name."""
+        if self.follows(entry):
+            self._ended.pop(entry.name, None)
+            self._charge(entry, self._work_of(entry))
+            self._returning[entry.name] = now + RETURN_S
+
+    def free(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
+        """See :meth:`Scheduler.free`."""
+        if self.follows(entry):
+            self._moved[entry.name] = entry
+            work = self._work_of(entry)
+            work.done, work.since = work.at(now), None
+            if waits:
+                self._charge(entry, work)
+            else:
+                self._ended[entry.name] = work.done
+        super().free(entry, waits, now)
+
+    def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
+        """See :meth:`Scheduler.runs`."""
+        super().runs(entry, guaranteed, now)
+        if self.follows(entry):
+            self._moved[entry.name] = entry
+            self._work_of(entry).since = now
+
+    def _work_of(self, entry: Entry) -> _Work:
+        work = self._work.get(entry.name)
+        if work is None:
+            work = self._work[entry.name] = _Work(entry)
+        elif work.entry is not entry:  # submitted again
+            work.entry, work.borrows = entry, entry.early
+        return work
+
+    def _charge(self, entry: Entry, work: _Work) -> None:
+        """A job was stopped: what is left of its work when it goes on."""
+        resume = self._chosen[entry.vc].resume_s
+        work.done = max(0.0, work.done - resume) if entry.keeps else 0.0
+
+    def _pays(self, entry: Entry, work: _Work) -> bool:
+        """Whether the head start of a job pays for giving a loan back at once (docs/exact-safety.md)."""
+        timeline = self.timeline
+        number = None if timeline is None else timeline.follower(entry.name)
+        virtual = 0.0 if timeline is None or number is None else timeline.done(number, self._now)
+        policy = self._chosen[entry.vc]
+        return virtual <= 0 or (policy.always_keeps_work and work.done - policy.resume_s >= virtual)
+
+    def reconfigured(self) -> list[Entry]:
+        """See :meth:`Scheduler.reconfigured`; ``policies`` of the constructor, and the spec, are others by now."""
+        if self._restored is None:
+            self.restore(() if self.timeline is None else self.timeline.states())
+            self.touched |= dict.fromkeys(self._restored or ())
+        self.timeline = self._exact = _timeline(self.cluster.spec, self._chosen)
+        self.policies = _own(self._chosen, self.timeline)
+        self._owed.clear()
+        for entry in self.jobs.values():
+            if self.follows(entry):
+                self._moved[entry.name] = entry
+                work = self._work_of(entry)
+                if entry.holds and work.since is None:
+                    work.since = self._now
+        return super().reconfigured()
+
+    def hardware_changed(self) -> list[Entry]:
+        """See :meth:`Scheduler.hardware_changed`."""
+        if self.timeline is not None:
+            self.timeline.heal()
+        return super().hardware_changed()
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float = 0.0) -> None:
+        """See :meth:`Scheduler.dispatch`."""
+        timeline = self.timeline
+        if timeline is None:
+            self._moved.clear()
+            self._ended.clear()
+            self._restored = None
+            super().dispatch(now)
+            return
+        self._now = now
+        if self._restored is not None:
+            self._adopt(timeline, self._restored, now)
+        while True:
+            self._take_in(timeline, now)
+            timeline.finish(now)
+            timeline.review(now)
+            self._settle(timeline, now)
+            super().dispatch(now)
+            if not timeline.has_changed and not self._moved:
+                break
+        self.touched |= timeline.touched
+        timeline.touched.clear()
+
+    @property
+    def next_review(self) -> float:
+        """See :meth:`Scheduler.next_review`."""
+        review, timeline = super().next_review, self.timeline
+        if timeline is not None:
+            review = min(review, timeline.next_finish, timeline.next_review, *self._returning.values())
+        return review
+
+    def _adopt(self, timeline: VirtualTimeline, states: dict[str, VirtualState], now: float) -> None:
+        """Begin a timeline with jobs that are there already. O(jobs).
+
+        Jobs on cells of their VC first, with these cells; a virtual job that is not known has done what they have.
+        """
+        self._restored = None
+        here = {entry.name: entry for entry in self.jobs.values() if self.follows(entry)}
+
+        def before(entry: Entry) -> tuple[bool, int]:  # those of which the timeline knew that they run
+            state = states.get(entry.name)
+            return state is None or state.leaves is None, entry.number
+
+        for entry in sorted(here.values(), key=before):
+            if entry.status is GUARANTEED:
+                self._adopt_running(timeline, entry, states.pop(entry.name, None), now)
+                self._moved.pop(entry.name, None)
+        later = [state for state in states.values() if state.request.vc in timeline.vcs]
+        for state in sorted(later, key=lambda state: (state.leaves is None, state.view.sequence)):
+            job = here.get(state.name)
+            if job is None and state.work == inf:
+                self.touched[state.name] = None
+                continue  # it was cancelled meanwhile
+            timeline.restore(state.view.sequence if job is None else job.number, state, now)
+            self._moved.pop(state.name, None)
+
+    def _adopt_running(self, timeline: VirtualTimeline, entry: Entry, state: VirtualState | None, now: float) -> None:
+        """A job has cells of its VC, which the timeline does not know of."""
+        leaves = self.cluster.virtual_leaves(entry.name)
+        if state is None:
+            view = entry.view._replace(running=False)
+            state = VirtualState(entry.name, entry.request, view, 0.0, inf, now, leaves, 0.0, 0.0, 0.0)
+            self._work_of(entry).done = 0.0
+        elif state.leaves is not None or not entry.yields:
+            state = state._replace(leaves=leaves, since=now if state.since is None else state.since)
+        timeline.restore(entry.number, state, now, None if entry.yields else leaves)
+
+    def _take_in(self, timeline: VirtualTimeline, now: float) -> None:
+        """Tell the timeline which jobs have come and gone since the last dispatch."""
+        moved, self._moved = self._moved, {}
+        ended, self._ended = self._ended, {}
+        for name, entry in moved.items():
+            known = timeline.follower(name)
+            ghost = known is not None and timeline.is_ghost(known)
+            if entry.number in self.jobs:
+                runs = entry.status is GUARANTEED and not entry.yields
+                # a ghost: the job was started again, and has lost its head start; others have come back on other cells
+                if known is not None and (
+                    ghost or timeline.request(name) != entry.request or (runs and not self._is_in_place(entry))
+                ):
+                    timeline.withdraw(known, now)
+                    known = None
+                if known is None and runs:
+                    self._adopt_running(timeline, entry, None, now)
+                elif known is None:
+                    timeline.queue(entry, now)
+                leaves = timeline.runs_on(name)
+                if leaves is not None and not runs:
+                    self._owed[name] = leaves  # it has lost them for another reason
+                self._returning.pop(name, None)
+                continue
+            self._owed.pop(name, None)
+            if name in self._returning:
+                continue
+            self._work.pop(name, None)
+            if known is not None and name in ended and not ghost:
+                timeline.ended(known, ended[name], now)
+            elif known is not None:
+                timeline.withdraw(known, now)
+        for name in [name for name, until in self._returning.items() if until <= now]:
+            del self._returning[name]
+            self._work.pop(name, None)
+            known = timeline.follower(name)
+            if known is not None:
+                timeline.withdraw(known, now)
+
+    def _settle(self, timeline: VirtualTimeline, now: float) -> None:
+        """Carry out what the timeline has decided, and give jobs the cells that are owed to them."""
+        while True:
+            stops, starts = timeline.changes(now)
+            for stop in stops:
+                entry = self._by_name.get(timeline.name_of(stop.job))
+                if entry is not None:
+                    by = self._by_name.get(timeline.name_of(stop.by)) if stop.by is not None else None
+                    self._stop(entry, Stop(entry.number, None if by is None else by.number, stop.keeps_work), now)
+            for number, leaves in starts:
+                if not timeline.is_ghost(number):
+                    self._owed[timeline.name_of(number)] = leaves
+            for name, leaves in list(self._owed.items()):
+                entry = self._by_name.get(name)
+                if entry is not None and self._give(timeline, entry, leaves, now):
+                    del self._owed[name]
+                    if timeline.has_changed:  # hardware has refused them
+                        break
+            else:
+                return
+
+    def _stop(self, entry: Entry, stop: Stop, now: float) -> None:
+        """The virtual job was stopped."""
+        self._owed.pop(entry.name, None)
+        if entry.status is GUARANTEED:
+            entry.yields = True
+            self.displace(entry, stop, now)
+        elif entry.status is RESERVED:
+            self._drop_reservation(entry)
+            self.cluster.cancel(entry.name)
+            self._told(Unreserve(entry.number, entry.number))
+
+    def _give(self, timeline: VirtualTimeline, entry: Entry, leaves: VirtualLeaves, now: float) -> bool:
+        """Give a job its cells, or begin to; whether nothing is owed to it any more."""
+        if entry.status is GUARANTEED:
+            return not entry.yields and self.cluster.virtual_leaves(entry.name).cells == leaves.cells
+        promoted, placed, keep = None, None, entry.may_preempt
+        if entry.status is LENT:
+            promoted = self.cluster.promote(entry.request, leaves, (), entry.demand)
+            if promoted:
+                self._become_guaranteed(entry)
+            elif promoted is False:
+                if entry.excluded and self.cluster.promote(entry.request, leaves, entry.excluded, entry.demand) is None:
+                    return False  # it goes on where it is: it may not use the nodes to which it would move
+                self._move(entry)
+        elif entry.status is not WAITING:
+            return False  # its processes have not ended yet
+        if entry.status is WAITING and entry.demand is not None:
+            placed = self.cluster.place(
+                entry.request, now, entry.near, False, entry.excluded, keep, (), (), None, leaves, entry.demand
+            )
+            if placed is not None:
+                self._apply(entry, placed, keep)
+        if promoted is None and placed is None and not entry.excluded:
+            refused = self.cluster.refused(entry.request, leaves)
+            if refused:
+                timeline.refuse(entry.name, refused, now)
+                return True
+        return entry.status is GUARANTEED
+
+    def _reservation_changed(self, entry: Entry) -> bool:
+        """See :meth:`Scheduler._reservation_changed`."""
+        if not self.follows(entry):
+            return super()._reservation_changed(entry)
+        decision = self.cluster.plan(entry.request).decision  # on its leaf cells: they are of the timeline
+        return not isinstance(decision, Preempt) or decision.placement != entry.placement
+
+    def _schedule(self, entry: Entry) -> bool | None:
+        """See :meth:`Scheduler._schedule`: a job that follows the timeline gets no cells but by that."""
+        if not self.follows(entry):
+            return super()._schedule(entry)
+        if entry.status is not RESERVED:
+            return False
+        decision = self.cluster.schedule(entry.request, now=self._now)
+        if not isinstance(decision, Wait):
+            return self._apply(entry, decision)
+        self._drop_reservation(entry)
+        self._told(Unreserve(entry.number))
+        return False
+
+    def _held_back(self, entry: Entry) -> bool:
+        """See :meth:`Scheduler._held_back`: a job that waits for leave to preempt would leave a loan at once."""
+        return (entry.name in self._owed and not entry.may_preempt) or super()._held_back(entry)
+
+    def _observe(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Start):
+            entry = self.jobs[instruction.job]
+            work = self._work.get(entry.name)
+            if work is not None:
+                work.since = self._now
+        self._told(instruction)
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    def ahead(self, entry: Entry, most: int) -> tuple[int, list[Entry]]:
+        """See :meth:`Scheduler.ahead`: in the private cluster, where jobs that ended early are still in line."""
+        timeline = self.timeline
+        if timeline is None or not self.follows(entry):
+            return super().ahead(entry, most)
+        return timeline.ahead(entry.name, most)
+
+    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
+        """See :meth:`Scheduler.before`."""
+        timeline = self.timeline
+        if timeline is None or vc not in timeline.vcs or priority < 0:
+            return super().before(vc, priority, most)
+        return timeline.before(vc, priority, most)
+
+    def awaits(self, entry: Entry) -> PlanAnswer:
+        """See :meth:`Scheduler.awaits`; by its private cluster where its turn there has not come."""
+        timeline = self.timeline
+        if timeline is None or not self.follows(entry):
+            return super().awaits(entry)
+        cluster = self.cluster if entry.name in self._owed else timeline.cluster
+        return cluster.plan(replace(entry.request, group=f"{entry.name} (its turn)"))
+
+    def plan(self, request: Request) -> PlanAnswer:
+        """What the core answers a new request, as if it were first in line: a dry run."""
+        timeline = self.timeline
+        if timeline is not None and request.vc in timeline.vcs and not request.opportunistic:
+            answer = timeline.cluster.plan(request)
+            if answer.outcome != "now":
+                return answer
+        return self.cluster.plan(request)
+
+    def ghosts(self, vc: str) -> int:
+        """How many GPUs of a VC are kept for jobs that ended early; loans use them."""
+        return 0 if self.timeline is None else self.timeline.ghost_gpus.get(vc, 0)
+
+    def kept_for_ended(self, entry: Entry, most: int) -> list[Reason]:
+        """These GPUs as a reason for a job of that VC to wait; ``most``: how many jobs are named."""
+        gpus = self.ghosts(entry.vc) if self.follows(entry) else 0
+        if not gpus or self.timeline is None:
+            return []
+        jobs = self.timeline.ghosts(entry.vc)
+        return [KeptForEnded(entry.vc, gpus, tuple(jobs[:most]), max(0, len(jobs) - most))]
+
+    def take_states(self) -> list[tuple[str, VirtualState | None]]:
+        """What is to be stored of each virtual job that has changed since the last call; None: nothing (any more)."""
+        touched, self.touched = self.touched, {}
+        timeline = self.timeline
+        return [(name, None if timeline is None else timeline.state(name)) for name in touched]
+
+    def validate(self) -> None:
+        """See :meth:`Scheduler.validate`. A job whose virtual job runs has its cells, or they are owed to it."""
+        super().validate()
+        timeline = self.timeline
+        if timeline is None:
+            return
+        timeline.validate()
+        for entry in self.jobs.values():
+            if not self.follows(entry) or entry.name in self._moved:
+                continue
+            leaves = timeline.runs_on(entry.name)
+            has = entry.status is GUARANTEED and not entry.yields
+            right = not has if leaves is None else has and self._is_in_place(entry)
+            ensure(right or (leaves is not None and entry.name in self._owed), f"{entry} follows its virtual job")
+
+    def _is_in_place(self, entry: Entry) -> bool:
+        """Whether a guaranteed job has the cells of its virtual job."""
+        leaves = None if self.timeline is None else self.timeline.runs_on(entry.name)
+        return leaves is not None and self.cluster.virtual_leaves(entry.name).cells == leaves.cells
+
+
+def _timeline(spec: ClusterSpec, policies: Policies) -> VirtualTimeline | None:
+    vcs = frozenset(vc.name for vc in spec.virtual_clusters if vc.safety == EXACT)
+    if not vcs:
+        return None
+    check_exact(policies, vcs)
+    return VirtualTimeline(spec, policies, vcs)
+
+
+def _own(policies: Policies, timeline: VirtualTimeline | None) -> Policies:
+    return policies if timeline is None else borrowing_policies(policies, timeline)
