@@ -66,9 +66,9 @@ def test_cells_are_kept_for_a_job_that_ended_early_and_lent_meanwhile() -> None:
     # alone, the second job would run for 100 s now
     assert is_in(last, JobState.QUEUED)
     assert engine.job_scheduler.scheduler.ghosts("speech") == 2
-    assert "2 GPUs of VC speech are kept for train-2, which ended early" in explain(
-        engine.job_scheduler, last, engine.now
-    )
+    text = explain(engine.job_scheduler, last, engine.now)
+    assert "2 GPUs of VC speech are kept for train-2, which ended early" in text
+    assert "held by" not in text  # an ended job holds nothing
     assert shortly(engine.job_scheduler, last)
     lent = engine.submit(job("vision", 4, early=True))
     loan = engine.submit(job("vision", 4, priority=-1))

@@ -27,7 +27,7 @@ def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
 
 def why_it_waits(scheduler: ExactScheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
     """Reasons of a waiting job, the decisive one first: the core's reasons, the jobs ahead in line, its preemptor."""
-    found: list[R | Reason] = [*but_the_line(core), *scheduler.kept_for_ended(job.entry, MAX_NAMED)]
+    found = scheduler.with_ended(job.entry, but_the_line(core), MAX_NAMED)
     found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
+from typing import TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Preempt, VirtualLeaves, Wait
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.reasons import KeptForEnded, Reason
+from hived.cluster.reasons import KeptForEnded, Reason, VcExhausted
 from hived.cluster.requests import Request
 from hived.errors import ensure
 from hived.spec.compiled import EXACT, ClusterSpec
@@ -25,6 +26,8 @@ from ..queue import GUARANTEED, LENT, RESERVED, WAITING, Entry
 from ..scheduler import Scheduler
 from .following import borrowing_policies, check_exact
 from .timeline import VirtualState, VirtualTimeline
+
+R = TypeVar("R")
 
 #: seconds for which the virtual job of an evicted one goes on until that is submitted again
 RETURN_S = 600.0
@@ -404,13 +407,20 @@ class ExactScheduler(Scheduler):
         """How many GPUs of a VC are kept for jobs that ended early; loans use them."""
         return 0 if self.timeline is None else self.timeline.ghost_gpus.get(vc, 0)
 
-    def kept_for_ended(self, entry: Entry, most: int) -> list[Reason]:
-        """These GPUs as a reason for a job of that VC to wait; ``most``: how many jobs are named."""
+    def with_ended(self, entry: Entry, reasons: Iterable[R], most: int) -> list[R | Reason]:
+        """The reasons of a waiting job, with jobs that ended early and keep GPUs; ``most``: how many are named."""
+        found: list[R | Reason] = list(reasons)
         gpus = self.ghosts(entry.vc) if self.follows(entry) else 0
         if not gpus or self.timeline is None:
-            return []
-        jobs = self.timeline.ghosts(entry.vc)
-        return [KeptForEnded(entry.vc, gpus, tuple(jobs[:most]), max(0, len(jobs) - most))]
+            return found
+        ended = self.timeline.ghosts(entry.vc)
+        kept = KeptForEnded(entry.vc, gpus, tuple(ended[:most]), max(0, len(ended) - most))
+        for place, reason in enumerate(found):
+            if isinstance(reason, VcExhausted):  # jobs that have ended hold nothing
+                held_by = tuple([pair for pair in reason.held_by if pair[0] not in ended])
+                there = [replace(reason, held_by=held_by)] if held_by or reason.more else []
+                return [*found[:place], *there, kept, *found[place + 1 :]]
+        return [*found, kept]
 
     def take_states(self) -> list[tuple[str, VirtualState | None]]:
         """What is to be stored of each virtual job that has changed since the last call; None: nothing (any more)."""
