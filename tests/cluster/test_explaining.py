@@ -13,6 +13,7 @@ from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
+    CellsGiven,
     Fragmented,
     KeptForEnded,
     LostReservation,
@@ -62,6 +63,10 @@ SENTENCES: list[tuple[Reason, str]] = [
         KeptForEnded("a", 2, ("train-2",)),
         "2 GPUs of VC a are kept for train-2, which ended early: its safety is exact, so its turns are those of a "
         "private cluster; loans use them",
+    ),
+    (
+        CellsGiven("a", "b", "RACK.NODE", 2, 1_795_500_000.0, 7),
+        "VC a has given 2 x RACK.NODE to VC b until 2026-11-24 06:00 UTC (trade 7)",
     ),
     (Suspended(8), "it is suspended, and has given its 8 GPUs up; schedule it again to go on"),
     (

@@ -76,13 +76,20 @@ class Walk:
 
     def check(self) -> None:
         self.cluster.check_safety()
-        assert not shortages(self.market.trades.effective(self.now))
+        assert not shortages(self.market.trades.in_force())
 
     def _apply(self) -> None:
         """What each tenant has by now."""
-        self.market.trades.expire(self.now)
-        self.market.board.expire(self.now)
-        self._go_on(self.market.trades.effective(self.now))
+        before = self._guaranteed()
+        changes = self.market.advance(self.now)
+        self.counts["called off"] += len(changes.called_off)
+        self.counts["begun later"] += len(changes.begun)
+        self._go_on(self.market.trades.in_force())
+        # a trade begins with cells that nobody uses, and only its end takes cells that somebody uses
+        assert changes.over or before <= self._guaranteed()
+
+    def _guaranteed(self) -> set[str]:
+        return {name for name in self.cluster.groups() if self.cluster.group(name).guaranteed}
 
     def _go_on(self, spec: ClusterSpec) -> None:
         if spec.virtual_clusters != self.cluster.spec.virtual_clusters:
@@ -131,14 +138,14 @@ class Walk:
                 self.counts["refused posts"] += 1
 
     def _match(self) -> None:
-        before = {name: self.cluster.group(name).guaranteed for name in self.cluster.groups()}
+        before = self._guaranteed()
         trades, refused = self.market.match(self.now)
         self.counts["trades"] += len(trades)
         self.counts["spatial"] += sum(trade.back is not None for trade in trades)
         self.counts["refused"] += len(refused)
-        self._go_on(self.market.trades.effective(self.now))
+        self._go_on(self.market.trades.in_force())
         # an offer has only cells that nobody uses
-        assert all(self.cluster.group(name).guaranteed or not was for name, was in before.items())
+        assert before <= self._guaranteed()
 
     def _hardware(self) -> None:
         node = f"r{self.rng.randrange(3)}n{self.rng.randrange(2)}"
@@ -147,23 +154,22 @@ class Walk:
     def _new_spec(self) -> None:
         """Another spec: trades that cannot stand under it end, with their reasons."""
         self.base = made(self.rng)
-        ended = self.market.trades.rebase(self.base)
-        assert all(why for _, why in ended)
-        self.counts["ended by a spec"] += len(ended)
-        self.market.board.clear()
-        self._go_on(self.market.trades.effective(self.now))
+        rebased = self.market.under(self.base, self.now)
+        self.market.adopt(rebased, self.now)
+        assert all(why for _, why in rebased.ended)
+        assert all(why for _, _, why in rebased.dropped)
+        self.counts["ended by a spec"] += len(rebased.ended)
+        self._go_on(self.market.trades.in_force())
 
     def _restart(self) -> None:
         """All is made anew from records: what runs, the trades, and the surplus."""
         records, health = self.cluster.records(), self.cluster.spec
         self.cluster = Cluster(health)
         self.cluster.recover(records)
-        again = Market(
-            self.base, self.arbiter, lambda tenant: self.cluster.cells_in_use(tenant),
-            lambda spec: self.cluster.would_downgrade(spec), self.market.trades.records(), self.market.surplus,
-        )  # fmt: skip
-        assert again.trades.effective(self.now) == self.market.trades.effective(self.now)
-        self.market = again
+        state, in_force = self.market.state(), self.market.trades.in_force()
+        self.market = self._market()
+        self.market.restore(state)
+        assert self.market.trades.in_force() == in_force
 
 
 @settings(max_examples=25)
@@ -188,5 +194,6 @@ def test_a_long_walk_has_everything_in_it(arbiter: str) -> None:
         walk.cluster.validate()
         counts += walk.counts
     print(arbiter, dict(counts))
-    for kind in ("trades", "spatial", "refused", "refused posts", "ended by a spec", "_restart", "_hardware"):
+    kinds = "trades, spatial, refused, refused posts, ended by a spec, called off, begun later, _restart, _hardware"
+    for kind in kinds.split(", "):
         assert counts[kind], kind

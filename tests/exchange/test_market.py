@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import inf, nan
 from random import Random
 
@@ -23,10 +24,11 @@ from hived.exchange import (
     SecondPrice,
     TenantView,
     Trades,
+    kind_of,
     make_arbiter,
 )
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, LevelSpec
 
 from ..contract.specs import flat, racks
 
@@ -54,11 +56,48 @@ def test_a_trade_moves_cells_for_a_while_and_gpu_hours_from_who_takes_to_who_giv
     assert [offer.cells.number for offer in trading.board.offers.values()] == [1]
 
     def cells(at: float) -> list[int]:
-        return [sum(c.number for c in vc.cells) for vc in trading.trades.effective(at).virtual_clusters]
+        trading.advance(at)
+        return [sum(c.number for c in vc.cells) for vc in trading.trades.in_force().virtual_clusters]
 
-    assert (cells(0), cells(5 * HOUR - 1), cells(5 * HOUR)) == ([1, 2, 1], [1, 2, 1], [2, 1, 1])
-    assert (trading.trades.next_change(0), trading.trades.next_change(5 * HOUR)) == (5 * HOUR, inf)
-    assert trading.trades.expire(5 * HOUR) == [trade]
+    assert (cells(0), trading.trades.next_change()) == ([1, 2, 1], 5 * HOUR)
+    assert cells(5 * HOUR - 1) == [1, 2, 1]
+    assert (cells(5 * HOUR), trading.trades.next_change()) == ([2, 1, 1], inf)
+
+
+def test_a_trade_agreed_for_later_begins_then_and_is_called_off_and_paid_back_if_its_cells_are_in_use() -> None:
+    used: dict[str, int] = {}
+    for in_use in (1, 2):
+        trading = market(spec(a=2, b=1), used=used)
+        trading.board.offer(Offer("a", NODE, HOUR, 3 * HOUR), 0)
+        trading.board.request(Request("b", NODE, HOUR, 3 * HOUR), 0)
+        used["a"] = 2  # now; the trade is for later
+        (trade,), _ = trading.match(0)
+        assert not trading.trades.is_on(trade)
+        assert trading.trades.in_force() == trading.trades.spec
+        assert (trading.trades.next_change(), trading.surplus) == (HOUR, {"a": 8, "b": -8})
+        used["a"] = in_use
+        changes = trading.advance(HOUR)
+        if in_use == 1:
+            assert (changes.begun, changes.called_off) == ([trade], [])
+            assert trading.trades.is_on(trade)
+        else:
+            assert changes.called_off == [(trade, "a uses 2 of its 2 x NODE, and would give 1")]
+            assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
+
+
+def test_a_market_goes_on_from_its_state() -> None:
+    trading = market(spec(a=2, b=2))
+    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
+    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+    trading.match(0)
+    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+    again = market(spec(a=2, b=2))
+    again.restore(trading.state())
+    assert again.state() == trading.state()
+    assert again.trades.in_force() == trading.trades.in_force()
+    again.board.offer(Offer("a", NODE, 0, HOUR), 0)
+    (trade,), _ = again.match(0)
+    assert trade.number == 2
 
 
 def test_who_has_given_most_is_served_first_and_is_sorted_anew_after_each_match() -> None:
@@ -129,10 +168,10 @@ def test_a_trade_of_unlike_levels_is_of_what_both_have_and_only_where_jobs_keep_
         trading.board.request(Request("b", rack, 0, HOUR, gives=sockets), 0)
         made, refused = trading.match(0)
         assert len(made) == (not jobs)
-        assert refused == ["a to b: jobs could not keep their cells where they run: job"] * bool(jobs)
+        assert [one.why for one in refused] == ["jobs could not keep their cells where they run: job"] * bool(jobs)
     (trade,) = trading.trades.records()
     assert (trade.cells, trade.back, trade.gpu_hours) == (rack, sockets, 0)
-    vcs = {vc.name: vc.cells for vc in trading.trades.effective(0).virtual_clusters}
+    vcs = {vc.name: vc.cells for vc in trading.trades.in_force().virtual_clusters}
     assert [(c.level, c.number) for c in vcs["a"]] == [(2, 4)]
     assert [(c.level, c.number) for c in vcs["b"]] == [(4, 1)]
 
@@ -142,7 +181,7 @@ def test_an_offer_whose_cells_are_in_use_is_refused_and_withdrawn() -> None:
     trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
     trading.board.request(Request("b", NODE, 0, HOUR), 0)
     made, refused = trading.match(0)
-    assert (made, refused) == ([], ["a to b: a uses 2 of its 2 cells of level 3, and would give 1"])
+    assert (made, [one.why for one in refused]) == ([], ["a uses 2 of its 2 x NODE, and would give 1"])
     assert (list(trading.board.offers), list(trading.board.requests)) == ([], [2])
 
 
@@ -151,15 +190,63 @@ def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> N
     trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
     trading.board.request(Request("b", NODE._replace(number=2), 0, HOUR), 0)
     (trade,), _ = trading.match(0)
-    assert trading.trades.rebase(spec(a=3, b=1)) == []
-    assert trading.trades.rebase(spec(a=1, b=1)) == [(trade, "a has 1 cells of level 3 of NODE, and would give 2")]
-    assert trading.trades.records() == ()
+    assert trading.under(spec(a=3, b=1), 0).ended == []
+    rebased = trading.under(spec(a=1, b=1), HOUR / 4)
+    assert rebased.ended == [(trade, "a has 1 x NODE in that time, and would give 2")]
+    assert trading.trades.records() == (trade,)
+    trading.adopt(rebased, HOUR / 4)  # a quarter of it was paid
+    assert (trading.trades.records(), trading.surplus) == ((), {"a": 2, "b": -2})
+    assert trading.trades.in_force() == spec(a=1, b=1)
+
+
+def test_trades_and_posts_are_of_the_same_cell_type_under_a_spec_with_another_level() -> None:
+    """A level number may mean other cells there."""
+    before = spec_from_dict(racks({"a": {"RACK.NODE": 2}, "b": {"RACK.NODE": 1}}, count=2))
+    trading = market(before)
+    node = Cells("RACK", 3)
+    trading.board.offer(Offer("a", node, 0, HOUR), 0)
+    trading.board.request(Request("b", node, 0, HOUR), 0)
+    trading.match(0)
+    trading.board.offer(Offer("a", node, 0, HOUR), 0)
+    levels = before.chains[0].levels
+    more = replace(before.chains[0], levels=(levels[0], LevelSpec("PAIR", 1, 1), *levels[1:]), node_level=4)
+    vcs = tuple([
+        replace(vc, cells=tuple([replace(cells, level=4) for cells in vc.cells])) for vc in before.virtual_clusters
+    ])  # fmt: skip
+    after = replace(before, chains=(more,), virtual_clusters=vcs)
+    assert after.chains[0].path_to(4) == before.chains[0].path_to(3)
+    rebased = trading.under(after, 0)
+    assert (rebased.ended, rebased.dropped) == ([], [])
+    assert [trade.cells for trade in rebased.trades.records()] == [Cells("RACK", 4)]
+    assert [offer.cells for offer in rebased.board.offers.values()] == [Cells("RACK", 4)]
+
+
+def test_a_vc_of_exact_safety_trades_no_cells() -> None:
+    trading = market(spec(a=2, b=1))
+    trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
+    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+    (trade,), _ = trading.match(0)
+    before = spec(a=2, b=1)
+    exact = replace(before, virtual_clusters=tuple([replace(vc, safety="exact") for vc in before.virtual_clusters]))
+    rebased = trading.under(exact, 0)
+    assert rebased.ended == [(trade, "a is of exact safety, and so trades no cells")]
+    assert "a is of exact safety" in rebased.dropped[0][2]
+    with pytest.raises(HivedError, match="tenant: a is of exact safety: its jobs end as in a private cluster"):
+        rebased.board.offer(Offer("a", NODE, 0, HOUR), 0)
+
+
+def test_cell_types_are_named_as_in_a_spec_or_by_their_end() -> None:
+    of = spec_from_dict(racks({"a": {"RACK.NODE": 2}}, count=2))
+    assert kind_of(of, "RACK.NODE") == kind_of(of, "NODE") == ("RACK", 3)
+    assert kind_of(of, "RACK") == ("RACK", 4)
+    with pytest.raises(HivedError, match=r"cell_type: 'GPU8': no such cell type; there is .*RACK.NODE"):
+        kind_of(of, "GPU8")
 
 
 @pytest.mark.parametrize(
     ("post", "field", "says"),
     [
-        (Offer("a", NODE._replace(number=3), 0, 1), "number", "a has 2 cells of level 3 in that time"),
+        (Offer("a", NODE._replace(number=3), 0, 1), "number", "a has 2 x NODE in that time"),
         (Offer("x", NODE, 0, 1), "tenant", "'x': no such virtual cluster; there is a, b"),
         (Offer("a", Cells("RACK", 3), 0, 1), "cells.chain", "'RACK': no such chain; there is NODE"),
         (Offer("a", Cells("NODE", 9), 0, 1), "cells.level", "9: chain NODE has levels 1 to 3"),
@@ -174,12 +261,12 @@ def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> N
         (
             Request("a", NODE._replace(number=2), 0, 1),
             "number",
-            "no other tenant has 2 cells of level 3 of NODE; the most is 1",
+            "no other tenant has 2 x NODE; the most that one has is 1",
         ),
         (
             Request("a", NODE, 0, 1, gives=Cells("NODE", 1)),
             "gives",
-            "a has 0 cells of level 1 in that time, and gives 1",
+            "a has 0 x NODE.SOCKET.GPU in that time, and gives 1",
         ),
         (Request("a", NODE, 0, 1, bid=nan), "bid", "at least 0, not nan"),
     ],
@@ -205,10 +292,10 @@ def test_cells_that_are_offered_or_traded_already_are_not_offered_again() -> Non
     trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
     trading.board.request(Request("b", NODE, 0, HOUR), 0)
     trading.match(0)
-    with pytest.raises(HivedError, match="a has 1 cells of level 3 in that time, and offers 2"):
+    with pytest.raises(HivedError, match="a has 1 x NODE in that time, and offers 2"):
         trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
     # and b has what it took, and does not own it
-    with pytest.raises(HivedError, match="b has 2 cells of level 3 in that time, and offers 3"):
+    with pytest.raises(HivedError, match="b has 2 x NODE in that time, and offers 3"):
         trading.board.offer(Offer("b", NODE._replace(number=3), 0, HOUR), 0)
 
 

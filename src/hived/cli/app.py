@@ -57,6 +57,7 @@ class Verb:
 
 
 _JOBS, _MACHINE = "Jobs", "The engine and its machine"
+_TRADES = "Trades of cells"
 _KUBERNETES, _STUDY = "The cluster on Kubernetes", "Specs, traces and simulation"
 _WITH_A_COMMAND = {"allow_interspersed_args": False}  #: all words after the first belong to the job
 
@@ -72,6 +73,10 @@ VERBS = (
     Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
+    Verb(_TRADES, "offer", "Give cells of a virtual cluster away for a while", "exchange"),
+    Verb(_TRADES, "request", "Ask for cells of others for a while", "exchange"),
+    Verb(_TRADES, "withdraw", "Withdraw an offer or a request", "exchange"),
+    Verb(_TRADES, "trades", "Offers, requests, trades, and who has given how much", "exchange"),
     Verb(_KUBERNETES, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
     Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs, virtual clusters", "kubernetes"),
     Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "kubernetes", "vc_app"),

@@ -54,6 +54,13 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "time_limit_s": "--time-limit",
     "grace_s": "--grace",
     "node": "NODE",
+    "cells": "CELLS",
+    "wants": "--wants",
+    "gives": "--gives",
+    "start": "--from",
+    "duration_s": "--for",
+    "price": "--price",
+    "bid": "--bid",
 }
 #: the description of each kind of engine in messages, after its address
 _KIND_WORDS: dict[EngineKind, str] = {

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hived.cluster import BindingKind, Sharing
-from hived.simulator.exchange import HOUR_MS, Exchange
+from hived.exchange import ArbiterKind
+from hived.simulator.exchange import HOUR_MS
 from hived.simulator.exchange_report import exchanged
 from hived.simulator.experiment import Preempted, Results, Safety
 from hived.simulator.figures import need_matplotlib
@@ -88,7 +89,7 @@ def simulate(
         ),
     ] = None,
     exchange: Annotated[
-        Exchange | None,
+        ArbiterKind | None,
         typer.Option(help="Under hived, have tenants trade idle cells every hour, by this arbiter; writes trades.csv."),
     ] = None,
     soft: Annotated[

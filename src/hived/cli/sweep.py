@@ -15,8 +15,8 @@ from rich.table import Column, Table
 
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
+from hived.exchange import ArbiterKind
 from hived.policies import DEFAULT, split_policy
-from hived.simulator.exchange import Exchange
 from hived.simulator.experiment import Preempted, Safety, some
 from hived.simulator.intervals import CONFIDENCE, Estimate
 from hived.simulator.parallel import all_cores
@@ -122,7 +122,7 @@ def sweep(
         "quotas": _values("--quotas", quotas, _one_of(Quotas)),
         "binding": _values("--binding", binding, _one_of(BindingKind)),
         "safety": _values("--safety", safety, _one_of(Safety)),
-        "exchange": _values("--exchange", exchange, _one_of(Exchange)),
+        "exchange": _values("--exchange", exchange, _one_of(ArbiterKind)),
         "preempted": _values("--preempted", preempted, _one_of(Preempted)),
         "policy": _policies(policy),
     }

@@ -29,6 +29,7 @@ from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
+from hived.exchange import ArbiterKind, make_arbiter
 from hived.policies import by_vc, split_policy
 from hived.server.app import make_app
 from hived.server.dashboard import Source
@@ -75,6 +76,9 @@ def up(
             show_default="that of the spec, else yarn-cs",
         ),
     ] = None,
+    exchange: Annotated[
+        ArbiterKind, typer.Option(help="How offers of cells are matched with requests: see docs/exchange.md.")
+    ] = ArbiterKind.BALANCED,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="The spec's devices are numbers: any spec runs on any machine.")
     ] = False,
@@ -136,7 +140,7 @@ def up(
             kept = last.spec if last is not None and spec is None and devices is None and not vc else None
             chosen = chosen._replace(spec=_with_policies(chosen.spec, policy or [], kept))
         _may_displace(chosen.spec, store, yes)
-        code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet).run())
+        code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet, exchange).run())
     if code:
         raise typer.Exit(code)
 
@@ -292,12 +296,14 @@ class _Up:
     group: str | None
     is_demo: bool
     quiet: bool
+    exchange: ArbiterKind = ArbiterKind.BALANCED
     console: Console = field(default_factory=output)
 
     async def run(self) -> int:
         """Run until a signal or a fatal error; the exit code."""
         loop, stopped = asyncio.get_running_loop(), exit_signal()
-        engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares)
+        arbiter = make_arbiter(self.exchange.value)
+        engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares, arbiter=arbiter)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
         try:

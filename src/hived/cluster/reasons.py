@@ -28,6 +28,7 @@ class ReasonKind(Enum):
     LOST_RESERVATION = "lost reservation"
     SUSPENDED = "suspended"
     KEPT_FOR_ENDED = "kept for ended"
+    CELLS_GIVEN = "cells given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,19 @@ class KeptForEnded:
     more: int = 0  #: how many others
 
 
+@dataclass(frozen=True, slots=True)
+class CellsGiven:
+    """The VC has given cells of its own to another one for a while (cell exchange)."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.CELLS_GIVEN
+    vc: str
+    to: str  #: the VC that has them
+    cell_type: str
+    number: int
+    until: float  #: seconds since the epoch
+    trade: int
+
+
 Reason = (
     Misconfigured
     | NeverFits
@@ -200,4 +214,5 @@ Reason = (
     | LostReservation
     | Suspended
     | KeptForEnded
+    | CellsGiven
 )

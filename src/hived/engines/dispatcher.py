@@ -10,12 +10,14 @@ from typing import Generic, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
+from hived.cluster.recovery import Reconfiguration
 from hived.scheduling import Entry, Policies, SomePolicies
 from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
-from hived.spec.compiled import Device
+from hived.spec.compiled import ClusterSpec, Device
 
 from .job import EngineJob, Event
+from .trading import LiveTrading
 
 #: in place of a preemptor of this VC
 GHOST = "a job of {0} that ended early, and has its turn now (exact safety)"
@@ -90,13 +92,23 @@ class Dispatcher(ABC, Generic[J, D]):
     nodes_refused = "its nodes are not to be used any more"
 
     def __init__(
-        self, cluster: Cluster, policies: SomePolicies, last_event: int = 0, most_events: int | None = None
+        self,
+        cluster: Cluster,
+        policies: SomePolicies,
+        last_event: int = 0,
+        most_events: int | None = None,
+        trading: LiveTrading | None = None,
     ) -> None:
-        """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory."""
+        """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory.
+
+        ``trading``: whose spec in force the cluster has.
+        """
         self.cluster = cluster
         #: those that the tenants have chosen
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
         self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out)
+        self.trading = LiveTrading(cluster.spec) if trading is None else trading
+        self.trading.attach(self.scheduler)
         self.usage: Usage[J] = Usage()
         #: number of the latest event
         self.seq = last_event
@@ -130,6 +142,10 @@ class Dispatcher(ABC, Generic[J, D]):
     @abstractmethod
     def _move(self, job: J, why: str, at: float) -> None:
         """Evict a job from its GPUs, so that it starts on other ones."""
+
+    @abstractmethod
+    def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
+        """Take over what the core has made of the jobs under another spec; ``why``: of those with other cells."""
 
     def _promoted(self, job: J) -> None:
         """A job was promoted: it is guaranteed on the GPUs that it holds."""
@@ -179,6 +195,27 @@ class Dispatcher(ABC, Generic[J, D]):
         for job in list(self.usage.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
                 self.guarantee_changed(job, "its VC's cells are its own again", at)
+
+    def trade(self, at: float, spec: ClusterSpec | None = None) -> None:
+        """Record what the market has done, and have the core follow.
+
+        ``spec``: nothing is recorded yet, and the core follows this one (:meth:`~.LiveTrading.before_stored`).
+        """
+        if spec is None:
+            self._note_trades(at)
+            spec = self.trading.in_force()
+        if spec.virtual_clusters != self.cluster.spec.virtual_clusters:
+            self._reconfigured(self.cluster.reconfigure(spec), "cells of its VC were traded", at)
+
+    def _note_trades(self, at: float) -> None:
+        for kind, data in self.trading.take_notes():
+            self.note(kind, None, at, data)
+
+    def trades_due(self, at: float) -> None:
+        """Have the trades begin and end whose time has come."""
+        if at >= self.trading.next_change:
+            self.trading.advance(at)
+            self.trade(at)
 
     def _carry_out(self, instruction: decided.Instruction) -> None:
         """Carry out an instruction of the scheduler."""

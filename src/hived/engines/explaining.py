@@ -8,14 +8,15 @@ from typing import Literal, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines
+from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.scheduling.exact import ExactScheduler
-from hived.words import counted
+from hived.words import counted, duration
 
-from .job import EngineJob
+from .job import EngineJob, Event
+from .trading import EVENTS, LiveTrading
 
 R = TypeVar("R")
 
@@ -25,9 +26,12 @@ def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
 
 
-def why_it_waits(scheduler: ExactScheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
-    """Reasons of a waiting job, the decisive one first: the core's reasons, the jobs ahead in line, its preemptor."""
+def why_it_waits(
+    scheduler: ExactScheduler, trading: LiveTrading, job: EngineJob, core: Iterable[R]
+) -> list[R | Reason]:
+    """Reasons of a waiting job, the decisive one first: the core's, the cells given away, the line, its preemptor."""
     found = scheduler.with_ended(job.entry, but_the_line(core), MAX_NAMED)
+    found += trading.given_by(job.vc)[:MAX_NAMED]
     found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
@@ -40,6 +44,53 @@ def why_it_waits(scheduler: ExactScheduler, job: EngineJob, core: Iterable[R]) -
 def but_the_line(reasons: Iterable[R]) -> list[R]:
     """Reasons without the core's own :class:`BehindOthers`: the scheduler's line is more exact."""
     return [reason for reason in reasons if not isinstance(reason, BehindOthers)]
+
+
+def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
+    """The cells of others that a VC has for a while, as sentences for its guaranteed jobs."""
+    taken = trading.taken_by(vc)
+    return [f"{say(given)}; what runs on them then, and has no room in its VC, runs on as opportunistic"
+            for given in taken[:MAX_NAMED]]  # fmt: skip
+
+
+def trading_text(event: Event) -> str | None:
+    """The sentence of an event of the market (:data:`~.trading.EVENTS`); None for any other."""
+    data = event.data
+    if event.kind not in EVENTS:
+        return None
+    cells = f"{data['cells'][1]:,} x {data['cells'][0]}"
+    why = data.get("why")
+    if event.kind == "offer_refused":
+        return f"{data['vc']}'s offer of {cells} is refused to {data['to']}, and withdrawn: {why}"
+    when = f" for {duration(data['end'] - data['start'])}"
+    if data["start"] > event.at + 1:
+        when += f", from in {duration(data['start'] - event.at)} on"
+    if "trade" not in data:
+        what = "offers" if data["offer"] else "asks for"
+        other = data["for"]
+        back = "" if other is None else f", for {other[1]:,} x {other[0]}"
+        post = f"{data['vc']} {what} {cells}{back}"
+        noun = f"{data['vc']}'s {'offer of' if data['offer'] else 'request for'} {cells}"
+        match event.kind:
+            case "withdrawn":
+                return f"{noun} is withdrawn (number {data['post']})"
+            case "post_over":
+                return f"{noun} found nobody in its time"
+            case "post_dropped":
+                return f"{noun} is dropped: {why}"
+        return f"{post}{when} (number {data['post']})"
+    name, back = f"trade {data['trade']}", data["back"]
+    swap = "" if back is None else f", for {back[1]:,} x {back[0]}"
+    match event.kind:
+        case "trade_agreed":
+            return f"{name}: {data['vc']} gives {data['to']} {cells}{swap}{when}, {data['gpu_hours']:,.1f} GPU hours"
+        case "trade_begun":
+            return f"{name} begins: {cells} of {data['vc']} are {data['to']}'s{swap}"
+        case "trade_over":
+            return f"{name} is over: {cells} are {data['vc']}'s again{swap}"
+        case "trade_called_off":
+            return f"{name} is called off, and paid back: {why}"
+    return f"{name} ends: {why}"
 
 
 def early_text(scheduler: Scheduler, job: Entry) -> str:

@@ -5,27 +5,33 @@ its own. An arbiter matches one request with one offer at a time, by a policy; t
 have reserved, for a window of time, and is refused where that would break sharing safety.
 """
 
-from .arbiter import Arbiter, Balanced, Match, SecondPrice, make_arbiter
+from .arbiter import Arbiter, ArbiterKind, Balanced, Match, SecondPrice, make_arbiter
 from .board import Board, Offer, Request
-from .cells import Cells
-from .market import Market
+from .cells import Cells, kind_of
+from .market import Changes, Market, MarketState, Rebased, Refused
 from .proxy import IdleCells, Proxy, TenantView
 from .trades import Trade, Trades
 
 __all__ = [
     "Arbiter",
+    "ArbiterKind",
     "Balanced",
     "Board",
     "Cells",
+    "Changes",
     "IdleCells",
     "Market",
+    "MarketState",
     "Match",
     "Offer",
     "Proxy",
+    "Rebased",
+    "Refused",
     "Request",
     "SecondPrice",
     "TenantView",
     "Trade",
     "Trades",
+    "kind_of",
     "make_arbiter",
 ]

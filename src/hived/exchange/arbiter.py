@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from hived.errors import InputError
 
 from .board import Board
+
+
+class ArbiterKind(StrEnum):
+    """The arbiters, by name."""
+
+    BALANCED = "balanced"  #: who has given most is served first (the draft of HiveD, Algorithm 2)
+    AUCTION = "auction"  #: the highest bid wins, for the second highest
 
 
 class Match(NamedTuple):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
-from typing import TypeVar
+from math import inf, isfinite
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from hived.errors import ConflictError, NotFoundError, RequestError
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import EXACT, ClusterSpec
 
-from .cells import Cells, check_cells, reserved
+from .cells import Cells, check_cells, reserved, translated
 from .trades import Trades
 
 
@@ -40,23 +41,37 @@ class Request:
 
 
 _Post = TypeVar("_Post", Offer, Request)
+#: of a clock, in seconds: 30,000 years
+_LATEST = 1e12
+_NONE: Mapping[int, Any] = MappingProxyType({})
 
 
 class Board:
     """The offers and requests that have not been matched, by number. A call that raises has changed nothing."""
 
-    def __init__(self, trades: Trades) -> None:
+    def __init__(
+        self,
+        trades: Trades,
+        offers: Mapping[int, Offer] = _NONE,
+        requests: Mapping[int, Request] = _NONE,
+        next_number: int = 1,
+    ) -> None:
         self._trades = trades
-        self.offers: dict[int, Offer] = {}
-        self.requests: dict[int, Request] = {}
+        self.offers: dict[int, Offer] = dict(offers)
+        self.requests: dict[int, Request] = dict(requests)
         #: of the next post
-        self.next_number = 1
+        self.next_number = next_number
 
     def offer(self, offer: Offer, now: float) -> int:
         """Post an offer; its number. Raises :class:`~hived.errors.RequestError` for cells that it has not got.
 
         All cells of the tenant count that are its own for the whole window, less those that it has offered already.
         """
+        self.check_offer(offer, now)
+        return self._post(self.offers, offer)
+
+    def check_offer(self, offer: Offer, now: float) -> None:
+        """Raise as :meth:`offer`."""
         spec = self._trades.spec
         self._check(spec, offer, offer.wants, "wants", now)
         if not _is_credit(offer.price):
@@ -71,13 +86,17 @@ class Board:
             beside = f", {posted} of which it has offered already" if posted else ""
             raise RequestError(
                 "number",
-                f"{offer.tenant} has {has} cells of level {offer.cells.level} in that time{beside}, and offers "
+                f"{offer.tenant} has {has} x {_path(spec, offer.cells)} in that time{beside}, and offers "
                 f"{offer.cells.number}; offer at most {max(0, has - posted)}",
             )
-        return self._post(self.offers, offer)
 
     def request(self, request: Request, now: float) -> int:
         """Post a request; its number. Raises :class:`~hived.errors.RequestError` for one that nobody could meet."""
+        self.check_request(request, now)
+        return self._post(self.requests, request)
+
+    def check_request(self, request: Request, now: float) -> None:
+        """Raise as :meth:`request`."""
         spec = self._trades.spec
         self._check(spec, request, request.gives, "gives", now)
         if not _is_credit(request.bid):
@@ -86,31 +105,34 @@ class Board:
                     if vc.name != request.tenant), default=0)  # fmt: skip
         if request.cells.number > most:
             raise RequestError(
-                "number",
-                f"no other tenant has {request.cells.number} cells of level {request.cells.level} of "
-                f"{request.cells.chain}; the most is {most}",
+                "number", f"no other tenant has {request.cells.in_words(spec)}; the most that one has is {most}"
             )
         if request.gives is not None:
             has = self._trades.least(request.tenant, request.gives.kind, request.start, request.end)
             if request.gives.number > has:
                 raise RequestError(
                     "gives",
-                    f"{request.tenant} has {has} cells of level {request.gives.level} in that time, and gives "
+                    f"{request.tenant} has {has} x {_path(spec, request.gives)} in that time, and gives "
                     f"{request.gives.number}",
                 )
-        return self._post(self.requests, request)
 
     def _check(self, spec: ClusterSpec, post: Offer | Request, other: Cells | None, name: str, now: float) -> None:
-        known = [vc.name for vc in spec.virtual_clusters]
-        if post.tenant not in known:
-            raise RequestError("tenant", f"{post.tenant!r}: no such virtual cluster; there is {', '.join(known)}")
+        safety = {vc.name: vc.safety for vc in spec.virtual_clusters}
+        if post.tenant not in safety:
+            raise RequestError("tenant", f"{post.tenant!r}: no such virtual cluster; there is {', '.join(safety)}")
+        if safety[post.tenant] == EXACT:
+            raise RequestError(
+                "tenant",
+                f"{post.tenant} is of exact safety: its jobs end as in a private cluster, which trades no cells; "
+                "make it work-conserving in the spec first",
+            )
         check_cells(spec, post.cells, "cells")
         if other is not None:
             check_cells(spec, other, name)
             if other.kind == post.cells.kind:
                 raise RequestError(name, "cells of another level or chain; these are the same")
         for field, at in (("start", post.start), ("end", post.end)):
-            if isinstance(at, bool) or not isinstance(at, (int, float)) or not isfinite(at):
+            if isinstance(at, bool) or not isinstance(at, (int, float)) or not -_LATEST <= at <= _LATEST:
                 raise RequestError(field, f"seconds, not {at!r}")
         if post.end <= post.start:
             raise RequestError("end", f"{post.end:g}: the window ends where it starts ({post.start:g}), or before")
@@ -123,7 +145,7 @@ class Board:
         posts[number] = post
         return number
 
-    def withdraw(self, number: int, tenant: str) -> None:
+    def withdraw(self, number: int, tenant: str) -> Offer | Request:
         """Remove a post. Raises :class:`~hived.errors.NotFoundError`, ``ConflictError`` for one of another."""
         post = self.offers.get(number) or self.requests.get(number)
         if post is None:
@@ -132,11 +154,47 @@ class Board:
             raise ConflictError(f"{number} is of {post.tenant}, not of {tenant}")
         self.offers.pop(number, None)
         self.requests.pop(number, None)
+        return post
 
-    def expire(self, now: float) -> None:
-        """Remove posts whose window is over, and cut those that have begun: what is left starts now. O(posts)."""
-        _cut(self.offers, now)
-        _cut(self.requests, now)
+    def expire(self, now: float) -> list[Offer | Request]:
+        """Remove posts whose window is over, and return them; cut those that have begun to what is left. O(posts)."""
+        return [*_cut(self.offers, now), *_cut(self.requests, now)]
+
+    def next_change(self, now: float) -> float:
+        """When the next window of a post opens after ``now``, or is over; infinity for none. O(posts)."""
+        return min([post.start if post.start > now else post.end for post in self.posts().values()], default=inf)
+
+    def posts(self) -> dict[int, Offer | Request]:
+        """Offers and requests, by number. O(posts log posts)."""
+        found: dict[int, Offer | Request] = {**self.offers, **self.requests}
+        return dict(sorted(found.items()))
+
+    def take_over(self, board: Board, spec: ClusterSpec, now: float) -> list[tuple[int, Offer | Request, str]]:
+        """Take over the posts of a board under another ``spec``; those that cannot be posted here, with the reason."""
+        dropped: list[tuple[int, Offer | Request, str]] = []
+        new = self._trades.spec
+
+        def cells_of(cells: Cells) -> Cells:
+            found = translated(cells, spec, new)
+            if found is None:
+                raise RequestError("cells", f"there is no {spec.chain(cells.chain).path_to(cells.level)} any more")
+            return found
+
+        for number, post in board.posts().items():
+            try:
+                if isinstance(post, Offer):
+                    wants = None if post.wants is None else cells_of(post.wants)
+                    offer = replace(post, cells=cells_of(post.cells), wants=wants, start=max(now, post.start))
+                    self.check_offer(offer, now)
+                    self.offers[number] = offer
+                else:
+                    gives = None if post.gives is None else cells_of(post.gives)
+                    request = replace(post, cells=cells_of(post.cells), gives=gives, start=max(now, post.start))
+                    self.check_request(request, now)
+                    self.requests[number] = request
+            except RequestError as error:
+                dropped.append((number, post, error.message))
+        return dropped
 
     def take(self, request: int, offer: int) -> None:
         """Remove a request that was matched, and from its offer what it got."""
@@ -167,12 +225,18 @@ class Board:
                 yield number, offer
 
 
-def _cut(posts: dict[int, _Post], now: float) -> None:
+def _cut(posts: dict[int, _Post], now: float) -> list[_Post]:
+    over = []
     for number, post in list(posts.items()):
         if post.end <= now:
-            del posts[number]
+            over.append(posts.pop(number))
         elif post.start < now:
             posts[number] = replace(post, start=now)
+    return over
+
+
+def _path(spec: ClusterSpec, cells: Cells) -> str:
+    return spec.chain(cells.chain).path_to(cells.level)
 
 
 def _agree(offer: Offer, request: Request) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hived.errors import RequestError
-from hived.spec.compiled import ClusterSpec, VirtualCellsSpec
+from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec
 
 
 class Cells(NamedTuple):
@@ -25,6 +25,10 @@ class Cells(NamedTuple):
         """Leaf cells of all of them."""
         return spec.chain(self.chain).levels[self.level - 1].gpus * self.number
 
+    def in_words(self, spec: ClusterSpec) -> str:
+        """``2 x RACK.NODE``."""
+        return f"{self.number:,} x {spec.chain(self.chain).path_to(self.level)}"
+
 
 def check_cells(spec: ClusterSpec, cells: Cells, field: str) -> None:
     """Raise :class:`~hived.errors.RequestError` unless the cluster has cells of this kind."""
@@ -36,6 +40,33 @@ def check_cells(spec: ClusterSpec, cells: Cells, field: str) -> None:
         raise RequestError(f"{field}.level", f"{cells.level!r}: chain {chain.name} has levels 1 to {len(chain.levels)}")
     if type(cells.number) is not int or cells.number < 1:
         raise RequestError(f"{field}.number", f"a number of cells, at least 1, not {cells.number!r}")
+
+
+def kind_of(spec: ClusterSpec, cell_type: str, field: str = "cell_type") -> tuple[str, int]:
+    """Chain and level of a cell type: its qualified name (``RACK.NODE``), or the end of it where no other has the same.
+
+    Raises :class:`~hived.errors.RequestError` with the cell types there are. O(levels of all chains).
+    """
+    kinds = {chain.path_to(level): (chain.name, level) for chain in spec.chains for level in _levels(chain)}
+    found = [kind for path, kind in kinds.items() if path == cell_type]
+    found = found or [kind for path, kind in kinds.items() if path.endswith(f".{cell_type}")]
+    if len(found) == 1:
+        return found[0]
+    ways = [spec.chain(name).path_to(level) for name, level in found] or kinds
+    what = "may be one of several cell types" if found else "no such cell type"
+    raise RequestError(field, f"{cell_type!r}: {what}; there is {', '.join(ways)}")
+
+
+def translated(cells: Cells, old: ClusterSpec, new: ClusterSpec) -> Cells | None:
+    """The same cells under another spec, by the name of their type; None if that has no such type."""
+    path = old.chain(cells.chain).path_to(cells.level)
+    chain = next((chain for chain in new.chains if chain.name == cells.chain), None)
+    level = next((level for level in _levels(chain) if chain.path_to(level) == path), None) if chain else None
+    return None if level is None else cells._replace(level=level)
+
+
+def _levels(chain: ChainSpec) -> range:
+    return range(1, len(chain.levels) + 1)
 
 
 def reserved(spec: ClusterSpec, tenant: str, kind: tuple[str, int]) -> int:

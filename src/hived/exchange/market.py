@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from hived.errors import ConflictError, HivedError, PolicyError
 from hived.spec.compiled import ClusterSpec
 
 from .arbiter import Arbiter
-from .board import Board
-from .cells import reserved
+from .board import Board, Offer, Request
+from .cells import Cells, reserved
 from .proxy import Proxy, TenantView
 from .trades import Trade, Trades
 
@@ -22,26 +23,144 @@ Displaces: TypeAlias = Callable[[ClusterSpec], Sequence[str]]
 _HOUR = 3600.0
 
 
+@dataclass(frozen=True, slots=True)
+class MarketState:
+    """All of a market but its spec and its policies."""
+
+    offers: Mapping[int, Offer]
+    requests: Mapping[int, Request]
+    trades: tuple[Trade, ...]
+    on: tuple[int, ...]  #: trades that have begun, by number
+    surplus: Mapping[str, float]
+    next_post: int
+    next_trade: int
+
+
+class Refused(NamedTuple):
+    """A match that became no trade, or a trade that did not begin; the offer is withdrawn."""
+
+    giver: str
+    taker: str
+    cells: Cells
+    why: str
+    offer: int = 0  #: by number; 0: it was a trade
+
+
+class Changes(NamedTuple):
+    """What the time has brought."""
+
+    over: list[Trade]
+    begun: list[Trade]
+    called_off: list[tuple[Trade, str]]
+    expired: list[Offer | Request]
+
+
+class Rebased(NamedTuple):
+    """A market under a new spec; see :meth:`Market.under`."""
+
+    trades: Trades
+    board: Board
+    ended: list[tuple[Trade, str]]
+    dropped: list[tuple[int, Offer | Request, str]]  #: posts, by number
+
+
 class Market:
     """Trades of cells between the tenants of one cluster. A call that raises has changed nothing."""
 
-    def __init__(
-        self,
-        spec: ClusterSpec,
-        arbiter: Arbiter,
-        in_use: InUse,
-        displaces: Displaces,
-        trades: Iterable[Trade] = (),
-        surplus: Mapping[str, float] | None = None,
-    ) -> None:
-        """``in_use``, ``displaces``: of the cluster; ``trades``, ``surplus``: of an earlier start."""
+    def __init__(self, spec: ClusterSpec, arbiter: Arbiter, in_use: InUse, displaces: Displaces) -> None:
+        """``in_use``, ``displaces``: of the cluster."""
         self.arbiter = arbiter
-        self.trades = Trades(spec, trades)
+        self.trades = Trades(spec)
         self.board = Board(self.trades)
         #: GPU hours (in an auction, credits) that each tenant has given beyond what it took
-        self.surplus: dict[str, float] = dict(surplus or {})
+        self.surplus: dict[str, float] = {}
         self._in_use, self._displaces = in_use, displaces
-        self._last = max((trade.number for trade in self.trades.records()), default=0)
+        self._next = 1
+
+    @property
+    def next_trade(self) -> int:
+        """The number of the next trade."""
+        return self._next
+
+    def state(self) -> MarketState:
+        """What :meth:`restore` goes on with."""
+        board, trades = self.board, self.trades.records()
+        on = tuple([trade.number for trade in trades if self.trades.is_on(trade)])
+        return MarketState(
+            dict(board.offers), dict(board.requests), trades, on, dict(self.surplus), board.next_number, self._next
+        )
+
+    def restore(self, state: MarketState) -> None:
+        """Go on from a state, under the same spec."""
+        self.trades = Trades(self.trades.spec, state.trades, state.on)
+        self.board = Board(self.trades, state.offers, state.requests, state.next_post)
+        self.surplus, self._next = dict(state.surplus), state.next_trade
+
+    def under(self, spec: ClusterSpec, now: float) -> Rebased:
+        """The trades and posts under a new spec, and those that cannot stand there. Changes nothing."""
+        trades, ended = self.trades.under(spec)
+        board = Board(trades, next_number=self.board.next_number)
+        return Rebased(trades, board, ended, board.take_over(self.board, self.trades.spec, now))
+
+    def adopt(self, rebased: Rebased, now: float) -> None:
+        """Go on under a new spec. A trade that ends by it is paid for as long as it lasted."""
+        for trade, _ in rebased.ended:
+            self._pay_back(trade, now)
+        self.trades, self.board = rebased.trades, rebased.board
+
+    def _pay(self, trade: Trade, share: float = 1.0) -> None:
+        paid = trade.gpu_hours * trade.price * share
+        self.surplus[trade.taker] = self.surplus.get(trade.taker, 0.0) - paid
+        self.surplus[trade.giver] = self.surplus.get(trade.giver, 0.0) + paid
+
+    def _pay_back(self, trade: Trade, now: float) -> None:
+        """Pay a trade that ends before its time back, for the rest of its window."""
+        left = trade.end - max(trade.start, now)
+        self._pay(trade, -max(0.0, left) / (trade.end - trade.start))
+
+    def advance(self, now: float) -> Changes:
+        """End and begin the trades, and cut or remove the posts, whose time has come. O(trades + posts).
+
+        A trade whose cells are in use when it is to begin is called off, and paid back.
+        """
+        over = self.trades.expire(now)
+        begun: list[Trade] = []
+        called_off: list[tuple[Trade, str]] = []
+        for trade in self.trades.due(now):
+            try:
+                self._begin(trade)
+                begun.append(trade)
+            except ConflictError as error:
+                self._pay(trade, -1.0)
+                called_off.append((trade, str(error)))
+        return Changes(over, begun, called_off, self.board.expire(now))
+
+    def _begin(self, trade: Trade) -> None:
+        """Have a trade begin. Raises :class:`~hived.errors.ConflictError`, and forgets it, if its cells are in use."""
+        try:
+            self.check_unused(trade.giver, trade.cells)
+            if trade.back is not None:
+                self.check_unused(trade.taker, trade.back)
+            self.trades.begin(trade.number)
+            if trade.back is not None:
+                self._check_jobs()
+        except ConflictError:
+            self.trades.cancel(trade.number)
+            raise
+
+    def _check_jobs(self) -> None:
+        """Raise ``ConflictError`` if jobs stand where the cells in force cannot: few of a level for many of another."""
+        displaced = self._displaces(self.trades.in_force())
+        if displaced:
+            raise ConflictError(f"jobs could not keep their cells where they run: {', '.join(displaced)}")
+
+    def check_unused(self, tenant: str, cells: Cells) -> None:
+        """Raise :class:`~hived.errors.ConflictError` unless a tenant has so many cells now that it does not use."""
+        spec = self.trades.in_force()
+        has, used = reserved(spec, tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
+        if has - used < cells.number:
+            path = spec.chain(cells.chain).path_to(cells.level)
+            raise ConflictError(f"{tenant} uses {used} of its {has} x {path}, and would give {cells.number}")
 
     def post(self, proxies: Mapping[str, Proxy], views: Iterable[TenantView]) -> None:
         """Have the proxies post anew: earlier posts of their tenants are withdrawn.
@@ -71,57 +190,34 @@ class Market:
             board.offers, board.requests, board.next_number = before
             raise
 
-    def match(self, now: float) -> tuple[list[Trade], list[str]]:
-        """Match until the arbiter finds nothing more: the new trades, and why others were refused.
+    def match(self, now: float) -> tuple[list[Trade], list[Refused]]:
+        """Match until the arbiter finds nothing more: the new trades, and the matches that were refused.
 
-        An offer whose cells are in use when its window begins now is refused, and withdrawn. O(matches * arbiter).
+        A trade whose window has begun is on at once. An offer whose cells are in use then is withdrawn.
+        O(matches * arbiter).
         """
         made: list[Trade] = []
-        refused: list[str] = []
+        refused: list[Refused] = []
         while (match := self.arbiter.match(self.board, self.surplus)) is not None:
             offer, request = self.board.offers[match.offer], self.board.requests[match.request]
             spec = self.trades.spec
             hours = (request.end - request.start) / _HOUR
             gpus = request.cells.gpus(spec) - (0 if offer.wants is None else offer.wants.gpus(spec))
             trade = Trade(
-                self._last + 1, offer.tenant, request.tenant, request.cells, request.start, request.end,
+                self._next, offer.tenant, request.tenant, request.cells, request.start, request.end,
                 hours * gpus, offer.wants, match.price,
             )  # fmt: skip
             try:
-                self._check_unused(trade, now)
                 self.trades.add(trade)
-                if trade.back is not None and trade.at(now):
-                    self._check_jobs(trade, now)
+                if trade.start <= now:
+                    self._begin(trade)
             except ConflictError as error:
-                refused.append(f"{offer.tenant} to {request.tenant}: {error}")
+                refused.append(Refused(offer.tenant, request.tenant, request.cells, str(error), match.offer))
                 # its giver may not have these cells to give; another offer may still do
                 self.board.withdraw(match.offer, offer.tenant)
                 continue
-            self._last += 1
+            self._next += 1
             self.board.take(match.request, match.offer)
-            paid = trade.gpu_hours * trade.price
-            self.surplus[trade.taker] = self.surplus.get(trade.taker, 0.0) - paid
-            self.surplus[trade.giver] = self.surplus.get(trade.giver, 0.0) + paid
+            self._pay(trade)
             made.append(trade)
         return made, refused
-
-    def _check_jobs(self, trade: Trade, now: float) -> None:
-        """Undo a trade under which jobs could not stay guaranteed where they run; ``ConflictError`` then."""
-        displaced = self._displaces(self.trades.effective(now))
-        if displaced:
-            self.trades.cancel(trade.number)
-            raise ConflictError(f"jobs could not keep their cells where they run: {', '.join(displaced)}")
-
-    def _check_unused(self, trade: Trade, now: float) -> None:
-        """Raise :class:`~hived.errors.ConflictError` if a trade that begins now takes cells that their owner uses."""
-        if trade.start > now:
-            return
-        effective = self.trades.effective(now)
-        for tenant, cells in ((trade.giver, trade.cells), (trade.taker, trade.back)):
-            if cells is None:
-                continue
-            has, used = reserved(effective, tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
-            if has - used < cells.number:
-                raise ConflictError(
-                    f"{tenant} uses {used} of its {has} cells of level {cells.level}, and would give {cells.number}"
-                )

@@ -8,14 +8,14 @@ question for the cluster (:mod:`.market`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from math import inf
 
 from hived.errors import ConflictError
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import EXACT, ClusterSpec
 
-from .cells import Cells, changed, reserved
+from .cells import Cells, changed, reserved, translated
 
 Changes = dict[str, dict[tuple[str, int], int]]
 
@@ -35,17 +35,21 @@ class Trade:
     price: float = 1.0  #: credits for a GPU hour
 
     def at(self, now: float) -> bool:
-        """Whether it is on."""
+        """Whether its window is open."""
         return self.start <= now < self.end
 
 
 class Trades:
-    """The spec without trades, and the trades that are on or will be. O(trades) per question."""
+    """The spec without trades, and the trades that are agreed or on. O(trades) per question.
 
-    def __init__(self, spec: ClusterSpec, trades: Iterable[Trade] = ()) -> None:
-        """``trades``: of an earlier start, which :meth:`records` gave."""
+    A trade is *agreed* until :meth:`begin`, and *on* from then to its end: what is on is in force, whatever the time.
+    """
+
+    def __init__(self, spec: ClusterSpec, trades: Iterable[Trade] = (), on: Iterable[int] = ()) -> None:
+        """``trades``, ``on``: of an earlier start; the latter by number."""
         self.spec = spec
         self._trades: dict[int, Trade] = {trade.number: trade for trade in trades}
+        self._on: set[int] = set(on)
 
     def records(self) -> tuple[Trade, ...]:
         """Those that are not over, in the order in which they were made."""
@@ -55,9 +59,20 @@ class Trades:
         """Those of a tenant."""
         return [trade for trade in self._trades.values() if tenant in (trade.giver, trade.taker)]
 
-    def effective(self, now: float) -> ClusterSpec:
-        """The spec at a moment: what each tenant has then."""
-        return changed(self.spec, _changes([trade for trade in self._trades.values() if trade.at(now)]))
+    def is_on(self, trade: Trade) -> bool:
+        """Whether it has begun."""
+        return trade.number in self._on
+
+    def in_force(self, withheld_after: Collection[int] | None = None) -> ClusterSpec:
+        """The spec with the trades that are on: what each tenant has now.
+
+        ``withheld_after``: nobody has the cells of those that are on now, and not among these.
+        """
+        on = [trade for trade in self._trades.values() if self.is_on(trade)]
+        if withheld_after is None:
+            return changed(self.spec, _changes(on))
+        spec = changed(self.spec, _changes([trade for trade in on if trade.number in withheld_after]))
+        return changed(spec, _changes([trade for trade in on if trade.number not in withheld_after], taken=False))
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
         """The least of its own cells that a tenant has in a window; what it took from others is not its own."""
@@ -74,58 +89,71 @@ class Trades:
                     given += trade.back.number * (trade.taker == tenant and trade.back.kind == kind)
         return given
 
-    def next_change(self, now: float) -> float:
+    def next_change(self) -> float:
         """When the next trade begins or ends; infinity for never."""
-        moments = [at for trade in self._trades.values() for at in (trade.start, trade.end) if at > now]
-        return min(moments, default=inf)
+        return min([t.end if self.is_on(t) else t.start for t in self._trades.values()], default=inf)
+
+    def due(self, now: float) -> list[Trade]:
+        """Those that are agreed and whose window has begun."""
+        return [trade for trade in self._trades.values() if trade.start <= now and not self.is_on(trade)]
+
+    def begin(self, number: int) -> None:
+        """A trade is on from now on."""
+        self._on.add(number)
 
     def expire(self, now: float) -> list[Trade]:
-        """Forget the trades that are over, and return them."""
+        """Forget the trades that are over, and return them: their cells are back with their owners."""
         over = [trade for trade in self._trades.values() if trade.end <= now]
         for trade in over:
-            del self._trades[trade.number]
+            self.cancel(trade.number)
         return over
 
     def add(self, trade: Trade) -> None:
-        """Add a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be."""
+        """Agree on a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be."""
         problem = self._problem([*self._trades.values(), trade], trade)
         if problem is not None:
             raise ConflictError(problem)
         self._trades[trade.number] = trade
 
     def cancel(self, number: int) -> None:
-        """End a trade now: the cells are back with their owner."""
+        """Forget a trade: the cells are back with their owner."""
         del self._trades[number]
+        self._on.discard(number)
 
-    def rebase(self, spec: ClusterSpec) -> list[tuple[Trade, str]]:
-        """Go on under a new spec: trades that cannot stand there any more are ended, and returned with the reason.
+    def under(self, spec: ClusterSpec) -> tuple[Trades, list[tuple[Trade, str]]]:
+        """The trades under a new spec, and those that cannot stand there any more, with the reason. Changes nothing.
 
-        The older a trade, the sooner it stays. O(trades squared).
+        The older a trade, the sooner it stays. Cells are the same by the name of their type. O(trades squared).
         """
-        kept: list[Trade] = []
-        ended = []
-        self.spec = spec
+        new = Trades(spec)
+        ended: list[tuple[Trade, str]] = []
         for trade in self._trades.values():
-            problem = self._problem([*kept, trade], trade)
-            if problem is None:
-                kept.append(trade)
-            else:
+            moved = [None if of is None else translated(of, self.spec, spec) for of in (trade.cells, trade.back)]
+            cells, back = moved
+            if cells is None or (trade.back is not None and back is None):
+                gone = trade.cells if cells is None or trade.back is None else trade.back
+                ended.append((trade, f"there is no {self.spec.chain(gone.chain).path_to(gone.level)} any more"))
+                continue
+            same = replace(trade, cells=cells, back=back)
+            problem = new._problem([*new._trades.values(), same], same)
+            if problem is not None:
                 ended.append((trade, problem))
-        self._trades = {trade.number: trade for trade in kept}
-        return ended
+                continue
+            new._trades[trade.number] = same
+            if self.is_on(trade):
+                new.begin(trade.number)
+        return new, ended
 
     def _problem(self, trades: list[Trade], last: Trade) -> str | None:
         """Why these trades cannot be on together, in the window of the last one; None: they can."""
         moments = {last.start} | {trade.start for trade in trades if last.start < trade.start < last.end}
         moments |= {trade.end for trade in trades if last.start < trade.end <= last.end}
-        known = {chain.name: len(chain.levels) for chain in self.spec.chains}
-        tenants = {vc.name for vc in self.spec.virtual_clusters}
-        for cells in (last.cells, last.back):
-            if cells is not None and cells.level > known.get(cells.chain, 0):
-                return f"there are no cells of level {cells.level} of {cells.chain} any more"
+        safety = {vc.name: vc.safety for vc in self.spec.virtual_clusters}
         for tenant in (last.giver, last.taker):
-            if tenant not in tenants:
+            if tenant not in safety:
                 return f"virtual cluster {tenant} is no more"
+            if safety[tenant] == EXACT:
+                return f"{tenant} is of exact safety, and so trades no cells"
         for at in sorted(moments):
             on = [trade for trade in trades if trade.at(at)]
             changes = _changes(on)
@@ -134,7 +162,8 @@ class Trades:
                     has = reserved(self.spec, tenant, kind)
                     given = _changes(on, taken=False).get(tenant, {}).get(kind, 0)
                     if has + given < 0:
-                        return f"{tenant} has {has} cells of level {kind[1]} of {kind[0]}, and would give {-given}"
+                        path = self.spec.chain(kind[0]).path_to(kind[1])
+                        return f"{tenant} has {has} x {path} in that time, and would give {-given}"
         return None
 
 

@@ -11,6 +11,7 @@ from hived import __version__
 from hived.errors import ensure
 
 from .dashboard import Source, dashboard_routes
+from .exchange import exchange_routes
 from .failures import Unexpected, answer_failures, declared
 from .guard import Guard
 from .limits import Limits
@@ -30,6 +31,7 @@ guard; over TCP every request needs the token.
 _TAGS = [
     {"name": "jobs", "description": "Submit, follow, explain, cancel."},
     {"name": "events", "description": "What happened, and what happens."},
+    {"name": "exchange", "description": "Cells that virtual clusters trade."},
     {"name": "engine", "description": "The engine, its devices, its spec."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]
@@ -53,7 +55,8 @@ def make_app(
         summary="One GPU cluster, shared as cells.",
         openapi_tags=_TAGS,
     )
-    for router in () if service is None else (job_routes(service), engine_routes(service)):
+    routers = () if service is None else (job_routes(service), engine_routes(service), exchange_routes(service.market))
+    for router in routers:
         app.include_router(router, responses=private(token, local), dependencies=ONCE)
     return guarded(app, source, token, hosts, local=local)
 

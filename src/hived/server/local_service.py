@@ -6,10 +6,11 @@ import asyncio
 import codecs
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import islice
+from typing import TypeVar
 
 from hived import __version__
 from hived.cluster.decisions import Placement
@@ -21,14 +22,17 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Liveness
+from hived.engines.trading import LiveTrading
 from hived.errors import RequestError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
 from . import pictures, schema
+from .exchange import ExchangeService
 from .live import AFTER_ANY, DashboardView, Doing, Now, stays
 from .mapping import of, safety_margin
 
+T = TypeVar("T")
 #: poll interval of a growing output file, in seconds
 _POLL_S = 0.2
 #: bytes of the widest character: the least size of a page of output
@@ -49,6 +53,8 @@ class LocalService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        #: trades of cells
+        self.market = ExchangeService(_Trader(engine))
         self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
@@ -251,6 +257,20 @@ class LocalService:
             )
             for node, device in chosen
         ]
+
+
+class _Trader:
+    """Implements :class:`~.exchange.Trader`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def trading(self) -> LiveTrading:
+        return self._engine.trading
+
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        return self._engine.trade(act)
 
 
 def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:

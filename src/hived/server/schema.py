@@ -237,6 +237,109 @@ class About(Model):
     is broken, which is a bug."""
 
 
+# -- trades of cells --------------------------------------------------------------------------------------------------
+
+VcName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=ANY_TEXT)]
+_Start = Annotated[float, Field(strict=True, ge=0, le=1e11)] | None
+_Duration = Annotated[float, Field(strict=True, ge=1, le=315_360_000)]
+_Credits = Annotated[float, Field(strict=True, ge=0, le=1e9)]
+
+
+class Cells(Model):
+    """Cells of one kind."""
+
+    cell_type: Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=ANY_TEXT)]
+    """As in the spec, ``RACK.NODE``, or the end of it where no other type has the same."""
+    number: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
+
+
+class NewOffer(Model):
+    """Cells that a virtual cluster gives away for a while."""
+
+    vc: VcName
+    cells: Cells
+    start: _Start = None
+    """None: now."""
+    duration_s: _Duration
+    wants: Cells | None = None
+    """Cells of another kind that it wants for them, for the same time."""
+    price: _Credits = 0.0
+    """In an auction: the least that it takes for a GPU hour."""
+
+
+class NewRequest(Model):
+    """Cells that a virtual cluster asks for."""
+
+    vc: VcName
+    cells: Cells
+    start: _Start = None
+    """None: now."""
+    duration_s: _Duration
+    gives: Cells | None = None
+    """Cells of another kind that it gives for them, for the same time."""
+    bid: _Credits = 1.0
+    """In an auction: the most that it pays for a GPU hour."""
+
+
+class Withdrawal(Model):
+    vc: VcName
+    """Whose offer or request it is."""
+
+
+class Post(Model):
+    """An offer or a request that has found nobody yet."""
+
+    number: int
+    vc: str
+    cells: Cells
+    other: Cells | None
+    """Wanted for those of an offer, given for those of a request."""
+    start: float
+    end: float
+    price: float
+    """In an auction: the least of an offer, the most of a request, for a GPU hour."""
+
+
+class Trade(Model):
+    """Cells that change hands for a while."""
+
+    number: int
+    giver: str
+    taker: str
+    cells: Cells
+    back: Cells | None
+    """Given for them by the taker."""
+    start: float
+    end: float
+    on: bool
+    """Whether it has begun."""
+    gpu_hours: float
+    price: float
+    """Credits for a GPU hour; 1 in a balanced exchange."""
+
+
+class Exchange(Model):
+    """The market of cells."""
+
+    arbiter: str
+    offers: list[Post]
+    requests: list[Post]
+    trades: list[Trade]
+    """Agreed or on."""
+    surplus: dict[str, float]
+    """Of each virtual cluster: GPU hours (in an auction: credits) that it has given beyond what it took."""
+
+
+class Posted(Model):
+    """What an offer or a request has come to."""
+
+    number: int
+    waits: bool
+    """Whether it, or what is left of it, is on the board."""
+    trades: list[Trade]
+    """That it has led to."""
+
+
 class SpecText(Model):
     """A new cluster spec, as YAML."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade
@@ -16,13 +15,6 @@ from hived.spec.compiled import ClusterSpec
 from .traces.model import MS
 
 HOUR_MS = 3_600_000
-
-
-class Exchange(StrEnum):
-    """The arbiters, by name."""
-
-    BALANCED = "balanced"  #: who has given most is served first (the draft of HiveD, Algorithm 2)
-    AUCTION = "auction"  #: the highest bid wins, for the second highest
 
 
 class Trading(Protocol):
@@ -93,13 +85,12 @@ class HourlyTrading:
         market, seconds = self.market, now / MS
         self._cells_in_use, self._displaces = scheduler.cluster.cells_in_use, scheduler.cluster.would_downgrade
         self._sample(now, scheduler)
-        over = market.trades.expire(seconds)
-        market.board.expire(seconds)
+        over = market.advance(seconds).over
         market.post(self._proxies, self._views(now, scheduler))
         made, refused = market.match(seconds)
         self.made += made
         self.refused += len(refused)
-        return market.trades.effective(seconds) if over or made else None
+        return market.trades.in_force() if over or made else None
 
     def _sample(self, now: int, scheduler: Scheduler) -> None:
         """What every tenant has used with the trades that were on up to now."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import assert_never
 
 from hived.cluster import reasons as why
 from hived.cluster.decisions import Bind, Decision, Preempt, Wait
 from hived.words import ranges
 
+#: the first second that no date is for
+_YEAR_10000 = 253_402_300_800
 #: names listed in a sentence at most
 MAX_NAMED = 8
 
@@ -79,12 +82,23 @@ def say(reason: why.Reason) -> str:
             ended = f"{_some(reason.groups, reason.more)}, which ended early"
             kept = f"{_gpus(reason.leaf_cells)} of VC {_name(reason.vc)} {are} kept for {ended}"
             return f"{kept}: its safety is exact, so its turns are those of a private cluster; loans use them"
+        case why.CellsGiven():
+            cells = f"{reason.number:,} x {_name(reason.cell_type)}"
+            until = f"until {_moment(reason.until)} (trade {reason.trade})"
+            return f"VC {_name(reason.vc)} has given {cells} to VC {_name(reason.to)} {until}"
         case why.Suspended():
             if reason.owner is not None:
                 now = f"{_name(reason.owner)} has some of them now, and its VC has no such guests"
                 return f"it was a guest on {_gpus(reason.leaf_cells)}, and {now}; schedule it again to go on"
             return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
     assert_never(reason)
+
+
+def _moment(at: float) -> str:
+    """Seconds since the epoch as a date."""
+    if not 0 <= at < _YEAR_10000:
+        return f"second {at:,.0f}"
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _preempted(reason: why.PreemptedBy) -> str:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import asdict
 
@@ -32,6 +33,7 @@ from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engines.job import Event
+from hived.engines.trading import LiveTrading
 from hived.errors import (
     ConflictError,
     InputError,
@@ -43,6 +45,7 @@ from hived.errors import (
     StorageError,
 )
 from hived.events.recorded import RecordedCluster
+from hived.exchange import Arbiter
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
@@ -56,6 +59,7 @@ from .store import LastStart, Shares, Store, last_start, new_names, renamed, sam
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work
 
+T = TypeVar("T")
 #: how many of the latest events are kept in memory, for followers of the event stream
 RECENT = 10_000
 #: period of the checks of devices and tasks, in seconds
@@ -75,8 +79,11 @@ class Engine:
         devices: Devices,
         clock: Callable[[], float] = time.time,
         shares: Shares | None = None,
+        arbiter: Arbiter | None = None,
     ) -> None:
         """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
+
+        ``arbiter``: how offers of cells are matched with requests; None: balanced.
 
         Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
         """
@@ -93,12 +100,13 @@ class Engine:
         self._names = new_names(last.spec, spec)
         self._now = LastStart(spec, devices.simulated, shares)
         policies = Policies(YarnCS(), by_vc(spec))
-        cluster = RecordedCluster(renamed(last.spec, self._names), self._lines.append, policies.rank, policies.ranks)
+        self._trading = restored_trades(renamed(last.spec, self._names), store, arbiter)
+        cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()
             self.store.keep((), (), values={"mark": self._mark})
-        self.job_scheduler = JobScheduler(cluster, policies, free_port, self.store.last_event())
+        self.job_scheduler = JobScheduler(cluster, policies, free_port, self.store.last_event(), self._trading)
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -134,8 +142,9 @@ class Engine:
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
         self.job_scheduler.recover(self.store.active(), at, self._names, self.store.virtual())
-        if not same(self.cluster.spec, self._now.spec):
+        if not same(self._trading.base, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
+        self.job_scheduler.trades_due(at)
         self._remember(self._now)
         self._advance_or_raise()
         self._health = self._loop.create_task(self._check_health())
@@ -256,6 +265,28 @@ class Engine:
         self._advance_or_raise()
         return report
 
+    # -- trades of cells ------------------------------------------------------------------------------------------
+
+    @property
+    def trading(self) -> LiveTrading:
+        """The market, to be read."""
+        return self._trading
+
+    def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        """Post or withdraw something at the market, by ``act``; it is on the disk when this returns.
+
+        Raises what ``act`` raises, and :class:`StorageError`.
+        """
+        self._refuse_if_failed()
+        at = self.clock()
+        with self._failing():
+            self.job_scheduler.trades_due(at)
+        answer = act(self._trading, at)
+        with self._failing():
+            self.job_scheduler.trade(at)
+        self._advance_or_raise()
+        return answer
+
     def _remember(self, start: LastStart) -> None:
         """Store the spec for the next start, with the events of this turn."""
         self._now = start
@@ -308,7 +339,9 @@ class Engine:
         if self.failed is None or self.failed.done():
             return
         with self._failing():
-            self.job_scheduler.dispatch(self.clock())
+            now = self.clock()
+            self.job_scheduler.trades_due(now)
+            self.job_scheduler.dispatch(now)
             # if this fails, memory is ahead of the disk: any further action would have no record
             for instruction in self._keep():
                 self._carry_out(instruction)
@@ -319,7 +352,7 @@ class Engine:
         if self._review is not None:
             self._review.cancel()
             self._review = None
-        at = self.job_scheduler.scheduler.next_review
+        at = min(self.job_scheduler.scheduler.next_review, self._trading.next_change)
         if at < inf and self._loop is not None:
             self._review = self._loop.call_later(max(0.0, at - self.clock()), self._soon)
 
@@ -344,6 +377,8 @@ class Engine:
 
     def _keep(self) -> tuple[Instruction, ...]:
         turn = self.job_scheduler.turn()
+        if self._trading.changed:
+            self._values["trades"] = self._trading.record()
         if turn.events or turn.virtual or self._lines or self._values:
             self.store.keep(turn.events, turn.jobs, self._lines, self._values, turn.virtual)
             self._lines.clear()
@@ -435,6 +470,18 @@ class Engine:
             self.job_scheduler.set_health([place], why, self.clock())
 
 
+def restored_trades(spec: ClusterSpec, store: Store, arbiter: Arbiter | None = None) -> LiveTrading:
+    """The market as stored; ``spec``: the last one, without trades. Raises :class:`StorageError`."""
+    trading = LiveTrading(spec, arbiter)
+    text = store.value("trades")
+    if text is not None:
+        try:
+            trading.restore(text)
+        except InputError as error:
+            raise StorageError(f"{store.folder}: hived.db is damaged ({error}); give another --state") from None
+    return trading
+
+
 def _check_devices(last: LastStart, store: Store, devices: Devices) -> None:
     """Raise :class:`ConflictError` for running jobs if devices were simulated and are now real, or the reverse."""
     running = sum(job.state.holds for job in store.active())
@@ -451,10 +498,10 @@ def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
     """Guaranteed jobs that a start under ``spec`` would make opportunistic, and why. O(cells + jobs)."""
     last = last_start(store) or LastStart(spec)
     names = new_names(last.spec, spec)
-    before = renamed(last.spec, names)
-    if same(before, spec):
+    trading = restored_trades(renamed(last.spec, names), store)
+    if same(trading.base, spec):
         return []
-    job_scheduler = JobScheduler(Cluster(before), YarnCS(), int)
+    job_scheduler = JobScheduler(Cluster(trading.in_force()), YarnCS(), int, trading=trading)
     job_scheduler.recover(store.active(), 0.0, names)
     guaranteed = [job for job in job_scheduler.jobs.values() if job.guaranteed]
     job_scheduler.reconfigure(spec, 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hived.cluster.explain.sentences import in_lines, say
 from hived.cluster.reasons import BadHardware, Reason, WaitingForPreemption
-from hived.engines.explaining import behind, but_the_line, early_text, why_it_waits
+from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, trading_text, why_it_waits
 from hived.engines.job import Event
 from hived.words import counted, duration, ranges
 
@@ -24,7 +24,8 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    return tuple(why_it_waits(job_scheduler.scheduler, job, job_scheduler.scheduler.awaits(job.entry).reasons))
+    core = job_scheduler.scheduler.awaits(job.entry).reasons
+    return tuple(why_it_waits(job_scheduler.scheduler, job_scheduler.trading, job, core))
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
@@ -77,6 +78,8 @@ def _running(job_scheduler: JobScheduler, job: Job) -> list[str]:
             lines.append(f"why: {job.reason}")
         elif job.state is JobState.RUNNING and not job.guaranteed and job.spec.early:
             lines.append(early_text(job_scheduler.scheduler, job.entry))
+    if job.guaranteed:
+        lines += cells_taken(job_scheduler.trading, job.vc)
     if job.state is JobState.STOPPING:
         lines.append(f"it is being stopped ({job.reason}); it has {job_scheduler.grace_s(job):g} s for that")
     if job.resumes:
@@ -152,6 +155,8 @@ def event_text(event: Event, job: str = "") -> str:
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
             return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
+    if (text := trading_text(event)) is not None:
+        return text
     return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
 
 

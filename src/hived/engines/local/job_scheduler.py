@@ -21,6 +21,7 @@ from hived.cluster.recovery import Reconfiguration
 from hived.engines.dispatcher import GHOST, Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
+from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError
 from hived.policies import by_vc
 from hived.scheduling import SomePolicies
@@ -117,9 +118,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     """The jobs of one machine on its cluster."""
 
     def __init__(
-        self, cluster: Cluster, policies: SomePolicies, free_port: Callable[[], int], last_event: int = 0
+        self,
+        cluster: Cluster,
+        policies: SomePolicies,
+        free_port: Callable[[], int],
+        last_event: int = 0,
+        trading: LiveTrading | None = None,
     ) -> None:
-        super().__init__(cluster, policies, last_event)
+        super().__init__(cluster, policies, last_event, trading=trading)
         self._free_port = free_port
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
@@ -205,28 +211,34 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._hardware_changed(at)
 
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Change the spec and the policies of VCs under running jobs.
+        """Change the spec and the policies of VCs under running jobs; trades go on where they can stand.
 
         Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
         policies = by_vc(spec)
         self.policies.check(policies)
-        report = self.cluster.reconfigure(spec)
+        moved = self.trading.under(spec, at)
+        report = self.cluster.reconfigure(moved.in_force())
         self.policies.assign(policies)
-        self.health.again()
-        self.health.apply()
+        moved.adopt()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
         self.note("reconfigured", None, at, {"kept": len(report.kept), **data})
-        vcs = {vc.name for vc in spec.virtual_clusters}
+        self._note_trades(at)
+        self._reconfigured(report, "the cluster has a new spec", at)
+        return report
+
+    def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
+        self.health.again()
+        self.health.apply()
+        vcs = {vc.name for vc in self.cluster.spec.virtual_clusters}
         still = {
             job.name: f"the cells that {job.vc} has now cannot stand where it runs"
             if job.vc in vcs
             else f"virtual cluster {job.vc} is no more"
             for job in self.usage.displaced.values()
         }
-        self._guarantees_changed(report, at, still)
+        self._guarantees_changed(report, at, still, why)
         self.lost_reservations(self.scheduler.reconfigured(), "the cluster was reconfigured", at)
-        return report
 
     def recover(
         self,
@@ -365,20 +377,23 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)
 
     def _guarantees_changed(
-        self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
+        self,
+        report: Reconfiguration,
+        at: float,
+        still: Mapping[str, str] = MappingProxyType({}),
+        why: str = "the cluster has a new spec",
     ) -> None:
         """Take over the bindings of all running groups after the core has bound them anew, to other cells or none.
 
-        ``still``: by name, why a job that was downgraded before has not become guaranteed again.
+        ``still``: by name, why a job that was downgraded before has not become guaranteed again; ``why``: of any other.
         """
         lost = {name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost}
         reasons = {**still, **dict(report.downgraded), **lost}
         self.beyond.clear()
         for job in self.jobs.values():
             if job.state.holds:
-                new_spec = "the cluster has a new spec"
                 guaranteed = self.cluster.group(job.name).guaranteed
-                self.guarantee_changed(job, new_spec if guaranteed else reasons.get(job.name, new_spec), at)
+                self.guarantee_changed(job, why if guaranteed else reasons.get(job.name, why), at)
                 reason = reasons.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state is JobState.RUNNING:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})

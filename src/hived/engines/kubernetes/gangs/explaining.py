@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
-from hived.engines.explaining import early_text, why_it_waits
+from hived.engines.explaining import cells_taken, early_text, trading_text, why_it_waits
 from hived.engines.job import Event
 from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
@@ -53,7 +53,7 @@ def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
         said = next(iter(first.pod.turned_down), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
     # a gang never asked about has its queue as reason, another keeps the reasons of the core
-    return (*found, *why_it_waits(table.scheduler, gang, gang.reasons))
+    return (*found, *why_it_waits(table.scheduler, table.trading, gang, gang.reasons))
 
 
 def shortly(table: GangTable, gang: Gang) -> list[str]:
@@ -109,6 +109,8 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
         lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
     if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
         lines.append(early_text(table.scheduler, gang.entry))
+    if gang.guaranteed:
+        lines += cells_taken(table.trading, gang.vc)
     lines += _sharing(table, gang)
     if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
         lines.append(_eviction(gang, at))
@@ -137,7 +139,7 @@ def event_text(event: Event) -> str:
             return f"a new spec: {data['kept']} groups as before, {data['changed']} not"
         case "recovered":
             return f"{data['groups']} groups, {data['pods']} bound pods"
-    return str(data["why"])
+    return trading_text(event) or str(data["why"])
 
 
 def _eviction(gang: Gang, at: float | None) -> str:

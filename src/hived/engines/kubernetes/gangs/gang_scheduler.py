@@ -26,6 +26,7 @@ from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
+from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies
@@ -74,8 +75,9 @@ class GangScheduler(GangTable):
         policies: SomePolicies,
         evict_after: float = 0.0,
         evict_patience: float = PATIENCE_S,
+        trading: LiveTrading | None = None,
     ) -> None:
-        super().__init__(cluster, policies)
+        super().__init__(cluster, policies, trading)
         self.evict_after, self.evict_patience = evict_after, evict_patience
         #: uids of removed pods
         self._removed: OrderedDict[str, None] = OrderedDict()
@@ -226,22 +228,29 @@ class GangScheduler(GangTable):
         """
         policies = policies_of_pods(spec)
         self.policies.check(policies)
-        report = self.cluster.reconfigure(spec)
+        moved = self.trading.under(spec, at)
+        report = self.cluster.reconfigure(moved.in_force())
         self.policies.assign(policies)
+        moved.adopt()
+        changed = len(report.downgraded) + len(report.lost)
+        self.note("spec", None, at, {"kept": len(report.kept), "changed": changed})
+        self._note_trades(at)
+        self._reconfigured(report, "the cluster has a new spec", at)
+        return report
+
+    def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.nodes.again()
         self.foreign.dirty.update(self.foreign.on)
-        why = dict(report.downgraded) | {
+        reasons = dict(report.downgraded) | {
             name: f"devices on {', '.join(nodes)} are no more" for name, nodes in report.lost
         }
-        self.note("spec", None, at, {"kept": len(report.kept), "changed": len(why)})
         for gang in list(self.gangs.values()):
             gang.shared = ""
-            self.guarantee_changed(gang, why.get(gang.name, "the cluster has a new spec"), at)
-        self.lost_reservations(self.scheduler.reconfigured(), "the cluster has a new spec", at)
+            self.guarantee_changed(gang, reasons.get(gang.name, why), at)
+        self.lost_reservations(self.scheduler.reconfigured(), why, at)
         self.spared(at)  # a gang that was to move may be guaranteed where it is
         self._recheck_grace(at)
         self.nodes_applied(at)
-        return report
 
     def _recheck_grace(self, at: float) -> None:
         """Check waiting and refused pods on loan against the grace periods of a new spec. O(pods)."""

@@ -14,6 +14,7 @@ from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
+from hived.engines.trading import LiveTrading
 from hived.scheduling import SomePolicies, Status
 
 from .foreign import ForeignPods
@@ -29,8 +30,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     nodes_refused = "kube-scheduler does not take its nodes any more"
 
-    def __init__(self, cluster: Cluster, policies: SomePolicies) -> None:
-        super().__init__(cluster, policies, most_events=_RECENT)
+    def __init__(self, cluster: Cluster, policies: SomePolicies, trading: LiveTrading | None = None) -> None:
+        super().__init__(cluster, policies, most_events=_RECENT, trading=trading)
         self.gangs: dict[str, Gang] = {}
         #: live pods that HiveD schedules, by uid
         self.pods: dict[str, PodEntry] = {}
