@@ -11,11 +11,13 @@ from typing import Any
 
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
+from hived.cluster.feasibility import shortages
 from hived.engines.dispatcher import Usage
 from hived.engines.job import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.trading import LiveTrading
 from hived.policies import YarnCS
 from hived.scheduling import Status
 from hived.scheduling.exact import VirtualState
@@ -57,10 +59,15 @@ class Driver:
         self.stopped: set[tuple[int, int]] = set()  #: attempts that were to be stopped
         self.wakes: list[tuple[float, int]] = []
         self.virtual: dict[str, VirtualState] = {}  #: what the store has of virtual jobs
+        self.trades: str | None = None  #: what it has of the market
         self.job_scheduler = self._job_scheduler()
 
     def _job_scheduler(self) -> JobScheduler:
-        return JobScheduler(self._cluster(self.spec), YarnCS(), lambda: 29_500, len(self.events))
+        trading = LiveTrading(self.spec)
+        if self.trades is not None:
+            assert trading.restore(self.trades) == []
+        cluster = self._cluster(trading.in_force())
+        return JobScheduler(cluster, YarnCS(), lambda: 29_500, len(self.events), trading)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +100,7 @@ class Driver:
         """Time passes, and pauses end."""
         until = self.now + seconds
         while True:
-            review = self.job_scheduler.scheduler.next_review
+            review = min(self.job_scheduler.scheduler.next_review, self.job_scheduler.trading.next_change)
             if self.wakes and self.wakes[0][0] <= min(until, review):
                 self.now, number = heappop(self.wakes)
                 self.job_scheduler.due(number, self.now)
@@ -133,8 +140,11 @@ class Driver:
 
     def settle(self) -> None:
         """Run the scheduler, carry out the instructions, check all invariants."""
+        self.job_scheduler.trades_due(self.now)
         self.job_scheduler.dispatch(self.now)
         turn = self.job_scheduler.turn()
+        if self.job_scheduler.trading.changed:
+            self.trades = self.job_scheduler.trading.record()
         self.events += turn.events
         for name, state in turn.virtual:
             self.virtual.pop(name, None)
@@ -157,6 +167,9 @@ class Driver:
         """Check the invariants that hold after every fact."""
         job_scheduler = self.job_scheduler
         job_scheduler.scheduler.validate()
+        job_scheduler.cluster.check_safety()
+        assert job_scheduler.cluster.spec.virtual_clusters == job_scheduler.trading.in_force().virtual_clusters
+        assert not shortages(job_scheduler.cluster.spec)
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
         known = set(job_scheduler.cluster.spec.devices())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 
@@ -10,7 +11,10 @@ import pytest
 from hived import ConflictError, InfeasibleError, RequestError
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, reasons, shortly
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import JobState
+from hived.errors import NotFoundError
+from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
 
 from .driver import FAILED, STOPPED, WELL, Driver, is_in, job, small_spec
@@ -33,7 +37,7 @@ def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
     running = [found for found in jobs if found.state is JobState.RUNNING]
     stopping = [found for found in jobs if found.state is JobState.STOPPING]
     devices = list(engine.job_scheduler.cluster.spec.devices())
-    match choose.randrange(16):
+    match choose.randrange(19):
         case 0 | 1 | 2 | 3:
             vc, size = choose.choice(VCS)
             tasks = choose.choice((1, 1, 1, 2))
@@ -80,9 +84,45 @@ def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
                 engine.do(lambda job_scheduler: job_scheduler.reconfigure(engine_spec(choose, exact), engine.now))
             except InfeasibleError:
                 pytest.fail("these shares fit")
-            engine.spec = engine.job_scheduler.cluster.spec
+            engine.spec = engine.job_scheduler.trading.base
+        case 16 | 17 | 18:
+            trade(engine, choose)
         case _:
             engine.wait(choose.uniform(0, 8))
+
+
+def trade(engine: Driver, choose: random.Random) -> None:
+    """A tenant posts or withdraws something at the market. No job loses its guarantee when a trade begins."""
+    trading, now = engine.job_scheduler.trading, engine.now
+    spec = trading.base
+    of = {vc.name: vc.cells for vc in spec.virtual_clusters if vc.cells}
+    giver = choose.choice(sorted(of))
+    taker = choose.choice([vc for vc, _ in VCS])
+    some = choose.choice(of[giver])
+    start, length = now + choose.choice((0.0, 0.0, 3.0)), choose.choice((4.0, 20.0))
+    cells, back = Cells(some.chain, some.level), None
+    if choose.random() < 0.3 and taker in of:
+        other = choose.choice(of[taker])
+        back = Cells(other.chain, other.level, choose.choice((1, 2)))
+    posts = [Offer(giver, cells, start, start + length, back), Request(taker, cells, start, start + length, back)]
+    before = {found.name for found in engine.jobs.values() if found.guaranteed and found.state.holds}
+    known = len(engine.events)
+
+    def act(job_scheduler: JobScheduler) -> None:
+        with contextlib.suppress(ConflictError, RequestError, NotFoundError):
+            for post in posts if choose.random() < 0.8 else posts[:1]:
+                if isinstance(post, Offer):
+                    trading.offer(post, now)
+                else:
+                    trading.request(post, now)
+            if choose.random() < 0.1:
+                trading.withdraw(choose.randint(1, 20), giver, now)
+        job_scheduler.trade(now)
+
+    engine.do(act)
+    lost = [event for event in engine.events[known:] if event.kind == "downgraded"]
+    over = [event for event in engine.events[known:] if event.kind == "trade_over"]
+    assert over or not [event for event in lost if engine.jobs[event.job].name in before]
 
 
 def engine_spec(choose: random.Random, exact: bool) -> ClusterSpec:
