@@ -104,7 +104,10 @@ def trade(engine: Driver, choose: random.Random) -> None:
     if choose.random() < 0.3 and taker in of:
         other = choose.choice(of[taker])
         back = Cells(other.chain, other.level, choose.choice((1, 2)))
-    posts = [Offer(giver, cells, start, start + length, back), Request(taker, cells, start, start + length, back)]
+    posts: list[Offer | Request] = [
+        Offer(giver, cells, start, start + length, back),
+        Request(taker, cells, start, start + length, back),
+    ]
     before = {found.name for found in engine.jobs.values() if found.guaranteed and found.state.holds}
     known = len(engine.events)
 

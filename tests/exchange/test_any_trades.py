@@ -81,12 +81,13 @@ class Walk:
     def _apply(self) -> None:
         """What each tenant has by now."""
         before = self._guaranteed()
-        changes = self.market.advance(self.now)
-        self.counts["called off"] += len(changes.called_off)
-        self.counts["begun later"] += len(changes.begun)
+        over = self.market.expire(self.now)
+        due = self.market.begin_due(self.now)
+        self.counts["called off"] += len(due.called_off)
+        self.counts["begun later"] += len(due.begun)
         self._go_on(self.market.trades.in_force())
         # a trade begins with cells that nobody uses, and only its end takes cells that somebody uses
-        assert changes.over or before <= self._guaranteed()
+        assert over.trades or before <= self._guaranteed()
 
     def _guaranteed(self) -> set[str]:
         return {name for name in self.cluster.groups() if self.cluster.group(name).guaranteed}

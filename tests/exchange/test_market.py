@@ -56,12 +56,12 @@ def test_a_trade_moves_cells_for_a_while_and_gpu_hours_from_who_takes_to_who_giv
     assert [offer.cells.number for offer in trading.board.offers.values()] == [1]
 
     def cells(at: float) -> list[int]:
-        trading.advance(at)
+        trading.expire(at)
         return [sum(c.number for c in vc.cells) for vc in trading.trades.in_force().virtual_clusters]
 
-    assert (cells(0), trading.trades.next_change()) == ([1, 2, 1], 5 * HOUR)
+    assert (cells(0), trading.trades.next_end) == ([1, 2, 1], 5 * HOUR)
     assert cells(5 * HOUR - 1) == [1, 2, 1]
-    assert (cells(5 * HOUR), trading.trades.next_change()) == ([2, 1, 1], inf)
+    assert (cells(5 * HOUR), trading.trades.next_end) == ([2, 1, 1], inf)
 
 
 def test_a_trade_agreed_for_later_begins_then_and_is_called_off_and_paid_back_if_its_cells_are_in_use() -> None:
@@ -74,14 +74,14 @@ def test_a_trade_agreed_for_later_begins_then_and_is_called_off_and_paid_back_if
         (trade,), _ = trading.match(0)
         assert not trading.trades.is_on(trade)
         assert trading.trades.in_force() == trading.trades.spec
-        assert (trading.trades.next_change(), trading.surplus) == (HOUR, {"a": 8, "b": -8})
+        assert (trading.trades.next_start, trading.surplus) == (HOUR, {"a": 8, "b": -8})
         used["a"] = in_use
-        changes = trading.advance(HOUR)
+        due = trading.begin_due(HOUR)
         if in_use == 1:
-            assert (changes.begun, changes.called_off) == ([trade], [])
+            assert (due.begun, due.called_off) == ([trade], [])
             assert trading.trades.is_on(trade)
         else:
-            assert changes.called_off == [(trade, "a uses 2 of its 2 x NODE, and would give 1")]
+            assert due.called_off == [(trade, "a uses 2 of its 2 x NODE, and would give 1")]
             assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
 
 

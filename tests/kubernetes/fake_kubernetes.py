@@ -61,6 +61,7 @@ class World:
     def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: Callable[[ClusterSpec], Cluster] = Cluster) -> None:
         self.spec = spec
         self.random = Random(seed)
+        self.record = Record(self.random)
         self._cluster = cluster
         self.now = 1.0
         self._numbers = count(1)
@@ -98,7 +99,10 @@ class World:
 
     def new_scheduler(self) -> GangScheduler:
         """A new gang scheduler, without state."""
-        cluster = self._cluster(self.spec)
+        self.trades = Trades(self.record, Balanced(), lambda: self.now)  # type: ignore[arg-type]  # stands in for it
+        asyncio.run(self.trades.load())
+        trading = self.trades.restored(self.spec)
+        cluster = self._cluster(trading.in_force())
         schedule = cluster.schedule
 
         def counted(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +110,7 @@ class World:
             return schedule(request, *args, **kwargs)
 
         cluster.schedule = counted  # type: ignore[method-assign]  # a spy
-        return GangScheduler(cluster, YarnCS())
+        return GangScheduler(cluster, YarnCS(), trading=trading)
 
     # -- the API server -------------------------------------------------------------------------------------------
 
@@ -317,6 +321,8 @@ class World:
 
     def step(self) -> None:
         """Dispatch, collect the instructions, and check all invariants."""
+        if self.trades.tick(self.gang_scheduler):
+            self.trade(LiveTrading.advance)
         self.gang_scheduler.dispatch(self.now)
         before = self.gang_scheduler.seq
         self.gang_scheduler.dispatch(self.now)
@@ -327,6 +333,16 @@ class World:
             else:
                 self.todo.append(instruction)
         self.check()
+
+    def trade(self, act: Callable[[LiveTrading, float], object]) -> None:
+        """Change the market; the API server may not take the record, or not answer."""
+        before = {gang.name for gang in self.gang_scheduler.gangs.values() if gang.guaranteed}
+        known = self.gang_scheduler.seq
+        with contextlib.suppress(InputError, ApiError):
+            asyncio.run(self.trades.change(lambda: self.gang_scheduler, act))
+        new = [event for event in self.gang_scheduler.recent if event.seq > known]
+        lost = [event.job for event in new if event.kind == "downgraded" and event.job in before]
+        assert not lost or any(event.kind == "trade_over" for event in new), f"a trade took the cells of {lost}"
 
     def carry_out(self) -> None:
         """Carry out the next instruction."""

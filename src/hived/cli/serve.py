@@ -16,6 +16,7 @@ import typer
 
 from hived.errors import InputError
 from hived.events.file import LogFile
+from hived.exchange import ArbiterKind, make_arbiter
 from hived.installed import command_for
 
 from .addresses import address, text_of
@@ -28,6 +29,7 @@ _EXTRA = ("kubernetes_asyncio", "aiohttp", "prometheus_client")
 _spec = partial(typer.Option, rich_help_panel="The spec")
 _listener = partial(typer.Option, rich_help_panel="The listener")
 _replicas = partial(typer.Option, rich_help_panel="Several replicas")
+_trades = partial(typer.Option, rich_help_panel="Trades of cells")
 _wait = partial(typer.Option, metavar="SECONDS", min=0.0, max=3600.0)
 
 
@@ -77,6 +79,13 @@ def kubernetes(
     identity: Annotated[
         str | None, _replicas(help="What this replica is called.", show_default="POD_NAME, or the host's")
     ] = None,
+    exchange_configmap: Annotated[
+        str | None,
+        _trades(metavar="NS/NAME", help="Have virtual clusters trade cells; a ConfigMap in which trades are kept."),
+    ] = None,
+    exchange: Annotated[
+        ArbiterKind, _trades(help="How offers of cells are matched with requests: see docs/exchange.md.")
+    ] = ArbiterKind.BALANCED,
     evict_after: Annotated[
         float, _wait(help="How long kube-scheduler has for deleting victims before it is done here.")
     ] = 0.0,
@@ -96,7 +105,7 @@ def kubernetes(
 ) -> None:
     """Answer kube-scheduler: where pods go, who waits and why, who has to go.
 
-    Nothing is stored: where everybody is, is read from the annotations of bound pods, at every start.
+    Nothing is stored but trades: where everybody is, is read from the annotations of bound pods, at every start.
 
     \b
     Examples:
@@ -108,6 +117,9 @@ def kubernetes(
         raise InputError("give the spec: either --spec FILE or --spec-configmap NAMESPACE/NAME")
     config_map = _pair("--spec-configmap", spec_configmap) if spec_configmap is not None else None
     lease_name = _pair("--lease", lease)
+    trades = _pair("--exchange-configmap", exchange_configmap) if exchange_configmap is not None else None
+    if trades is not None and trades == config_map:
+        raise InputError("--exchange-configmap and --spec-configmap: the spec is kept apart from trades; give another")
     token = _token(token_file) if token_file is not None else None
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     try:
@@ -122,8 +134,14 @@ def kubernetes(
     set_up_logs(log_format.value)
     log = None if event_log is None else LogFile(event_log, logging.getLogger("hived.kubernetes").warning)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
-    engine = partial(Engine, evict_after=evict_after, evict_patience=evict_patience, event_log=log)
-    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name)
+    engine = partial(
+        Engine,
+        evict_after=evict_after,
+        evict_patience=evict_patience,
+        event_log=log,
+        arbiter=make_arbiter(exchange.value),
+    )
+    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name, trades)
     asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
 
 

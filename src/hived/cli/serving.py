@@ -17,6 +17,7 @@ from hived.engines.kubernetes.client.leader_election import LeaderElector
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
+from hived.engines.kubernetes.trades import TradeRecord
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view
@@ -41,6 +42,7 @@ class Serving:
     tls: ssl.SSLContext | None
     engine: Callable[..., Engine]  #: with the settings of options alone
     identity: str
+    trades: tuple[str, str] | None = None
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
         """Serve until a signal stops it. Raises fatal errors."""
@@ -94,9 +96,12 @@ class Serving:
         else:
             assert self.spec is not None
             source = FileSpec(self.spec)
+        record = None if self.trades is None else TradeRecord(api, *self.trades)
         pod, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
         own_pod = (namespace, pod) if pod and namespace else None
-        return self.engine(api, source, identity=self.identity, elect=elect, own_pod=own_pod, counts=counts)
+        return self.engine(
+            api, source, identity=self.identity, elect=elect, own_pod=own_pod, counts=counts, trade_record=record
+        )
 
     def _greet(self, at: tuple[str, int] | None) -> None:
         assert at is not None

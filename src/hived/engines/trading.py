@@ -68,15 +68,25 @@ class LiveTrading:
     def before_stored(self, before: MarketState) -> ClusterSpec:
         """The same, in which the cells of trades that have begun since ``before`` are nobody's.
 
-        In force while a record is being written: whether it will be read at the next start or not, nobody has a cell
-        then that another one uses now.
+        In force while a record is being written: whether the next start reads that record or the one before, nobody has
+        a cell then that another one uses now.
         """
         return self._market.trades.in_force(withheld_after=before.on)
 
     @property
     def next_change(self) -> float:
         """When :meth:`advance` has something to do; infinity for never."""
-        return min(self._market.trades.next_change(), self._market.board.next_change(self._at))
+        return min(self.next_end, self.next_start)
+
+    @property
+    def next_end(self) -> float:
+        """When :meth:`expire` has something to do; infinity for never."""
+        return min(self._market.trades.next_end, self._market.board.next_change(self._at))
+
+    @property
+    def next_start(self) -> float:
+        """When the next trade begins; infinity for never."""
+        return self._market.trades.next_start
 
     def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
         """Cells of a tenant that it cannot give: in use, or such that no healthy ones are left for them."""
@@ -142,15 +152,20 @@ class LiveTrading:
             self._go_to(at)
             self._match(at)
 
-    def _go_to(self, at: float) -> None:
+    def expire(self, at: float) -> None:
+        """End trades, and remove posts, whose time is over. By the clock alone: it needs no record."""
         self._at = at
-        changes = self._market.advance(at)
-        self._note_trades("trade_over", changes.over)
-        self._note_trades("trade_begun", changes.begun)
-        for trade, why in changes.called_off:
-            self._note("trade_called_off", {**self._trade(trade), "why": why})
-        for post in changes.expired:
+        over = self._market.expire(at)
+        self._note_trades("trade_over", over.trades)
+        for post in over.posts:
             self._note("post_over", _post(self.base, 0, post))
+
+    def _go_to(self, at: float) -> None:
+        self.expire(at)
+        due = self._market.begin_due(at)
+        self._note_trades("trade_begun", due.begun)
+        for trade, why in due.called_off:
+            self._note("trade_called_off", {**self._trade(trade), "why": why})
 
     def _match(self, at: float) -> None:
         made, refused = self._market.match(at)

@@ -46,13 +46,18 @@ class Refused(NamedTuple):
     offer: int = 0  #: by number; 0: it was a trade
 
 
-class Changes(NamedTuple):
-    """What the time has brought."""
+class Over(NamedTuple):
+    """What the time has ended."""
 
-    over: list[Trade]
+    trades: list[Trade]
+    posts: list[Offer | Request]
+
+
+class Due(NamedTuple):
+    """What has become of the trades whose window has begun."""
+
     begun: list[Trade]
     called_off: list[tuple[Trade, str]]
-    expired: list[Offer | Request]
 
 
 class Rebased(NamedTuple):
@@ -118,12 +123,12 @@ class Market:
         left = trade.end - max(trade.start, now)
         self._pay(trade, -max(0.0, left) / (trade.end - trade.start))
 
-    def advance(self, now: float) -> Changes:
-        """End and begin the trades, and cut or remove the posts, whose time has come. O(trades + posts).
+    def expire(self, now: float) -> Over:
+        """End the trades whose time is over, and cut or remove the posts. O(trades + posts)."""
+        return Over(self.trades.expire(now), self.board.expire(now))
 
-        A trade whose cells are in use when it is to begin is called off, and paid back.
-        """
-        over = self.trades.expire(now)
+    def begin_due(self, now: float) -> Due:
+        """Begin the trades whose window has begun; call off and pay back those whose cells are in use. O(trades)."""
         begun: list[Trade] = []
         called_off: list[tuple[Trade, str]] = []
         for trade in self.trades.due(now):
@@ -133,7 +138,7 @@ class Market:
             except ConflictError as error:
                 self._pay(trade, -1.0)
                 called_off.append((trade, str(error)))
-        return Changes(over, begun, called_off, self.board.expire(now))
+        return Due(begun, called_off)
 
     def _begin(self, trade: Trade) -> None:
         """Have a trade begin. Raises :class:`~hived.errors.ConflictError`, and forgets it, if its cells are in use."""

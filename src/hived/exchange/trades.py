@@ -89,9 +89,15 @@ class Trades:
                     given += trade.back.number * (trade.taker == tenant and trade.back.kind == kind)
         return given
 
-    def next_change(self) -> float:
-        """When the next trade begins or ends; infinity for never."""
-        return min([t.end if self.is_on(t) else t.start for t in self._trades.values()], default=inf)
+    @property
+    def next_end(self) -> float:
+        """When the next trade is over; infinity for never."""
+        return min([trade.end for trade in self._trades.values()], default=inf)
+
+    @property
+    def next_start(self) -> float:
+        """When the next trade begins; infinity for never."""
+        return min([trade.start for trade in self._trades.values() if not self.is_on(trade)], default=inf)
 
     def due(self, now: float) -> list[Trade]:
         """Those that are agreed and whose window has begun."""

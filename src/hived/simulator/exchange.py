@@ -85,7 +85,7 @@ class HourlyTrading:
         market, seconds = self.market, now / MS
         self._cells_in_use, self._displaces = scheduler.cluster.cells_in_use, scheduler.cluster.would_downgrade
         self._sample(now, scheduler)
-        over = market.advance(seconds).over
+        over = market.expire(seconds).trades
         market.post(self._proxies, self._views(now, scheduler))
         made, refused = market.match(seconds)
         self.made += made

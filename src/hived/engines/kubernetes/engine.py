@@ -29,8 +29,10 @@ from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangSchedu
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, may_concern
+from hived.engines.trading import LiveTrading
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, PolicyError, UnavailableError
 from hived.events.recorded import RecordedCluster
+from hived.exchange import Arbiter, Balanced
 from hived.policies import YarnCS
 from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
@@ -39,6 +41,7 @@ from .action_runner import ActionRunner
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, parsed_spec
+from .trades import TradeRecord, Trades
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -66,6 +69,9 @@ class Engine:
     #: makes the candidate for leadership; None: this is the only replica
     elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None
     own_pod: tuple[str, str] | None = None
+    #: where trades are kept, None: nowhere; and how offers are matched with requests
+    trade_record: TradeRecord | None = None
+    arbiter: Arbiter = field(default_factory=Balanced)
     counts: Counts = field(default_factory=Counts)
     event_log: Callable[[str], None] | None = None  #: gets the lines of the core's event log while it leads
     #: None until it leads and has listed pods and nodes
@@ -83,6 +89,7 @@ class Engine:
         self._leader = self.elect(self._leadership_changed) if self.elect is not None else None
         self._owners = Owners(self.api)
         self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._preempted, self._evict_failed)
+        self._trades = Trades(self.trade_record, self.arbiter, self.clock)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
         self._informers: Informers | None = None
@@ -153,6 +160,7 @@ class Engine:
 
     async def _listen(self) -> None:
         await self._writer.recall()
+        await _with_retries(self._trades.load)
         self._informers = Informers(
             self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._dispatch_soon
         )
@@ -162,11 +170,12 @@ class Engine:
         """Make the gang scheduler from all nodes and pods, and begin to decide."""
         policies, log = Policies(YarnCS(), policies_of_pods(self.spec)), self.event_log
         rank, ranks = policies.rank, policies.ranks
+        trading = self._trades.restored(self.spec)
         if log is None:
-            cluster = Cluster(self.spec, rank=rank, ranks=ranks)
+            cluster = Cluster(trading.in_force(), rank=rank, ranks=ranks)
         else:
-            cluster = RecordedCluster(self.spec, log, rank, ranks)
-        gang_scheduler = GangScheduler(cluster, policies, self.evict_after, evict_patience=self.evict_patience)
+            cluster = RecordedCluster(trading.in_force(), log, rank, ranks)
+        gang_scheduler = GangScheduler(cluster, policies, self.evict_after, self.evict_patience, trading)
         gang_scheduler.start(nodes, pods, self.clock())
         self.install(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
@@ -227,12 +236,19 @@ class Engine:
     # -- updates --------------------------------------------------------------------------------------------------
 
     def _new_spec(self, text: str) -> None:
-        """Apply a new spec, or refuse it."""
+        """Apply a new spec, or refuse it; once a trade that is being stored is."""
+        if self._trades.busy:
+            self._spawn(self._trades.when_stored(lambda: self._apply_spec(text)))
+        else:
+            self._apply_spec(text)
+
+    def _apply_spec(self, text: str) -> None:
         try:
             spec = parsed_spec(text, self.source.name)
             policies_of_pods(spec)
             if self.gang_scheduler is not None:
                 report = self.gang_scheduler.reconfigure(spec, self.clock())
+                self._trades.spec_changed()
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
         except InputError as error:
             self._refuse_spec(error)
@@ -253,10 +269,37 @@ class Engine:
             await asyncio.sleep(_TICK_S)
             if self.gang_scheduler is not None:
                 self.gang_scheduler.due(self.clock())
+                if self._trades.tick(self.gang_scheduler):
+                    self._spawn(self._trades_due())
                 self._dispatch()
             if time.monotonic() - collected >= _COLLECT_S:
                 collected = time.monotonic()
                 gc.collect()
+
+    # -- trades of cells ------------------------------------------------------------------------------------------
+
+    @property
+    def trading(self) -> LiveTrading:
+        """The market, to be read. Raises :class:`UnavailableError` while this replica does not decide."""
+        gang_scheduler = self.active_scheduler()
+        if self._trades.problem:
+            raise UnavailableError(self._trades.problem)
+        return gang_scheduler.trading
+
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        """Change the market by ``act``; it is stored when this returns. Raises as :meth:`.Trades.change`."""
+        answer = await self._trades.change(self.active_scheduler, act)
+        self._dispatch_soon()
+        return answer
+
+    async def _trades_due(self) -> None:
+        """Begin the trades whose time has come."""
+        try:
+            await self.trade(LiveTrading.advance)
+        except InvariantError:
+            raise
+        except HivedError as error:
+            _log.warning("trades are not written down, and none begins: %s", error)
 
     # -- requests of kube-scheduler -------------------------------------------------------------------------------
 

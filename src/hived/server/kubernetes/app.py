@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, FastAPI, Path, Query, Response
 from hived.engines.kubernetes.engine import Engine
 from hived.server.app import ONCE, guarded, new_app, private
 from hived.server.dashboard import Source
+from hived.server.exchange import exchange_routes
 from hived.server.failures import declared
 from hived.server.routes import BODY, AtMost, First, Vc
 
@@ -140,5 +141,6 @@ def make_kubernetes_app(
     app.include_router(inspection_routes(service), responses=responses)
     app.include_router(metrics_routes(metrics), responses=responses)
     app.include_router(api_routes(service), responses=responses, dependencies=ONCE)
+    app.include_router(exchange_routes(service.market), responses=responses, dependencies=ONCE)
     paths = ("/healthz", "/readyz")
     return guarded(app, source, token, hosts, open_paths=paths, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -30,7 +30,9 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
 from hived.engines.kubernetes.pods.owners import is_gang, members_of
+from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, InputError, NotFoundError, RequestError
+from hived.server.exchange import ExchangeService
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
 from . import schema
@@ -39,6 +41,7 @@ from .schema import PlannedGroup, PodPlace
 from .view import bad_gpus, waiting
 
 _SHOWN = 100
+T = TypeVar("T")
 
 
 class EngineService:
@@ -53,6 +56,8 @@ class EngineService:
         """``may_change``: whether callers may change anything."""
         self._engine = engine
         self._may_change = may_change
+        #: trades of cells
+        self.market = ExchangeService(self)
 
     # -- the command line -----------------------------------------------------------------------------------------
 
@@ -179,8 +184,7 @@ class EngineService:
 
     async def drain(self, request: schema.DrainRequest) -> schema.Drained:
         """Cordon or uncordon a node."""
-        if not self._may_change:
-            raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
+        self._check_may_change()
         gang_scheduler = self._engine.active_scheduler()
         if request.node not in gang_scheduler.nodes.devices:
             raise NotFoundError(f"the spec has no node {request.node!r}; hived status shows what it has")
@@ -192,6 +196,22 @@ class EngineService:
         }
         gpus = len(gang_scheduler.nodes.devices[request.node])
         return schema.Drained(node=request.node, drained=not request.undo, gpus=gpus, groups=list(there))
+
+    def _check_may_change(self) -> None:
+        if not self._may_change:
+            raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
+
+    # -- trades of cells, see :class:`~hived.server.exchange.Trader` --------------------------------------------------
+
+    @property
+    def trading(self) -> LiveTrading:
+        """The market, to be read."""
+        return self._engine.trading
+
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        """Change the market."""
+        self._check_may_change()
+        return await self._engine.trade(act)
 
     # -- inspection -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,186 @@
+"""Trades on Kubernetes: the market of the leader, and its record in a ConfigMap.
+
+The record is written before a trade begins. Meanwhile the cells of the trade are nobody's: if this process ends, the
+next leader reads the record as it was before, or as it is after, and in neither case has a virtual cluster a cell that
+another one has used meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods.objects import ConfigMap
+from hived.engines.trading import LiveTrading
+from hived.errors import ForbiddenError, InputError, UnavailableError
+from hived.exchange import Arbiter, MarketState
+from hived.spec.compiled import ClusterSpec
+
+_log = logging.getLogger("hived.kubernetes")
+#: of the ConfigMap
+KEY = "trades.json"
+_PAUSE_S = 2.0  #: after a write that has failed
+T = TypeVar("T")
+
+
+class TradeRecord:
+    """The record in a ConfigMap, written by the leader alone."""
+
+    def __init__(self, api: KubeApi, namespace: str, name: str) -> None:
+        self.name = f"configmap/{namespace}/{name}"
+        self._api, self._namespace, self._map = api, namespace, name
+        #: resourceVersion when it was last read or written; "": there is none
+        self._version = ""
+
+    async def load(self) -> str | None:
+        """The record; None: there is none yet. Raises :class:`~.client.api.ApiError`."""
+        try:
+            answer = await self._api.get(api_path("configmaps", self._namespace, self._map))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._version = ""
+            return None
+        found = msgspec.json.decode(answer, type=ConfigMap)
+        self._version = found.metadata.resource_version or ""
+        return (found.data or {}).get(KEY)
+
+    async def save(self, text: str) -> None:
+        """Replace the record. Raises :class:`~.client.api.ApiError`: status 409 if somebody else has changed it."""
+        metadata = {"name": self._map, "namespace": self._namespace}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
+        if self._version:
+            metadata["resourceVersion"] = self._version
+            answer = await self._api.put(api_path("configmaps", self._namespace, self._map), body)
+        else:
+            answer = await self._api.post(api_path("configmaps", self._namespace), body)
+        self._version = msgspec.json.decode(answer, type=ConfigMap).metadata.resource_version or ""
+
+
+@dataclass(eq=False)
+class Trades:
+    """The market of a replica that leads."""
+
+    record: TradeRecord | None
+    arbiter: Arbiter
+    clock: Callable[[], float]
+    #: why trades are not in force; "": they are
+    problem: str = ""
+    _text: str | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: the market before the change that is being stored
+    _before: MarketState | None = None
+    #: whether something is not written down that a reader of the record finds by the clock or the spec: what is over
+    _behind: bool = False
+    #: when the next attempt to write is made
+    _not_before: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a change is being stored."""
+        return self._lock.locked()
+
+    async def load(self) -> None:
+        """Read the record, before this replica leads. Raises :class:`~.client.api.ApiError`."""
+        if self.record is not None:
+            self._text = await self.record.load()
+
+    def restored(self, spec: ClusterSpec) -> LiveTrading:
+        """The market as it was read; without trades where the record cannot be used, which :attr:`problem` says."""
+        trading = LiveTrading(spec, self.arbiter)
+        if self._text is not None and self.record is not None:
+            try:
+                for left_out in trading.restore(self._text):
+                    _log.warning("%s: left out: %s", self.record.name, left_out)
+            except InputError as error:
+                self.problem = (
+                    f"{self.record.name}: {error}; no trade is in force until that is mended and this service started "
+                    "again; without the ConfigMap there are no trades"
+                )
+                _log.error("%s", self.problem)
+        return trading
+
+    async def change(self, active: Callable[[], GangScheduler], act: Callable[[LiveTrading, float], T]) -> T:
+        """Change the market by ``act``, store it, and have the core follow. One at a time.
+
+        ``active``: the gang scheduler, or its error. Raises what ``act`` raises, :class:`ForbiddenError` where trades
+        are not kept anywhere, and :class:`~.client.api.ApiError`; nothing has changed then.
+        """
+        record = self.record
+        if record is None:
+            raise ForbiddenError("trades are not kept: start hived serve kubernetes with --exchange-configmap NS/NAME")
+        if self.problem:
+            raise UnavailableError(self.problem)
+        async with self._lock:
+            gang_scheduler = active()
+            trading, at = gang_scheduler.trading, self.clock()
+            self._end_due(gang_scheduler, at)
+            before = trading.state()
+            try:
+                answer = act(trading, at)
+                if trading.changed or self._behind:
+                    self._before = before
+                    gang_scheduler.trade(at, trading.before_stored(before))
+                    await self._save(record, trading.record())
+                    active()  # it may not lead any more
+            except BaseException:
+                trading.go_back(before)
+                raise
+            finally:
+                self._before = None
+                gang_scheduler.trade(self.clock())
+            return answer
+
+    async def _save(self, record: TradeRecord, text: str) -> None:
+        """Write the record. Raises :class:`~.client.api.ApiError` if it is certain that it is as it was before."""
+        try:
+            await record.save(text)
+        except ApiError as error:
+            self._not_before = self.clock() + _PAUSE_S
+            if error.status not in (0, 409) and error.status < 500:
+                raise
+            # it may have been written: until that is known, nobody has the cells of a trade that begins
+            if await self._read_again(record) != text:
+                raise
+        self._behind = False
+
+    async def _read_again(self, record: TradeRecord) -> str | None:
+        while True:
+            try:
+                return await record.load()
+            except ApiError as error:
+                _log.warning("%s cannot be read, and whether it was written is not known: %s", record.name, error)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _end_due(self, gang_scheduler: GangScheduler, at: float) -> None:
+        """Cells go back to their owners at the end of a trade whether that can be written down or not."""
+        trading = gang_scheduler.trading
+        if trading.next_end <= at:
+            trading.expire(at)
+            gang_scheduler.trade(at, None if self._before is None else trading.before_stored(self._before))
+            self._behind = True
+
+    def tick(self, gang_scheduler: GangScheduler) -> bool:
+        """End the trades whose time is over; whether :meth:`change` has something to begin, or to write."""
+        if self.record is None or self.problem:
+            return False
+        at = self.clock()
+        self._end_due(gang_scheduler, at)
+        due = gang_scheduler.trading.next_start <= at or self._behind
+        return due and at >= self._not_before and not self.busy
+
+    def spec_changed(self) -> None:
+        """The market has a new spec, by which trades may have ended: the record has to follow."""
+        self._behind = self.record is not None
+
+    async def when_stored(self, act: Callable[[], None]) -> None:
+        """Do something that changes the market without a record, while no change is being stored."""
+        async with self._lock:
+            act()
