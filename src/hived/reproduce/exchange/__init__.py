@@ -1,11 +1,16 @@
 """Cell exchange (the draft of HiveD, 3.3 and 5.4) and exact safety, by simulation.
 
-The draft's Figures 3 and 10 need no exchange, and are in the evaluation of HiveD.
+Figures 3 and 10 show, without trades, what tenants could exchange.
 """
 
 from __future__ import annotations
 
 from ..experiment import Experiment
-from . import safety, tables
+from . import fig3, fig10, safety, tables
 
-EXPERIMENTS: tuple[Experiment, ...] = (*tables.EXPERIMENTS, safety.EXPERIMENT)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    fig3.EXPERIMENT,
+    fig10.EXPERIMENT,
+    *tables.EXPERIMENTS,
+    safety.EXPERIMENT,
+)
