@@ -11,7 +11,7 @@ import pytest
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.exchange import Cells, Trade
 from hived.reproduce.command import reproduce
-from hived.reproduce.exchange import EXPERIMENTS, fig10, fig11, fig12, tables
+from hived.reproduce.exchange import EXPERIMENTS, fig10, fig11, fig12, tables, worse
 from hived.reproduce.exchange.trading import cluster_by_demand, loans, nodes_by_demand, spearman, used_gpus
 from hived.reproduce.experiment import Shape
 from hived.reproduce.papers import Paper
@@ -123,11 +123,11 @@ def test_a_loan_is_shared_among_those_with_idle_cells() -> None:
 def test_worse_off_is_who_waits_longer_by_more_gpu_hours_than_it_gave() -> None:
     none = traded()
     arms = dict.fromkeys(("none", "balanced", "hindsight"), none)
-    worse = traded(prod_a={"gpu_delay": 19.0}, res_f={"gpu_delay": 32.5}, res_e={"gpu_delay": 30.0, "given": 100.0})
-    (first, second, *_) = tables.changes(worse.plain, none.plain)
+    badly = traded(prod_a={"gpu_delay": 19.0}, res_f={"gpu_delay": 32.5}, res_e={"gpu_delay": 30.0, "given": 100.0})
+    (first, second, *_) = worse.changes(badly.plain, none.plain)
     assert (first.tenant, first.excess) == ("res-f", 12.5)
     assert (second.tenant, second.excess) == ("prod-a", -1)
-    outcome = evaluate(tables.TABLE4, **arms, auction=worse)
+    outcome = evaluate(tables.TABLE4, **arms, auction=badly)
     assert shapes(outcome) == ["holds", "does not hold"]
     assert "auction: res-f by 12 GPU hours" in outcome.differs
     longer = "GPU hours that jobs wait longer than without trades, of those given away"
@@ -135,6 +135,10 @@ def test_worse_off_is_who_waits_longer_by_more_gpu_hours_than_it_gave() -> None:
     most = "the largest excess of the former over the latter; the largest of the former"
     assert ours(outcome, f"auction: {most}") == "res-f +12; res-f +32"
     assert shapes(evaluate(tables.TABLE4, **arms, auction=none)) == ["holds", "holds"]
+    crowded = evaluate(worse.EXPERIMENT, none=none, balanced=badly)
+    assert shapes(crowded) == ["does not hold"]
+    assert "balanced: res-f by 12 GPU hours" in crowded.differs
+    assert "200 nodes of 8 GPUs" in crowded.setting
 
 
 def test_figure_11_shows_a_balanced_tenant_and_two_one_sided_ones() -> None:

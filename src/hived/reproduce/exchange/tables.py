@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, Shape, number, percent
+from ..experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, number, percent, shape_of
 from ..results import Result
 from ..simulations import Workload
 from ..trial import Trial
+from . import worse
 from .trading import ARMS, WINDOW_H, by_gain, column, setting_of, spearman, trial
 
 #: percent: utilization, increase, gain (Table 4); gain, relative fluctuation (Table 5)
@@ -40,32 +40,6 @@ def _row(plain: Mapping[str, Any], tenant: str) -> str:
     return f"{percent(of['utilization'])}, {percent(of['increase'])}, {percent(of['gain'])}"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a tenant's jobs wait longer than without trades, and what the tenant gave away. In GPU hours."""
-
-    tenant: str
-    longer: float  #: each job's delay times its GPUs, summed; below 0: less
-    given: float  #: of its own cells, used by the takers or not
-
-    @property
-    def excess(self) -> float:
-        """What the tenant is worse off by, beyond what it gave; not above 0: it is not."""
-        return self.longer - self.given
-
-    def __str__(self) -> str:
-        return f"{self.tenant} {round(self.longer):+,} of {round(self.given):,}"
-
-
-def changes(plain: Mapping[str, Any], base: Mapping[str, Any]) -> list[Change]:
-    """One for each tenant, by decreasing excess. ``base``: the result without trades."""
-    found = [
-        Change(tenant, of["gpu_delay"] - base["tenants"][tenant]["gpu_delay"], of["given"])
-        for tenant, of in plain["tenants"].items()
-    ]
-    return sorted(found, key=lambda change: (-change.excess, change.tenant))
-
-
 def _evaluate(by_demand: bool, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
     plain = {arm: results[arm].plain for arm in _arms(scale)}
     base, ours = plain["none"], plain["balanced"]
@@ -86,7 +60,6 @@ def _evaluate(by_demand: bool, workload: Workload, scale: Scale, results: Mappin
                     _row(ours, tenant),
                 )
             )
-    changed = {arm: changes(plain[arm], base) for arm in plain if arm != "none"}
     correlation = spearman(column(ours, "gain"), column(base, "fluctuation"))
     for arm in plain:
         of = plain[arm]
@@ -100,36 +73,19 @@ def _evaluate(by_demand: bool, workload: Workload, scale: Scale, results: Mappin
         if arm != "none":
             gave = sum(t["contributed"] > 0 for t in of["tenants"].values())
             both = sum(t["contributed"] > 0 and t["benefited"] > 0 for t in of["tenants"].values())
-            most, longest = changed[arm][0], max(changed[arm], key=lambda change: change.longer)
-            rows += [
-                Row(f"{arm}: tenants that contribute; and benefit too", "-", f"{gave}; {both} of 11"),
-                Row(f"{arm}: delay of all jobs in GPU hours, without trades and with", "-",
-                    f"{number(sum(column(base, 'gpu_delay')))}, {number(sum(column(of, 'gpu_delay')))}"),
-                Row(f"{arm}: GPU hours that jobs wait longer than without trades, of those given away", "-",
-                    "; ".join(map(str, changed[arm]))),
-                Row(f"{arm}: the largest excess of the former over the latter; the largest of the former", "-",
-                    f"{most.tenant} {round(most.excess):+,}; {longest.tenant} {round(longest.longer):+,}"),
-            ]  # fmt: skip
+            rows.append(Row(f"{arm}: tenants that contribute; and benefit too", "-", f"{gave}; {both} of 11"))
+            rows += worse.rows_of(arm, of, base)
     rows.append(
         Row("Spearman's correlation of gain and relative fluctuation", f"{PAPER_SPEARMAN:.2f}", f"{correlation:.2f}")
     )
-    worse = {arm: [change for change in of_arm if change.excess > 0] for arm, of_arm in changed.items()}
+    found, who = worse.claim(plain)
     gains = column(ours, "gain")
     claims = [
-        Claim("every tenant's matched cells add to what it uses", Shape.HOLDS if min(gains) > 0 else Shape.FAILS),
-        Claim(
-            "no tenant's jobs wait longer, in GPU hours, by more than the GPU hours that it gave away",
-            Shape.FAILS if any(worse.values()) else Shape.HOLDS,
-        ),
+        Claim("every tenant's matched cells add to what it uses", shape_of(True, min(gains) > 0)),
+        found,
     ]
     if by_demand:
-        found = correlation > 0
-        claims.append(Claim("who fluctuates more gains more (Spearman above 0)", Shape.HOLDS if found else Shape.FAILS))
-    names = "; ".join(
-        f"{arm}: " + ", ".join(f"{change.tenant} by {change.excess:,.0f} GPU hours" for change in of_arm)
-        for arm, of_arm in worse.items()
-        if of_arm
-    )
+        claims.append(Claim("who fluctuates more gains more (Spearman above 0)", shape_of(True, correlation > 0)))
     return Outcome(
         setting_of(workload, by_demand, ours),
         rows,
@@ -137,9 +93,8 @@ def _evaluate(by_demand: bool, workload: Workload, scale: Scale, results: Mappin
         "Who posts what is not in the draft. Ours: a tenant without jobs in line offers nodes that were idle at the "
         f"looks of the last {WINDOW_H} hours; one with jobs in line asks for the nodes that they need beyond its own. "
         "'hindsight' offers what will be idle. Utilization and gain count guaranteed jobs, in nodes. "
-        "A job's delay counts once for each of its GPUs, and a backlog lasts for as long as its VC is busy, so that a "
-        "GPU hour that is given away may cost many in line; those given away count up to the last submission. "
-        + (f"Worse off by more than what they gave: {names}. " if names else "")
+        + worse.MEANING
+        + who
         + ("Quick: a window of the trace, two arms." if scale is QUICK else ""),
     )
 

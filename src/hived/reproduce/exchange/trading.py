@@ -27,35 +27,36 @@ from ..results import Floats
 from ..simulations import GPUS_PER_NODE, TENANTS, Workload, cluster_of, trace_of
 from ..trial import Trial
 
-NODES = 279
+NODES, CROWDED_NODES = 279, 200
 #: how tenants trade: not at all; by Algorithm 2, on what is known; on what will be idle; in an auction
 ARMS = ("none", "balanced", "hindsight", "auction")
 #: for so many hours cells were idle, or will be, that are offered, and for so many they are
 WINDOW_H = 10
 
 
-def nodes_by_demand(trace: Trace) -> dict[str, int]:
+def nodes_by_demand(trace: Trace, nodes: int = NODES) -> dict[str, int]:
     """The nodes of each tenant by its share of the trace's GPU time: the draft's balanced assignment (5.4)."""
     asked = dict.fromkeys(TENANTS, 0)
     for job in trace.jobs:
         asked[job.tenant] += job.gpus * job.duration_ms
-    return dict(zip(TENANTS, share_out(NODES, list(asked.values()), [1] * len(TENANTS)), strict=True))
+    return dict(zip(TENANTS, share_out(nodes, list(asked.values()), [1] * len(TENANTS)), strict=True))
 
 
-def cluster_by_demand(trace: Trace) -> ClusterSpec:
-    """279 nodes, assigned so."""
+def cluster_by_demand(trace: Trace, nodes: int = NODES) -> ClusterSpec:
+    """A cluster of so many nodes, assigned so."""
     clusters = {
         tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": number}]}
-        for tenant, number in nodes_by_demand(trace).items()
+        for tenant, number in nodes_by_demand(trace, nodes).items()
     }
-    data = {"physicalCluster": equal_nodes(NODES, GPUS_PER_NODE), "virtualClusters": clusters}
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{NODES} nodes by GPU time")
+    data = {"physicalCluster": equal_nodes(nodes, GPUS_PER_NODE), "virtualClusters": clusters}
+    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{nodes} nodes by GPU time")
 
 
-def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
+def carry_out(workload: Workload, by_demand: bool, arm: str, crowded: bool) -> dict[str, Any]:
     """Play the trace; per tenant what it had of trades and of loans, its delay, and its use of GPUs by the hour."""
-    trace = compress_clock(trace_of(workload), workload.clock)
-    spec = cluster_by_demand(trace) if by_demand else cluster_of(NODES)
+    trace = compress_clock(trace_of(workload), workload.crowded if crowded else workload.clock)
+    nodes = CROWDED_NODES if crowded else NODES
+    spec = cluster_by_demand(trace, nodes) if by_demand else cluster_of(nodes)
     peaks = _hindsight(spec, trace) if arm == "hindsight" else None
     record, trading = _play(spec, trace, arm, peaks)
     until = trace.jobs[-1].submit_ms
@@ -96,16 +97,18 @@ def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
     }
 
 
-def trial(workload: Workload, by_demand: bool, arm: str) -> Trial:
+def trial(workload: Workload, by_demand: bool, arm: str, crowded: bool = False) -> Trial:
     """:func:`carry_out` as a trial. ``by_demand``: the balanced assignment, else Table 1's quotas."""
-    return Trial(carry_out, (workload, by_demand, arm), 200.0 + 100 * (arm != "none"))
+    cost = 200.0 + 100 * (arm != "none") * (1 + 3 * crowded)
+    return Trial(carry_out, (workload, by_demand, arm, crowded), cost)
 
 
-def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any]) -> str:
+def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any], crowded: bool = False) -> str:
     """The setting of its result in a line."""
     quotas = "nodes by each tenant's GPU time" if by_demand else "quotas of Table 1"
+    nodes, clock = (CROWDED_NODES, workload.crowded) if crowded else (NODES, workload.clock)
     return (
-        f"{trace_label(workload)}, clock x{workload.clock:g}, {plain['jobs']:,} jobs; {NODES} nodes of 8 GPUs, "
+        f"{trace_label(workload)}, clock x{clock:g}, {plain['jobs']:,} jobs; {nodes} nodes of 8 GPUs, "
         f"{quotas}, yarn-cs in every VC, loans as ever; trades every hour, for {WINDOW_H} hours"
     )
 
