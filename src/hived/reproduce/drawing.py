@@ -26,6 +26,10 @@ _LOOK: dict[str, tuple[str, str, str]] = {
     "levels": ("#009E73", "-", "Cells of levels 1 to 4"),
     "nodes": ("#0072B2", "-", "Cells of level 4"),
     "no quota": ("#CC79A7", "-", "No quota"),
+    "contributed, exchange": ("#0072B2", "-", "contributed, exchange"),
+    "benefited, exchange": ("#D55E00", "-", "benefited, exchange"),
+    "contributed, low-priority": ("#56B4E9", "-", "contributed, low-priority"),
+    "benefited, low-priority": ("#E69F00", "-", "benefited, low-priority"),
     "paper": ("#999999", ":", "Paper"),
 }
 _OTHERS = ("#56B4E9", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
@@ -67,6 +71,29 @@ def over_time(title: str, panels: Sequence[Panel], xlabel: str = "time of submis
     axes[-1].set_xlabel(xlabel)
     figure.align_ylabels(axes)
     figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown))
+    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
+    return figure
+
+
+def small_panels(
+    title: str, panels: Mapping[str, tuple[Floats, Floats]], columns: int, xlabel: str, ylabel: str
+) -> Figure:
+    """A grid of one line each, with axes in common: linear up to 1, where a line is drawn, and logarithmic above."""
+    from matplotlib.figure import Figure as NewFigure
+
+    rows = -(-len(panels) // columns)
+    figure = NewFigure(figsize=(7.2, 1.6 * rows + 0.7), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis, (label, (x, y)) in zip(axes.flat, panels.items(), strict=False):
+        axis.plot(x, y, color=_OTHERS[-2], linewidth=0.6)
+        axis.axhline(1, color="black", linewidth=0.7, linestyle="--")
+        axis.set_title(label, fontsize=8)
+    axes[0, 0].set_yscale("symlog", linthresh=1, base=2)
+    axes[0, 0].set_ylim(bottom=0)
+    axes[0, 0].margins(x=0)
+    axes[0, 0].yaxis.set_major_formatter(plain_number)
+    figure.supxlabel(xlabel, fontsize=9)
+    figure.supylabel(ylabel, fontsize=9)
     figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure
 
@@ -122,7 +149,8 @@ def bars(
     axis.set_xticks(np.arange(len(groups)), groups, fontsize=7.5)
     axis.set_ylabel(ylabel)
     axis.grid(visible=False, axis="x")
-    figure.legend(loc="outside lower center", ncols=len(values))
+    wide = sum(map(len, values)) > 70
+    figure.legend(loc="outside lower center", ncols=2 if wide else len(values))
     figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure
 

@@ -33,7 +33,7 @@ EVALUATIONS = {
     Paper.HIVED: Evaluation(
         "HiveD's evaluation, run again",
         "Every figure of the evaluation of HiveD (Zhao et al., OSDI'20), with the paper's numbers beside ours, and "
-        "three figures of its draft.",
+        "a figure of its draft.",
         evaluation.EXPERIMENTS,
         True,
         True,
@@ -55,9 +55,8 @@ EVALUATIONS = {
     ),
     Paper.EXCHANGE: Evaluation(
         "Cell exchange and exact safety, by simulation",
-        "Tables 4 and 5 of the draft of HiveD, in which tenants exchange cells, with its numbers beside ours; and what "
-        "no paper has: jobs that are never later than in a private cluster. The draft's Figures 3 and 10 are in the "
-        "evaluation of HiveD.",
+        "Figures 3, 10, 11 and 12 and Tables 4 and 5 of the draft of HiveD, in which tenants exchange cells, with its "
+        "numbers beside ours; and what no paper has: jobs that are never later than in a private cluster.",
         exchange.EXPERIMENTS,
         True,
     ),

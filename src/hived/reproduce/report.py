@@ -152,9 +152,8 @@ def _traces(report: Report) -> list[str]:
     if report.second is not None:
         lines += [
             "",
-            "**Second trace.** Most experiments are run on the synthetic trace of Table 1 too: the paper's number of "
-            "jobs by tenant and size, "
-            "durations and arrivals of Philly's statistics.",
+            "**Second trace.** Experiments with a second verdict are run on the synthetic trace of Table 1 too: the "
+            "paper's number of jobs by tenant and size, durations and arrivals of Philly's statistics.",
         ]
     made = report.second or (first if first.path is None else None)
     if made is not None:

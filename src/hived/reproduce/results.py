@@ -103,3 +103,11 @@ def highest(values: Floats) -> float:
     """The largest of the values that are defined, NaN without any."""
     found = values[~np.isnan(values)]
     return float(found.max()) if len(found) else math.nan
+
+
+def correlation(x: Floats, y: Floats) -> float:
+    """Pearson's; NaN where one does not vary."""
+    known = ~(np.isnan(x) | np.isnan(y))
+    if known.sum() < 3 or not x[known].std() or not y[known].std():
+        return float("nan")
+    return float(np.corrcoef(x[known], y[known])[0, 1])

@@ -12,7 +12,7 @@ from hived.simulator.parallel import Task
 from .simulations import Workload
 
 #: of what trials compute: results that were kept under another one are not read
-TRIALS = 2
+TRIALS = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""HiveD's evaluation (OSDI'20), a file for each figure, and three figures of its draft."""
+"""HiveD's evaluation (OSDI'20), a file for each figure, and a figure of its draft."""
 
 from __future__ import annotations
 
@@ -18,6 +18,4 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig10.EXPERIMENT,
     fig11.EXPERIMENT,
     draft.EXAMPLE,
-    draft.DEMAND,
-    draft.IDLE,
 )

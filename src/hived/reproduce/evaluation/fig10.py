@@ -9,7 +9,7 @@ import numpy as np
 
 from ..drawing import Panel, over_time, scatter
 from ..experiment import Claim, Experiment, Outcome, Row, Scale, number, percent, setting, shape_of, trace_label
-from ..results import Floats, Result
+from ..results import Result, correlation
 from ..simulations import Arm, Simulation, Workload
 from .base import CROWDED_NODES, FULL_NODES, by_load, loads
 
@@ -28,14 +28,6 @@ def saved(result: Result) -> float:
     """GPUs that dynamic binding preempts over those of static binding; NaN where the latter preempts none."""
     few, many = result["hived"].preempted_gpus, result["static"].preempted_gpus
     return few / many if many else float("nan")
-
-
-def correlation(x: Floats, y: Floats) -> float:
-    """Pearson's; NaN where one does not vary."""
-    known = ~(np.isnan(x) | np.isnan(y))
-    if known.sum() < 3 or not x[known].std() or not y[known].std():
-        return float("nan")
-    return float(np.corrcoef(x[known], y[known])[0, 1])
 
 
 def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:

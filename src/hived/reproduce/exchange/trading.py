@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,53 +10,60 @@ import yaml
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
-from hived.exchange import make_arbiter
+from hived.exchange import Trade, make_arbiter
 from hived.policies import policies_of
+from hived.scheduling import Kind
 from hived.simulator.exchange import HOUR_MS, HourlyTrading
 from hived.simulator.exchange_report import exchanged
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, compress_clock
+from hived.simulator.traces.model import MS
 from hived.spec import ClusterSpec, parse_spec
 from hived.spec.quotas import equal_nodes, share_out
 
+from ..experiment import trace_label
+from ..results import Floats
 from ..simulations import GPUS_PER_NODE, TENANTS, Workload, cluster_of, trace_of
+from ..trial import Trial
 
-NODES = 279
+NODES, CROWDED_NODES = 279, 200
 #: how tenants trade: not at all; by Algorithm 2, on what is known; on what will be idle; in an auction
 ARMS = ("none", "balanced", "hindsight", "auction")
 #: for so many hours cells were idle, or will be, that are offered, and for so many they are
 WINDOW_H = 10
 
 
-def nodes_by_demand(trace: Trace) -> dict[str, int]:
+def nodes_by_demand(trace: Trace, nodes: int = NODES) -> dict[str, int]:
     """The nodes of each tenant by its share of the trace's GPU time: the draft's balanced assignment (5.4)."""
     asked = dict.fromkeys(TENANTS, 0)
     for job in trace.jobs:
         asked[job.tenant] += job.gpus * job.duration_ms
-    return dict(zip(TENANTS, share_out(NODES, list(asked.values()), [1] * len(TENANTS)), strict=True))
+    return dict(zip(TENANTS, share_out(nodes, list(asked.values()), [1] * len(TENANTS)), strict=True))
 
 
-def cluster_by_demand(trace: Trace) -> ClusterSpec:
-    """279 nodes, assigned so."""
+def cluster_by_demand(trace: Trace, nodes: int = NODES) -> ClusterSpec:
+    """A cluster of so many nodes, assigned so."""
     clusters = {
         tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": number}]}
-        for tenant, number in nodes_by_demand(trace).items()
+        for tenant, number in nodes_by_demand(trace, nodes).items()
     }
-    data = {"physicalCluster": equal_nodes(NODES, GPUS_PER_NODE), "virtualClusters": clusters}
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{NODES} nodes by GPU time")
+    data = {"physicalCluster": equal_nodes(nodes, GPUS_PER_NODE), "virtualClusters": clusters}
+    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{nodes} nodes by GPU time")
 
 
-def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
-    """Play the trace; per tenant what it had of the trades, its delay, and how its use of GPUs fluctuates."""
-    trace = compress_clock(trace_of(workload), workload.clock)
-    spec = cluster_by_demand(trace) if by_demand else cluster_of(NODES)
+def carry_out(workload: Workload, by_demand: bool, arm: str, crowded: bool) -> dict[str, Any]:
+    """Play the trace; per tenant what it had of trades and of loans, its delay, and its use of GPUs by the hour."""
+    trace = compress_clock(trace_of(workload), workload.crowded if crowded else workload.clock)
+    nodes = CROWDED_NODES if crowded else NODES
+    spec = cluster_by_demand(trace, nodes) if by_demand else cluster_of(nodes)
     peaks = _hindsight(spec, trace) if arm == "hindsight" else None
     record, trading = _play(spec, trace, arm, peaks)
     until = trace.jobs[-1].submit_ms
     tenants = {}
     sizes = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
     usage = used_gpus(record, trace, until)
+    lent = loans(sizes, record, trace, trading.made, until)
     for of in exchanged(spec, trading.samples, HOUR_MS, until):
         mine = [
             number for number, job in enumerate(trace.jobs) if job.tenant == of.tenant and record.finish[number] >= 0
@@ -72,9 +79,13 @@ def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
             "benefited": of.benefited_h,
             "contributed": of.contributed_h,
             "given": of.given_h,
+            "borrowed": lent[of.tenant][0],
+            "lent": lent[of.tenant][1],
             "jobs": len(mine),
             "delay": sum(waits),
             "gpu_delay": sum(wait * number for wait, number in zip(waits, gpus, strict=True)),
+            "gpus": sizes[of.tenant],
+            "usage": usage[of.tenant].tolist(),
             "fluctuation": float(np.sqrt(deviation.mean())) / max(1, sizes[of.tenant]),
         }
     return {
@@ -84,6 +95,27 @@ def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
         "preemptions": sum(record.preemptions),
         "tenants": tenants,
     }
+
+
+def trial(workload: Workload, by_demand: bool, arm: str, crowded: bool = False) -> Trial:
+    """:func:`carry_out` as a trial. ``by_demand``: the balanced assignment, else Table 1's quotas."""
+    cost = 200.0 + 100 * (arm != "none") * (1 + 3 * crowded)
+    return Trial(carry_out, (workload, by_demand, arm, crowded), cost)
+
+
+def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any], crowded: bool = False) -> str:
+    """The setting of its result in a line."""
+    quotas = "nodes by each tenant's GPU time" if by_demand else "quotas of Table 1"
+    nodes, clock = (CROWDED_NODES, workload.crowded) if crowded else (NODES, workload.clock)
+    return (
+        f"{trace_label(workload)}, clock x{clock:g}, {plain['jobs']:,} jobs; {nodes} nodes of 8 GPUs, "
+        f"{quotas}, yarn-cs in every VC, loans as ever; trades every hour, for {WINDOW_H} hours"
+    )
+
+
+def by_gain(plain: Mapping[str, Any]) -> list[str]:
+    """The tenants by decreasing gain; ties in the order of Table 1."""
+    return sorted(plain["tenants"], key=lambda tenant: -plain["tenants"][tenant]["gain"])
 
 
 def _play(
@@ -110,16 +142,48 @@ def _hindsight(spec: ClusterSpec, trace: Trace) -> Callable[[str, int], int]:
     return peak
 
 
-def used_gpus(record: Record, trace: Trace, until: int) -> dict[str, Any]:
-    """GPUs in use by each tenant at every hour, guaranteed or on loan. O(runs + tenants * hours)."""
+def used_gpus(record: Record, trace: Trace, until: int, kinds: Sequence[Kind] = tuple(Kind)) -> dict[str, Any]:
+    """GPUs in use by each tenant at every hour, in runs of these kinds. O(runs + tenants * hours)."""
+    runs = ((trace.jobs[run.job].tenant, run.start, run.end, run.gpus) for run in record.runs if run.kind in kinds)
+    return _hourly(runs, until)
+
+
+def loans(
+    sizes: Mapping[str, int], record: Record, trace: Trace, trades: Sequence[Trade], until: int
+) -> dict[str, tuple[float, float]]:
+    """GPU hours that each tenant's loans had of others' cells, and those that others' loans had of its own.
+
+    A run on loan does not say whose cells it is on, since idle cells are bound to nobody. At every hour it counts as on
+    the cells of all tenants, in proportion to the GPUs that each has reserved then, with its trades, and that none of
+    its guaranteed jobs uses. What falls to the tenant of the run itself is neither. ``sizes``: GPUs that each tenant
+    has reserved without trades. O(runs + trades + tenants * hours).
+    """
+    moved = []
+    for trade in trades:
+        start, end, gpus = int(trade.start * MS), int(trade.end * MS), trade.cells.number * GPUS_PER_NODE
+        moved += [(trade.giver, start, end, -gpus), (trade.taker, start, end, gpus)]
+    traded = _hourly(moved, until)
+    guaranteed = used_gpus(record, trace, until, (Kind.GUARANTEED,))
+    on_loan = used_gpus(record, trace, until, (Kind.OPPORTUNISTIC,))
+    idle = {tenant: np.maximum(0, sizes[tenant] + traded[tenant] - guaranteed[tenant]) for tenant in sizes}
+    all_idle, all_on_loan = np.sum(list(idle.values()), axis=0), np.sum(list(on_loan.values()), axis=0)
+    found = {}
+    for tenant in sizes:
+        share: Floats = idle[tenant] / np.maximum(1, all_idle)
+        borrowed = on_loan[tenant] * (all_idle > 0) * (1 - share)
+        found[tenant] = float(borrowed.sum()), float((share * (all_on_loan - on_loan[tenant])).sum())
+    return found
+
+
+def _hourly(intervals: Iterable[tuple[str, int, int, int]], until: int) -> dict[str, Any]:
+    """The sum of each tenant's numbers at every hour: tenant, first and last millisecond (excluded), number."""
     hours = until // HOUR_MS + 1
     change = {tenant: np.zeros(hours + 1, dtype=np.int64) for tenant in TENANTS}
-    for run in record.runs:
-        first, last = -(-run.start // HOUR_MS), -(-run.end // HOUR_MS)  # the hours at which it runs
+    for tenant, start, end, number in intervals:
+        first, last = -(-start // HOUR_MS), -(-end // HOUR_MS)  # the hours at which it is on
         if first < min(last, hours):
-            of = change[trace.jobs[run.job].tenant]
-            of[first] += run.gpus
-            of[min(last, hours)] -= run.gpus
+            change[tenant][first] += number
+            change[tenant][min(last, hours)] -= number
     return {tenant: np.cumsum(of)[:hours] for tenant, of in change.items()}
 
 
