@@ -7,6 +7,7 @@ every step its state is re-derived (``validate``), and device use is checked by 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.requests import Member
+from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.gang import (
     Annotate,
@@ -36,7 +38,10 @@ from hived.engines.kubernetes.gangs.gang import (
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
-from hived.errors import ConflictError, NotFoundError
+from hived.engines.kubernetes.trades import Trades
+from hived.engines.trading import LiveTrading
+from hived.errors import ConflictError, InputError, NotFoundError
+from hived.exchange import Balanced
 from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
@@ -53,6 +58,44 @@ class Sent:
     binding: Binding
     gang_scheduler: GangScheduler
     stale: bool = False  #: of a former gang scheduler
+
+
+class KilledError(Exception):
+    """The process is killed."""
+
+
+class Record:
+    """The ConfigMap in which trades are kept; a write may fail, be lost, or its answer be lost."""
+
+    name = "configmap/hived/trades"
+
+    def __init__(self, rng: Random) -> None:
+        self.text: str | None = None
+        self.rng = rng
+        #: what happens while a record is written
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.writes = 0
+        #: whether the process may be killed before or after a write
+        self.mortal = False
+
+    async def load(self) -> str | None:
+        return self.text
+
+    async def save(self, text: str) -> None:
+        self.writes += 1
+        self.meanwhile()
+        fate = self.rng.random()
+        if fate < 0.1:
+            raise ApiError("forbidden", 403)
+        if fate < 0.2:
+            raise ApiError("no answer", 0)
+        if self.mortal and fate < 0.25:
+            raise KilledError
+        self.text = text
+        if fate < 0.3:
+            raise ApiError("its answer is lost", 0)
+        if self.mortal and fate < 0.35:
+            raise KilledError
 
 
 class World:
@@ -338,10 +381,26 @@ class World:
         """Change the market; the API server may not take the record, or not answer."""
         before = {gang.name for gang in self.gang_scheduler.gangs.values() if gang.guaranteed}
         known = self.gang_scheduler.seq
-        with contextlib.suppress(InputError, ApiError):
+        try:
             asyncio.run(self.trades.change(lambda: self.gang_scheduler, act))
+        except (InputError, ApiError):
+            pass
+        except KilledError:
+            self.record.mortal = False
+            there = {
+                name: where
+                for name, where in self.placements().items()
+                if where[2] and len(where[3]) == len(self.gang_scheduler.gangs[name].slots)
+            }
+            self.restart(compare=False)
+            now = self.placements()
+            lost = [name for name in there if name in now and not now[name][2] and not self.suspect]
+            over = any(event.kind == "trade_over" for event in self.gang_scheduler.recent)
+            assert over or not lost, f"a trade whose writing was cut short took the cells of {lost}"
+            return
         new = [event for event in self.gang_scheduler.recent if event.seq > known]
         lost = [event.job for event in new if event.kind == "downgraded" and event.job in before]
+        lost = [] if any(event.data.get("by") for event in new) else lost  # by a lazy preemption meanwhile
         assert not lost or any(event.kind == "trade_over" for event in new), f"a trade took the cells of {lost}"
 
     def carry_out(self) -> None:

@@ -15,6 +15,7 @@ from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.gang import Binding, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
+from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import ClusterSpec
 
 from .fake_kubernetes import Sent, World
@@ -73,6 +74,7 @@ class Walk:
             (1, self.restart),
             (1, world.restart),
             (1 if self.others else 0, self.respecify),
+            (4, self.trade),
             (2 if world.pods else 0, self.all_are_asked_again),
         ]
         if self.rough:
@@ -233,6 +235,37 @@ class Walk:
             if name not in self.world.nodes and self.random.random() < 0.7:
                 self.world.set_node(node(name))
         self.world.respecify(spec)
+
+    def trade(self) -> None:
+        """Two tenants post what may match, and something happens while that is written down."""
+        rng, world = self.random, self.world
+        spec = world.spec
+        of = {vc.name: vc.cells for vc in spec.virtual_clusters if vc.cells}
+        giver, taker = rng.choice(sorted(of)), rng.choice(spec.virtual_clusters).name
+        some = rng.choice(of[giver])
+        cells, back = Cells(some.chain, some.level), None
+        if rng.random() < 0.3 and taker in of:
+            other = rng.choice(of[taker])
+            back = Cells(other.chain, other.level)
+        start, length = rng.choice([0.0, 0.0, 5.0]), rng.choice([5.0, 40.0])
+        world.record.mortal = True
+        world.record.meanwhile = self._meanwhile if rng.random() < 0.5 else lambda: None
+
+        def window(at: float) -> tuple[float, float]:
+            return at + start, at + start + length
+
+        world.trade(lambda trading, at: trading.offer(Offer(giver, cells, *window(at), back), at))
+        if rng.random() < 0.8:
+            world.trade(lambda trading, at: trading.request(Request(taker, cells, *window(at), back), at))
+        world.record.meanwhile, world.record.mortal = (lambda: None), False
+        world.step()
+
+    def _meanwhile(self) -> None:
+        """Pods come, and may be placed."""
+        self.pods_come()
+        for _ in range(3):
+            if self.world.active:
+                self.ask()
 
     # -- interference of other clients ----------------------------------------------------------------------------
 
