@@ -100,7 +100,7 @@ def withdraw(
       hived withdraw 3 --vc vision
     """  # fmt: skip
     with ask.connect() as there:
-        answer = there.post(f"/v1/exchange/{number}/withdraw", {"vc": vc})
+        answer = there.post("/v1/exchange/withdraw", {"number": number, "vc": vc})
         there.parsed(Exchange, answer)
     if not ask.printed(answer):
         typer.echo(f"{number} is withdrawn")

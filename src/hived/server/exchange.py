@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol, TypeVar
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body
 
 from hived.engines.trading import LiveTrading
 from hived.errors import RequestError
@@ -134,9 +134,9 @@ def _trade(trading: LiveTrading, trade: Trade) -> schema.Trade:
 
 _CELLS = {"vc": "vision", "cells": {"cell_type": "NODE", "number": 2}, "duration_s": 36_000.0}
 _OFFERS: dict[str, Any] = {"two nodes for ten hours": {"value": _CELLS}}
-_REQUESTS: dict[str, Any] = {"two nodes for ten hours": {"value": _CELLS | {"vc": "speech"}}}
-_WITHDRAWALS: dict[str, Any] = {"one's own": {"value": {"vc": "vision"}}}
-Number = Annotated[int, Path(ge=1, le=2**53, description="Of an offer or a request.")]
+_NODE = {"cells": {"cell_type": "NODE", "number": 1}}
+_REQUESTS: dict[str, Any] = {"a node for ten hours": {"value": _CELLS | {"vc": "speech"} | _NODE}}
+_WITHDRAWALS: dict[str, Any] = {"one's own": {"value": {"number": 1, "vc": "vision"}}}
 
 
 def exchange_routes(service: ExchangeService) -> APIRouter:
@@ -159,11 +159,9 @@ def exchange_routes(service: ExchangeService) -> APIRouter:
         """Ask for cells of other virtual clusters, for a while."""
         return await service.request(request)
 
-    @router.post("/{number}/withdraw", responses=changes)
-    async def withdraw_post(
-        number: Number, of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)]
-    ) -> schema.Exchange:
+    @router.post("/withdraw", responses=changes)
+    async def withdraw_post(of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)]) -> schema.Exchange:
         """Withdraw an offer or a request that has found nobody yet."""
-        return await service.withdraw(number, of.vc)
+        return await service.withdraw(of.number, of.vc)
 
     return router

@@ -12,6 +12,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.engines.dispatcher import Usage
 from hived.engines.job import EngineJob, Event, after
+from hived.engines.trading import LiveTrading
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -136,6 +137,7 @@ class Now(Generic[J]):
     kept: Collection[Device] = ()  #: other devices that take no new jobs
     #: devices that jobs hold and the spec may lack
     beyond: Mapping[int, Sequence[PodPlacement]] = field(default_factory=dict)
+    trading: LiveTrading | None = None
 
 
 class RunningEngine(Protocol[J]):
@@ -286,7 +288,7 @@ class DashboardView(Generic[J]):
             "at": self._engine.clock(),
             "queue": self._queue(0, _SHOWN),
             "queue_total": now.usage.waiting.total(),
-            "usage": usage(self._map, now.usage),
+            "usage": usage(self._map, now.usage, now.trading),
             "totals": self._totals(now),
         }
 

@@ -358,6 +358,7 @@ class _Running:
             faulty=known(health.bad),
             kept=known(place for place in health.drained if place not in health.bad),
             beyond=job_scheduler.beyond,
+            trading=job_scheduler.trading,
         )
 
     async def changed(self, seq: int) -> None:

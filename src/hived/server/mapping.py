@@ -9,9 +9,11 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.reasons import CellsGiven
 from hived.cluster.states import LeafState
 from hived.engines.dispatcher import Usage
 from hived.engines.job import EngineJob
+from hived.engines.trading import LiveTrading
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges
@@ -157,16 +159,29 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
     ]
 
 
-def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:
-    """Each VC of the spec, and each other that still has GPUs. O(VCs)."""
+def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list[pictures.Usage]:
+    """Each VC of the spec, and each other that still has GPUs. O(VCs * trades)."""
     used, lent = sums.used, sums.lent
     gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
     reserved = {**of.reserved, **dict.fromkeys(gone, 0)}
     shares = lent_by(lent.total(), of.gpus, list(reserved.values()), [used[vc] for vc in reserved])
     return [
-        pictures.Usage(vc=vc, reserved=size, used=used[vc], lent=share, borrowed=lent[vc], waiting=sums.waiting[vc])
+        pictures.Usage(
+            vc=vc,
+            reserved=size,
+            used=used[vc],
+            lent=share,
+            borrowed=lent[vc],
+            waiting=sums.waiting[vc],
+            given=[] if trading is None else [_traded(of.to, of) for of in trading.given_by(vc)],
+            taken=[] if trading is None else [_traded(of.vc, of) for of in trading.taken_by(vc)],
+        )
         for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]
+
+
+def _traded(vc: str, of: CellsGiven) -> pictures.Traded:
+    return pictures.Traded(vc=vc, cell_type=of.cell_type, number=of.number, until=of.until)
 
 
 def lent_by(lent: int, gpus: int, reserved: Sequence[int], used: Sequence[int]) -> list[int]:

@@ -147,6 +147,15 @@ class EndedJobs(Model):
     total: int  #: that are known
 
 
+class Traded(Model):
+    """Cells that a VC has given to another one, or has of it, for a while."""
+
+    vc: str  #: the other one
+    cell_type: str
+    number: int
+    until: float
+
+
 class Usage(Model):
     """One VC now, in GPUs."""
 
@@ -156,6 +165,8 @@ class Usage(Model):
     lent: int  #: of its idle ones, what opportunistic jobs use (in proportion to what each VC leaves idle)
     borrowed: int  #: by its opportunistic jobs
     waiting: int  #: jobs
+    given: list[Traded] = Field(default_factory=list)
+    taken: list[Traded] = Field(default_factory=list)
 
 
 class Totals(Model):

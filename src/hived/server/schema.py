@@ -282,6 +282,8 @@ class NewRequest(Model):
 
 
 class Withdrawal(Model):
+    number: Annotated[int, Field(strict=True, ge=1, le=2**53)]
+    """Of an offer or a request."""
     vc: VcName
     """Whose offer or request it is."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, HivedError, NotFoundError, RequestError
+from hived.server.exchange import ExchangeService
 from hived.server.local_service import LocalService
 from hived.server.pictures import (
     Chain,
@@ -41,14 +44,36 @@ from hived.server.schema import (
     Submission,
     TaskPlace,
 )
+from hived.spec import spec_from_dict
+
+from ...contract.specs import flat
 
 ENDED = ("succeeded", "failed", "cancelled")
+T = TypeVar("T")
+
+
+class FakeTrader:
+    """A market of two tenants with two nodes each; time stands still."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self._trading = LiveTrading(spec_from_dict(flat({"vision": 2, "speech": 2})))
+
+    @property
+    def trading(self) -> LiveTrading:
+        if self._service.fails is not None:
+            raise self._service.fails
+        return self._trading
+
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        return act(self.trading, 1_000.0)
 
 
 class FakeService(LocalService):
     """A service in memory. ``fails``: what every call raises from now on."""
 
     def __init__(self) -> None:
+        self.market = ExchangeService(FakeTrader(self))
         self.all: list[Job] = []
         self.asked: list[str] = []  #: jobs that somebody looked at
         self.users: list[str] = []

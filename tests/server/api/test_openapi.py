@@ -31,6 +31,10 @@ OPERATIONS = {
     "POST /v1/drain": "drain_devices",
     "PUT /v1/spec": "replace_spec",
     "GET /v1/decisions": "export_decisions",
+    "GET /v1/exchange": "get_exchange",
+    "POST /v1/exchange/offers": "offer_cells",
+    "POST /v1/exchange/requests": "request_cells",
+    "POST /v1/exchange/withdraw": "withdraw_post",
 }
 PAGES = ["layout", "picture", "curves", "story/{job}", "timeline", "queue", "ended", "comparison", "stream"]
 

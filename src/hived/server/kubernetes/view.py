@@ -68,6 +68,7 @@ class _Running:
             gang_scheduler.reserved(),
             gang_scheduler.nodes.faulty,
             gang_scheduler.nodes.kept,
+            trading=gang_scheduler.trading,
         )
 
     async def changed(self, seq: int) -> None:

@@ -2,7 +2,7 @@
 
 import { short } from "../cells.js";
 import { el, keyed, say } from "../dom.js";
-import { count, plural } from "../format.js";
+import { Clock, count, plural } from "../format.js";
 import { dress } from "../palette.js";
 
 export class VcPanel {
@@ -17,6 +17,7 @@ export class VcPanel {
 
   setLayout(layout, palette) {
     this.palette = palette;
+    this.clock = new Clock(layout.clock);
     this.reserved = new Map(layout.vcs.map((vc) => [vc.name, vc.reserved]));
     if (this.usage) this.show(this.usage);
   }
@@ -38,14 +39,16 @@ export class VcPanel {
     const row = el("button.vc", { type: "button", "aria-pressed": String(this.filter === vc), on: { click: () => this.onFilter(this.filter === vc ? null : vc) } },
       el("span.swatch"), el("span.name", {}, vc), el("span.ratio"),
       el("span.bar", {}, part("used"), part("lent"), part("unused"), part("borrowed")),
-      el("span.facts"), el("span.cells"));
+      el("span.facts"), el("span.traded"), el("span.cells"));
     row.title = "Show on the map";
     return row;
   }
 
   #refresh(row, one) {
-    const [, , ratio, bar, facts, cells] = row.children;
+    const [, , ratio, bar, facts, traded, cells] = row.children;
     dress(row, this.palette.vc(one.vc));
+    say(traded, [...tradedInWords("gave", "to", one.given, this.clock), ...tradedInWords("took", "of", one.taken, this.clock)].join(" · "));
+    traded.hidden = !traded.textContent;
     say(cells, cellsInWords(this.reserved.get(one.vc) ?? []));
     say(ratio, `${count(one.used)} / ${count(one.reserved)}`);
     const unused = Math.max(0, one.reserved - one.used - one.lent);
@@ -58,6 +61,11 @@ export class VcPanel {
     ].filter(Boolean);
     say(facts, words.join(" · ") || (one.used ? "nothing lent, borrowed or waiting" : "nothing runs"));
   }
+}
+
+function tradedInWords(verb, word, trades, clock) {
+  return (trades ?? []).map(({ vc, cell_type: type, number, until }) =>
+    `${verb} ${count(number)} × ${short(type)} ${word} ${vc} until ${clock.at(until)}`);
 }
 
 function cellsInWords(reserved) {
