@@ -81,7 +81,7 @@ def test_a_trade_agreed_for_later_begins_then_and_is_called_off_and_paid_back_if
             assert (due.begun, due.called_off) == ([trade], [])
             assert trading.trades.is_on(trade)
         else:
-            assert due.called_off == [(trade, "a uses 2 of its 2 x NODE, and would give 1")]
+            assert due.called_off == [(trade, "a has 2 x NODE, 2 of them in use or bad, and would give 1")]
             assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
 
 
@@ -181,7 +181,7 @@ def test_an_offer_whose_cells_are_in_use_is_refused_and_withdrawn() -> None:
     trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
     trading.board.request(Request("b", NODE, 0, HOUR), 0)
     made, refused = trading.match(0)
-    assert (made, [one.why for one in refused]) == ([], ["a uses 2 of its 2 x NODE, and would give 1"])
+    assert (made, [one.why for one in refused]) == ([], ["a has 2 x NODE, 2 of them in use or bad, and would give 1"])
     assert (list(trading.board.offers), list(trading.board.requests)) == ([], [2])
 
 

@@ -19,7 +19,7 @@ from hived.policies import YarnCS
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from .pods import foreign, node, on, pod
+from .pods import foreign, node, node_names, on, pod
 
 #: two racks of two nodes of four, one node with devices of other numbers, and a VC for each kind of cell
 SPEC: dict[str, Any] = {
@@ -71,7 +71,7 @@ class World:
         self.now = 1000.0
         self.counts = Counts()
         self.pods: dict[str, Pod] = {}  #: live pods, by uid
-        self.nodes = {name: node(name) for name in NODES}
+        self.nodes = {name: node(name) for name in node_names(self.spec)}
         self._numbers = itertools.count(1)
         self._news = asyncio.Event()
         self.gang_scheduler: GangScheduler | None = self._new()

@@ -59,6 +59,8 @@ TARGET_LABELS = {"namespace", "pod", "le"}  #: that Prometheus adds, or a histog
 FLAGS = {
     "--spec",
     "--spec-configmap",
+    "--exchange-configmap",
+    "--exchange",
     "--kubeconfig",
     "--listen",
     "--log-format",

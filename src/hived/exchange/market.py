@@ -165,7 +165,9 @@ class Market:
         has, used = reserved(spec, tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
         if has - used < cells.number:
             path = spec.chain(cells.chain).path_to(cells.level)
-            raise ConflictError(f"{tenant} uses {used} of its {has} x {path}, and would give {cells.number}")
+            raise ConflictError(
+                f"{tenant} has {has} x {path}, {used} of them in use or bad, and would give {cells.number}"
+            )
 
     def post(self, proxies: Mapping[str, Proxy], views: Iterable[TenantView]) -> None:
         """Have the proxies post anew: earlier posts of their tenants are withdrawn.
