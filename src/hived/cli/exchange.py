@@ -184,8 +184,25 @@ def _tell(ask: Asking, there: Engine, answer: object, what: str, waits: str) -> 
     if posted.waits:
         left = "what is left of it waits" if posted.trades else waits
         typer.echo(f"{what} {posted.number}: {left}; hived trades shows it, hived withdraw {posted.number} ends it")
+        for line in _nearly(there.parsed(Exchange, there.get("/v1/exchange")), posted.number):
+            note(line)
     elif not posted.trades:
         typer.echo(f"{what} {posted.number}: refused and withdrawn; hived events says why")
+
+
+def _nearly(market: Exchange, number: int) -> Iterator[str]:
+    """The offers that a request would have, or an offer the requests, but for their windows."""
+    mine = next((post for post in (*market.offers, *market.requests) if post.number == number), None)
+    if mine is None:
+        return
+    of_mine = mine in market.offers
+    for post in market.requests if of_mine else market.offers:
+        offer, request = (mine, post) if of_mine else (post, mine)
+        same = offer.cells.cell_type == request.cells.cell_type and offer.cells.number >= request.cells.number
+        if post.vc != mine.vc and same and not (offer.start <= request.start and request.end <= offer.end):
+            begins, ends = _when(post.start, post.end, time.time())
+            kind = "request" if of_mine else "offer"
+            yield f"{kind} {post.number} of {clean(post.vc)} is for another time: from {begins}, until {ends}"
 
 
 def _words(cells: Cells | None) -> str:
