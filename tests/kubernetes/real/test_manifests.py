@@ -59,6 +59,7 @@ AT_HOME: set[Right] = {
     ("create", "coordination.k8s.io", "leases", ""),
     *((v, "coordination.k8s.io", "leases", n) for v in ("get", "update") for n in ("hived", "hived-kube-scheduler")),
     *((verb, "", "configmaps", "hived-spec") for verb in ("get", "list", "watch")),
+    *((verb, "", "configmaps", "hived-exchange") for verb in ("get", "update")),
 }
 
 
