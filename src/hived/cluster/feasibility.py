@@ -37,6 +37,8 @@ def allocators(spec: ClusterSpec) -> dict[str, BuddyAllocator]:
     for vc in spec.virtual_clusters:
         for name, level, number in vc.reserved():
             reserved[name][level] += number
+    for cells in spec.withheld:
+        reserved[cells.chain][cells.level] += cells.number
     found = {}
     for chain in spec.chains:
         lowest = min([level for level, number in enumerate(reserved[chain.name]) if number], default=chain.node_level)

@@ -204,7 +204,8 @@ class Dispatcher(ABC, Generic[J, D]):
         if spec is None:
             self._note_trades(at)
             spec = self.trading.in_force()
-        if spec.virtual_clusters != self.cluster.spec.virtual_clusters:
+        now = self.cluster.spec
+        if spec.virtual_clusters != now.virtual_clusters or spec.withheld != now.withheld:
             self._reconfigured(self.cluster.reconfigure(spec), "cells of its VC were traded", at)
 
     def _note_trades(self, at: float) -> None:

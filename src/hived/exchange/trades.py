@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from hived.errors import ConflictError
-from hived.spec.compiled import EXACT, ClusterSpec
+from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
 from .cells import Cells, changed, reserved, translated
 
@@ -72,7 +72,10 @@ class Trades:
         if withheld_after is None:
             return changed(self.spec, _changes(on))
         spec = changed(self.spec, _changes([trade for trade in on if trade.number in withheld_after]))
-        return changed(spec, _changes([trade for trade in on if trade.number not in withheld_after], taken=False))
+        begun = [trade for trade in on if trade.number not in withheld_after]
+        cells = [cells for trade in begun for cells in (trade.cells, trade.back) if cells is not None]
+        withheld = tuple([VirtualCellsSpec(*of) for of in cells])
+        return replace(changed(spec, _changes(begun, taken=False)), withheld=withheld)
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
         """The least of its own cells that a tenant has in a window; what it took from others is not its own."""

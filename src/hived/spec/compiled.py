@@ -127,6 +127,8 @@ class ClusterSpec:
     virtual_clusters: tuple[VirtualClusterSpec, ...]  #: in the order of the spec
     source: str = "<dict>"  #: the file it came from, for messages
     ignored: tuple[tuple[str, int], ...] = ()  #: ignored keys, with their line
+    #: cells that count as reserved and are no VC's: they change hands just now
+    withheld: tuple[VirtualCellsSpec, ...] = ()
 
     def chain(self, name: str) -> ChainSpec:
         """The chain named ``name``; ``KeyError`` if there is none."""
