@@ -18,6 +18,7 @@ from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError
+from hived.exchange import Cells, Offer, Request
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
@@ -318,3 +319,19 @@ def test_with_a_token_metrics_and_inspection_need_it_and_without_one_are_open(pa
 
     assert asyncio.run(statuses(TOKEN)) == [401, 401, 200, 403, 200]
     assert asyncio.run(statuses(None)) == [200, 200, 200, 403, 200]
+
+
+def test_traded_gpus_are_counted_of_both() -> None:
+    world = World()
+    trading = world.known.trading
+    node = Cells("RACK", 2)
+    rack = Cells("RACK", 3)
+    trading.offer(Offer("vision", rack, world.now, world.now + 60, wants=node), world.now)
+    trading.request(Request("speech", rack, world.now, world.now + 60, gives=node), world.now)
+    world.known.trade(world.now)
+    told = Told(of(world))
+    vcs = {
+        vc: [told("hived_vc_gpus", vc=vc, kind=kind) for kind in ("reserved", "given", "taken")]
+        for vc in ("vision", "speech", "research")
+    }
+    assert vcs == {"vision": [4, 8, 4], "speech": [8, 4, 8], "research": [2, 0, 0]}

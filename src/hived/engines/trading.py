@@ -11,6 +11,7 @@ The caller stores the record before the core follows: a trade that is not stored
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Annotated, Any
@@ -221,6 +222,15 @@ class LiveTrading:
         """The cells of others that a VC has now."""
         others = dict.fromkeys(giver for t in self._market.trades.of(vc) for giver in (t.giver, t.taker))
         return [given for other in others if other != vc for given in self.given_by(other) if given.to == vc]
+
+    def gpus_given(self) -> Counter[tuple[str, str]]:
+        """GPUs that change hands now: of who has given them and who has taken them. O(trades)."""
+        trades, found = self._market.trades, Counter[tuple[str, str]]()
+        for trade in trades.records():
+            if trades.is_on(trade):
+                for giver, taker, cells in _moves(trade):
+                    found[giver, taker] += cells.gpus(self.base)
+        return found
 
     # -- for the next start ---------------------------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ class Metrics(Collector):
         yield of_cluster(
             "vc_gpus",
             "GPUs that a VC has reserved, uses as its own, has borrowed of others, and has reserved but cannot have "
-            "now, were it to ask first (unavailable: bad, or kept for pods that HiveD did not place).",
+            "now, were it to ask first (unavailable: bad, or kept for pods that HiveD did not place). reserved is with "
+            "the cells that it has taken from others for a while, and without those given to them.",
             ("vc", "kind"),
             self._vc_gpus,
         )
@@ -169,11 +170,14 @@ class Metrics(Collector):
 
     def _vc_gpus(self, gang_scheduler: GangTable) -> Iterator[Row]:
         unavailable = gang_scheduler.cluster.unavailable()
+        traded = gang_scheduler.trading.gpus_given()
         for vc in self._vcs(gang_scheduler):
             yield (vc, "reserved"), gang_scheduler.nodes.reserved_gpus(vc)
             yield (vc, "used"), gang_scheduler.usage.used[vc]
             yield (vc, "borrowed"), gang_scheduler.usage.lent[vc]
             yield (vc, "unavailable"), unavailable.get(vc, 0)
+            yield (vc, "given"), sum(gpus for (giver, _), gpus in traded.items() if giver == vc)
+            yield (vc, "taken"), sum(gpus for (_, taker), gpus in traded.items() if taker == vc)
 
     def _groups(self, gang_scheduler: GangTable) -> Iterator[Row]:
         known = self._vcs(gang_scheduler)
