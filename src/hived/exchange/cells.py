@@ -62,6 +62,6 @@ def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -
             number = cells.number + more.pop((cells.chain, cells.level), 0)
             if number:
                 kept.append(cells if number == cells.number else replace(cells, number=number))
-        kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in more.items() if number]
+        kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in sorted(more.items()) if number]
         vcs.append(replace(vc, cells=tuple(kept)))
     return replace(spec, virtual_clusters=tuple(vcs))

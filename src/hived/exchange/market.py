@@ -10,7 +10,6 @@ from hived.spec.compiled import ClusterSpec
 
 from .arbiter import Arbiter
 from .board import Board
-from .cells import reserved
 from .proxy import Proxy, TenantView
 from .trades import Trade, Trades
 
@@ -116,11 +115,10 @@ class Market:
         """Raise :class:`~hived.errors.ConflictError` if a trade that begins now takes cells that their owner uses."""
         if trade.start > now:
             return
-        effective = self.trades.effective(now)
         for tenant, cells in ((trade.giver, trade.cells), (trade.taker, trade.back)):
             if cells is None:
                 continue
-            has, used = reserved(effective, tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
+            has, used = self.trades.has(tenant, cells.kind, now), self._in_use(tenant).get(cells.kind, 0)
             if has - used < cells.number:
                 raise ConflictError(
                     f"{tenant} uses {used} of its {has} cells of level {cells.level}, and would give {cells.number}"

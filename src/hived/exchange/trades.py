@@ -10,14 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
+from typing import NamedTuple
 
 from hived.errors import ConflictError
 from hived.spec.compiled import ClusterSpec
 
 from .cells import Cells, changed, reserved
 
-Changes = dict[str, dict[tuple[str, int], int]]
+
+class _Move(NamedTuple):
+    """Cells of one kind that a tenant gets by a trade, or (below 0) gives."""
+
+    start: float
+    end: float
+    number: int
+
+    def at(self, now: float) -> bool:
+        return self.start <= now < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,117 +51,128 @@ class Trade:
 
 
 class Trades:
-    """The spec without trades, and the trades that are on or will be. O(trades) per question."""
+    """The spec without trades, and the trades that are on or will be."""
 
     def __init__(self, spec: ClusterSpec, trades: Iterable[Trade] = ()) -> None:
         """``trades``: of an earlier start, which :meth:`records` gave."""
         self.spec = spec
-        self._trades: dict[int, Trade] = {trade.number: trade for trade in trades}
+        self._trades: dict[int, Trade] = {}
+        # by tenant, chain and level: the trades that give it such cells (a positive number) or take them, by number
+        self._moves: dict[tuple[str, tuple[str, int]], dict[int, _Move]] = {}
+        for trade in trades:
+            self._insert(trade)
 
     def records(self) -> tuple[Trade, ...]:
         """Those that are not over, in the order in which they were made."""
         return tuple(self._trades.values())
 
     def of(self, tenant: str) -> list[Trade]:
-        """Those of a tenant."""
+        """Those of a tenant. O(trades)."""
         return [trade for trade in self._trades.values() if tenant in (trade.giver, trade.taker)]
 
     def effective(self, now: float) -> ClusterSpec:
-        """The spec at a moment: what each tenant has then."""
-        return changed(self.spec, _changes([trade for trade in self._trades.values() if trade.at(now)]))
+        """The spec at a moment: what each tenant has then. O(trades + cells of the virtual clusters)."""
+        changes: dict[str, dict[tuple[str, int], int]] = {}
+        for (tenant, kind), moves in self._moves.items():
+            changes.setdefault(tenant, {})[kind] = sum(move.number for move in moves.values() if move.at(now))
+        return changed(self.spec, changes)
+
+    def has(self, tenant: str, kind: tuple[str, int], now: float) -> int:
+        """The cells that a tenant has at a moment, as in :meth:`effective`. O(its trades of this kind)."""
+        moves = self._moves.get((tenant, kind), {})
+        return reserved(self.spec, tenant, kind) + sum(move.number for move in moves.values() if move.at(now))
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
-        """The least of its own cells that a tenant has in a window; what it took from others is not its own."""
-        own = reserved(self.spec, tenant, kind)
-        moments = [start, *(trade.start for trade in self._trades.values() if start < trade.start < end)]
-        return min(own - self._given(tenant, kind, at) for at in moments)
+        """The least of its own cells that a tenant has in a window; what it took from others is not its own.
 
-    def _given(self, tenant: str, kind: tuple[str, int], at: float) -> int:
-        given = 0
-        for trade in self._trades.values():
-            if trade.at(at):
-                given += trade.cells.number * (trade.giver == tenant and trade.cells.kind == kind)
-                if trade.back is not None:
-                    given += trade.back.number * (trade.taker == tenant and trade.back.kind == kind)
-        return given
+        O(k log k) for its k trades of this kind.
+        """
+        changes = []  # at one moment, what ends comes before what begins
+        for move in self._moves.get((tenant, kind), {}).values():
+            if move.number < 0 and move.start < end and move.end > start:
+                changes += [(max(start, move.start), -move.number), (move.end, move.number)]
+        given = accumulate([number for _, number in sorted(changes)], initial=0)
+        return reserved(self.spec, tenant, kind) - max(given)
 
     def next_change(self, now: float) -> float:
-        """When the next trade begins or ends; infinity for never."""
+        """When the next trade begins or ends; infinity for never. O(trades)."""
         moments = [at for trade in self._trades.values() for at in (trade.start, trade.end) if at > now]
         return min(moments, default=inf)
 
     def expire(self, now: float) -> list[Trade]:
-        """Forget the trades that are over, and return them."""
+        """Forget the trades that are over, and return them. O(trades)."""
         over = [trade for trade in self._trades.values() if trade.end <= now]
         for trade in over:
-            del self._trades[trade.number]
+            self.cancel(trade.number)
         return over
 
     def add(self, trade: Trade) -> None:
-        """Add a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be."""
-        problem = self._problem([*self._trades.values(), trade], trade)
+        """Add a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be.
+
+        O(k log k) for the k trades of both tenants in cells of these kinds.
+        """
+        problem = self._problem(trade)
         if problem is not None:
             raise ConflictError(problem)
-        self._trades[trade.number] = trade
+        self._insert(trade)
 
     def cancel(self, number: int) -> None:
         """End a trade now: the cells are back with their owner."""
-        del self._trades[number]
+        trade = self._trades.pop(number)
+        for key, _ in _moves(trade):
+            del self._moves[key][number]
+            if not self._moves[key]:
+                del self._moves[key]
 
     def rebase(self, spec: ClusterSpec) -> list[tuple[Trade, str]]:
         """Go on under a new spec: trades that cannot stand there any more are ended, and returned with the reason.
 
-        The older a trade, the sooner it stays. O(trades squared).
+        The older a trade, the sooner it stays. O(trades) times what :meth:`add` costs.
         """
-        kept: list[Trade] = []
+        trades, self._trades, self._moves, self.spec = self._trades, {}, {}, spec
         ended = []
-        self.spec = spec
-        for trade in self._trades.values():
-            problem = self._problem([*kept, trade], trade)
+        for trade in trades.values():
+            problem = self._problem(trade)
             if problem is None:
-                kept.append(trade)
+                self._insert(trade)
             else:
                 ended.append((trade, problem))
-        self._trades = {trade.number: trade for trade in kept}
         return ended
 
-    def _problem(self, trades: list[Trade], last: Trade) -> str | None:
-        """Why these trades cannot be on together, in the window of the last one; None: they can."""
-        moments = {last.start} | {trade.start for trade in trades if last.start < trade.start < last.end}
-        moments |= {trade.end for trade in trades if last.start < trade.end <= last.end}
+    def _insert(self, trade: Trade) -> None:
+        self._trades[trade.number] = trade
+        for key, move in _moves(trade):
+            self._moves.setdefault(key, {})[trade.number] = move
+
+    def _problem(self, trade: Trade) -> str | None:
+        """Why a trade cannot be on beside the others in its window; None: it can.
+
+        Its tenants give cells of their own alone, so nobody else can be short of any because of it.
+        """
         known = {chain.name: len(chain.levels) for chain in self.spec.chains}
         tenants = {vc.name for vc in self.spec.virtual_clusters}
-        for cells in (last.cells, last.back):
+        for cells in (trade.cells, trade.back):
             if cells is not None and cells.level > known.get(cells.chain, 0):
                 return f"there are no cells of level {cells.level} of {cells.chain} any more"
-        for tenant in (last.giver, last.taker):
+        for tenant in (trade.giver, trade.taker):
             if tenant not in tenants:
                 return f"virtual cluster {tenant} is no more"
-        for at in sorted(moments):
-            on = [trade for trade in trades if trade.at(at)]
-            changes = _changes(on)
-            for tenant, of in changes.items():
-                for kind in of:
-                    has = reserved(self.spec, tenant, kind)
-                    given = _changes(on, taken=False).get(tenant, {}).get(kind, 0)
-                    if has + given < 0:
-                        return f"{tenant} has {has} cells of level {kind[1]} of {kind[0]}, and would give {-given}"
+        for (tenant, kind), move in _moves(trade):
+            if move.number < 0:
+                has = reserved(self.spec, tenant, kind)
+                given = has - self.least(tenant, kind, trade.start, trade.end) - move.number
+                if given > has:
+                    return f"{tenant} has {has} cells of level {kind[1]} of {kind[0]}, and would give {given}"
         return None
 
 
-def _changes(trades: Iterable[Trade], taken: bool = True) -> Changes:
-    """What these trades add to the cells of each tenant, and take away; ``taken``: both, else what they take away."""
-    changes: Changes = {}
-
-    def move(giver: str, taker: str, cells: Cells) -> None:
-        of_giver = changes.setdefault(giver, {})
-        of_giver[cells.kind] = of_giver.get(cells.kind, 0) - cells.number
-        if taken:
-            of_taker = changes.setdefault(taker, {})
-            of_taker[cells.kind] = of_taker.get(cells.kind, 0) + cells.number
-
-    for trade in trades:
-        move(trade.giver, trade.taker, trade.cells)
-        if trade.back is not None:
-            move(trade.taker, trade.giver, trade.back)
-    return changes
+def _moves(trade: Trade) -> list[tuple[tuple[str, tuple[str, int]], _Move]]:
+    """What a trade gives to each tenant, and takes from it, by tenant and kind."""
+    sides = [(trade.giver, trade.taker, trade.cells)]
+    if trade.back is not None:
+        sides.append((trade.taker, trade.giver, trade.back))
+    return [
+        ((tenant, cells.kind), _Move(trade.start, trade.end, number))
+        for giver, taker, cells in sides
+        for tenant, number in ((giver, -cells.number), (taker, cells.number))
+    ]
