@@ -22,6 +22,7 @@ from hived.exchange import (
     Request,
     SecondPrice,
     TenantView,
+    Trade,
     Trades,
     make_arbiter,
 )
@@ -135,6 +136,31 @@ def test_a_trade_of_unlike_levels_is_of_what_both_have_and_only_where_jobs_keep_
     vcs = {vc.name: vc.cells for vc in trading.trades.effective(0).virtual_clusters}
     assert [(c.level, c.number) for c in vcs["a"]] == [(2, 4)]
     assert [(c.level, c.number) for c in vcs["b"]] == [(4, 1)]
+
+
+@given(st.integers(0, 1 << 40))
+def test_what_a_tenant_has_and_owns_at_any_time_is_counted_trade_by_trade(seed: int) -> None:
+    rng = Random(seed)
+    trades = Trades(spec(a=4, b=4, c=4))
+    for number in range(12):
+        giver, taker = rng.sample("abc", 2)
+        start = float(rng.randint(0, 8))
+        trade = Trade(
+            number, giver, taker, NODE._replace(number=rng.randint(1, 3)), start, start + rng.randint(1, 6), 0
+        )
+        given = [sum(t.cells.number for t in (*trades.records(), trade) if t.giver == giver and t.at(at))
+                 for at in range(int(start), int(trade.end))]  # fmt: skip
+        with suppress(ConflictError):
+            trades.add(trade)
+        assert (trade in trades.records()) == (max(given) <= 4)
+        if rng.random() < 0.2 and trades.records():
+            trades.cancel(rng.choice(trades.records()).number)
+    for at in range(15):
+        effective = {vc.name: sum(c.number for c in vc.cells) for vc in trades.effective(at).virtual_clusters}
+        assert effective == {tenant: trades.has(tenant, NODE.kind, at) for tenant in "abc"}
+        own = {tenant: 4 - sum(t.cells.number for t in trades.records() if t.giver == tenant and t.at(at))
+               for tenant in "abc"}  # fmt: skip
+        assert own == {tenant: trades.least(tenant, NODE.kind, at, at + 1) for tenant in "abc"}
 
 
 def test_an_offer_whose_cells_are_in_use_is_refused_and_withdrawn() -> None:

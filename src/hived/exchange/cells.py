@@ -59,7 +59,9 @@ def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -
             continue
         kept = []
         for cells in vc.cells:
-            number = cells.number + more.pop((cells.chain, cells.level), 0)
+            kind = cells.chain, cells.level  # which may be listed more than once
+            number = max(0, cells.number + more.get(kind, 0))
+            more[kind] = more.get(kind, 0) + cells.number - number
             if number:
                 kept.append(cells if number == cells.number else replace(cells, number=number))
         kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in sorted(more.items()) if number]

@@ -50,8 +50,8 @@ class Sample:
 class HourlyTrading:
     """Cells of one kind, node by node: proxies post, and the arbiter matches, every hour.
 
-    A proxy sees what its tenant used at the looks of the last hours. O(tenants * hosts) per look, and a reconfiguration
-    where trades began or ended: O(cells + groups + jobs that wait).
+    A proxy sees what its tenant used at the looks of the last hours. O(tenants * hosts + jobs) per look, and where
+    trades began or ended what :meth:`~hived.cluster.cluster.Cluster.trade` costs.
     """
 
     def __init__(
