@@ -10,7 +10,7 @@ from typing import TypeVar
 from hived.errors import ConflictError, NotFoundError, RequestError
 from hived.spec.compiled import ClusterSpec
 
-from .cells import Cells, check_cells, reserved
+from .cells import Cells, check_cells
 from .trades import Trades
 
 
@@ -82,8 +82,8 @@ class Board:
         self._check(spec, request, request.gives, "gives", now)
         if not _is_credit(request.bid):
             raise RequestError("bid", f"a number of credits for a GPU hour, at least 0, not {request.bid!r}")
-        most = max((reserved(spec, vc.name, request.cells.kind) for vc in spec.virtual_clusters
-                    if vc.name != request.tenant), default=0)  # fmt: skip
+        own, kind = self._trades.own, request.cells.kind
+        most = max([own[vc.name, kind] for vc in spec.virtual_clusters if vc.name != request.tenant], default=0)
         if request.cells.number > most:
             raise RequestError(
                 "number",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,12 +39,13 @@ def check_cells(spec: ClusterSpec, cells: Cells, field: str) -> None:
         raise RequestError(f"{field}.number", f"a number of cells, at least 1, not {cells.number!r}")
 
 
-def reserved(spec: ClusterSpec, tenant: str, kind: tuple[str, int]) -> int:
-    """Cells of a kind that a tenant has reserved, without pinned ones: these stay where they are."""
+def reserved(spec: ClusterSpec) -> Counter[tuple[str, tuple[str, int]]]:
+    """Cells that tenants have reserved, by tenant and kind, without pinned ones: these stay where they are."""
+    found: Counter[tuple[str, tuple[str, int]]] = Counter()
     for vc in spec.virtual_clusters:
-        if vc.name == tenant:
-            return sum(cells.number for cells in vc.cells if (cells.chain, cells.level) == kind)
-    return 0
+        for cells in vc.cells:
+            found[vc.name, (cells.chain, cells.level)] += cells.number
+    return found
 
 
 def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -> ClusterSpec:

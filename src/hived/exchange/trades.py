@@ -56,6 +56,8 @@ class Trades:
     def __init__(self, spec: ClusterSpec, trades: Iterable[Trade] = ()) -> None:
         """``trades``: of an earlier start, which :meth:`records` gave."""
         self.spec = spec
+        #: by tenant and kind: the cells that it has under the spec
+        self.own = reserved(spec)
         self._trades: dict[int, Trade] = {}
         # by tenant, chain and level: the trades that give it such cells (a positive number) or take them, by number
         self._moves: dict[tuple[str, tuple[str, int]], dict[int, _Move]] = {}
@@ -80,7 +82,7 @@ class Trades:
     def has(self, tenant: str, kind: tuple[str, int], now: float) -> int:
         """The cells that a tenant has at a moment, as in :meth:`effective`. O(its trades of this kind)."""
         moves = self._moves.get((tenant, kind), {})
-        return reserved(self.spec, tenant, kind) + sum(move.number for move in moves.values() if move.at(now))
+        return self.own[tenant, kind] + sum(move.number for move in moves.values() if move.at(now))
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
         """The least of its own cells that a tenant has in a window; what it took from others is not its own.
@@ -92,7 +94,7 @@ class Trades:
             if move.number < 0 and move.start < end and move.end > start:
                 changes += [(max(start, move.start), -move.number), (move.end, move.number)]
         given = accumulate([number for _, number in sorted(changes)], initial=0)
-        return reserved(self.spec, tenant, kind) - max(given)
+        return self.own[tenant, kind] - max(given)
 
     def next_change(self, now: float) -> float:
         """When the next trade begins or ends; infinity for never. O(trades)."""
@@ -129,7 +131,8 @@ class Trades:
 
         The older a trade, the sooner it stays. O(trades) times what :meth:`add` costs.
         """
-        trades, self._trades, self._moves, self.spec = self._trades, {}, {}, spec
+        trades, self._trades, self._moves = self._trades, {}, {}
+        self.spec, self.own = spec, reserved(spec)
         ended = []
         for trade in trades.values():
             problem = self._problem(trade)
@@ -159,7 +162,7 @@ class Trades:
                 return f"virtual cluster {tenant} is no more"
         for (tenant, kind), move in _moves(trade):
             if move.number < 0:
-                has = reserved(self.spec, tenant, kind)
+                has = self.own[tenant, kind]
                 given = has - self.least(tenant, kind, trade.start, trade.end) - move.number
                 if given > has:
                     return f"{tenant} has {has} cells of level {kind[1]} of {kind[0]}, and would give {given}"
