@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import inf, nan
 from random import Random
 
@@ -86,6 +87,27 @@ def test_an_auction_is_won_by_the_highest_bid_for_the_second_highest() -> None:
     made, _ = trading.match(0)
     assert [(trade.taker, trade.price) for trade in made] == [("c", 3.0), ("d", 2.5)]
     assert trading.surplus == {"a": 4 * 3.0 + 4 * 2.5, "c": -12, "d": -10}
+
+
+@pytest.mark.parametrize("arbiter", ["balanced", "auction"])
+@given(st.integers(0, 1 << 40))
+def test_equal_requests_posted_at_once_are_served_as_one_by_one(arbiter: str, seed: int) -> None:
+    rng = Random(seed)
+    at_once, one_by_one = (market(spec(a=3, b=3, c=3), arbiter) for _ in range(2))
+    for _ in range(rng.randint(1, 8)):
+        tenant, number, credit = rng.choice("abc"), rng.randint(1, 4), rng.choice([0.5, 1.0, 2.0])
+        if rng.random() < 0.5:
+            with suppress(HivedError):
+                for of in (at_once, one_by_one):
+                    of.board.offer(Offer(tenant, NODE._replace(number=number), 0, HOUR, price=credit), 0)
+        else:
+            request = Request(tenant, NODE, 0, HOUR, bid=credit)
+            at_once.board.request(replace(request, times=number), 0)
+            for _ in range(number):
+                one_by_one.board.request(request, 0)
+    (made, _), (others, _) = at_once.match(0), one_by_one.match(0)
+    assert made == others
+    assert at_once.surplus == one_by_one.surplus
 
 
 @given(st.integers(0, 1 << 40))
@@ -208,6 +230,7 @@ def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> N
             "a has 0 cells of level 1 in that time, and gives 1",
         ),
         (Request("a", NODE, 0, 1, bid=nan), "bid", "at least 0, not nan"),
+        (Request("a", NODE, 0, 1, times=0), "times", "at least 1, not 0"),
     ],
 )
 def test_what_cannot_be_is_refused_and_the_board_is_as_it_was(post: Offer | Request, field: str, says: str) -> None:

@@ -56,5 +56,7 @@ class IdleCells:
     def requests(self, view: TenantView) -> Sequence[Request]:
         """One cell each: those that jobs in line need, less those that are free."""
         lacking = -(-view.wanted_gpus // view.gpus) - (view.cells - view.used)
+        if lacking <= 0:
+            return []
         end = view.now + self.window_s
-        return [Request(view.tenant, Cells(*view.kind), view.now, end, bid=self.bid) for _ in range(max(0, lacking))]
+        return [Request(view.tenant, Cells(*view.kind), view.now, end, bid=self.bid, times=lacking)]
