@@ -1254,6 +1254,7 @@ class Scheduler:
         for vc, entries in lines.items():
             line = self.queues[vc].line
             ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
+            ensure(line.gpus == sum(entry.view.gpus for entry in entries), f"GPUs in the line of {vc}")
             if line.first is not None and self.cluster.within_quota(line.first.request):
                 ensure(vc in self._within_quota, f"the first in line of {vc} may wait for others")
         for backlog, entries in backlogs.items():
