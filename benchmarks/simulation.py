@@ -14,9 +14,11 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from hived.cluster import Cluster
+from hived.exchange import make_arbiter
 from hived.policies import YarnCS
 from hived.scheduling import Policies
 from hived.simulator import Sharing, simulate
+from hived.simulator.exchange import HourlyTrading
 from hived.simulator.traces import TABLE1, Trace, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
 
@@ -58,7 +60,7 @@ def bare_loop(trace: Trace, nodes: dict[str, int]) -> None:
 
 
 def measure() -> list[Figure]:
-    """Jobs a second per scheme, at the paper's cluster and at a crowded one."""
+    """Jobs a second per scheme, and where tenants trade cells, at the paper's cluster and at a crowded one."""
     named = os.environ.get(TRACE_VARIABLE)
     trace = read_trace(Path(named)) if named else generate_table1(jobs=80_000)
     figures = []
@@ -78,13 +80,18 @@ def measure() -> list[Figure]:
             aim = wanted if scheme is Sharing.HIVED and lending else ""
             took = seconds(partial(_simulate, spec, jobs, scheme, lending), 3)
             figures.append(_rate(f"simulate {name}", what, trace, took, aim))
+        alone = seconds(partial(_simulate, spec, jobs, Sharing.HIVED, True), 3)
+        took = seconds(partial(_simulate, spec, jobs, Sharing.HIVED, True, trades=True), 3)
+        figures.append(_rate("simulate hived, cells traded", what, trace, took))
+        figures.append(Figure(f"cells traded over none: {what}", took / alone, "times the time"))
     return figures
 
 
-def _simulate(spec: ClusterSpec, trace: Trace, scheme: Sharing, lending: bool) -> None:
+def _simulate(spec: ClusterSpec, trace: Trace, scheme: Sharing, lending: bool, trades: bool = False) -> None:
     policies = Policies(YarnCS())
     cluster = Cluster(spec, sharing=scheme, rank=policies.rank)
-    simulate(cluster, policies, trace.jobs, lending)
+    trading = HourlyTrading(spec, make_arbiter("balanced")) if trades else None
+    simulate(cluster, policies, trace.jobs, lending, trading=trading)
 
 
 def _rate(name: str, what: str, trace: Trace, took: float, aim: str = "") -> Figure:

@@ -43,6 +43,7 @@ PLAIN = {
     "cluster/explain/queries.py",
     "cluster/recovery.py",
     "cluster/state_check.py",
+    "cluster/trade.py",
 }
 
 

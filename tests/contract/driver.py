@@ -381,6 +381,15 @@ class Driver:
             run.pods = placement.pods
         return there
 
+    def traded(self, spec: ClusterSpec) -> None:
+        """Check a trade: all groups keep their devices, and reservations their places."""
+        self.hardware = Hardware(spec)
+        before = {name: run.pods for name, run in self.running.items()}
+        for name, pods in (before | {name: held.pods for name, held in self.preempting.items()}).items():
+            placement = self.cluster.group(name).placement
+            assert placement is not None
+            assert placement.pods == pods, f"{name} has moved"
+
     # checking
 
     def guaranteed(self, name: str) -> bool:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from hived import Bind, Cluster, Member, Preempt, Request, RequestError, Wait
 from hived.cluster.decisions import Decision
+from hived.cluster.recovery import reconfigured
 from hived.events.replay import replay
+from hived.exchange.cells import changed
 from hived.spec import ClusterSpec
 from hived.spec.compiled import GuestsOf
 
@@ -39,8 +41,17 @@ SEEDS = st.integers(0, 1_000_000)
 class Walk:
     """Tenants, operators and hardware, all at once; what fails shows the log."""
 
-    def __init__(self, spec: ClusterSpec, seed: int, others: Collection[ClusterSpec] = (), breaks: bool = True) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        seed: int,
+        others: Collection[ClusterSpec] = (),
+        breaks: bool = True,
+        trades: bool = False,
+    ) -> None:
         self.spec = spec
+        #: whether VCs trade cells
+        self.trades = trades
         #: whether hardware breaks and heals
         self.breaks = breaks
         self.random = Random(seed)
@@ -84,6 +95,7 @@ class Walk:
         events += [(3, self.leave)] if driver.jobs else []
         events += [(4, self.end_a_victim), (2, self.give_up)] if driver.preempting else []
         events += [(2, self.reconfigure)] if self.others else []
+        events += [(4, self.trade)] if self.trades else []
         return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
 
     def request(self) -> Request:
@@ -302,6 +314,39 @@ class Walk:
             assert not driver.guaranteed(name)
         driver.check()
 
+    def trade(self) -> None:
+        """Cells change hands; those groups become opportunistic that would under a whole reconfiguration."""
+        driver, cluster, after = self.driver, self.driver.cluster, self.traded()
+        before = {name for name in driver.running if driver.guaranteed(name)}
+        _, whole = reconfigured(cluster.state_now(), after)
+        would = cluster.would_downgrade(after)
+        assert would == tuple(name for name, _ in whole.downgraded)
+        effect = cluster.trade(after)
+        if effect is None:  # and nothing has changed
+            driver.check()
+            return
+        self.spec = after
+        driver.traded(after)
+        assert effect.downgraded == would
+        now = {name for name in driver.running if driver.guaranteed(name)}
+        assert (before - now, now - before) == ({*effect.downgraded}, {*effect.restored})
+        for name in (*effect.downgraded, *effect.restored):
+            driver.running[name].downgraded = name in effect.downgraded
+        driver.check()
+
+    def traded(self) -> ClusterSpec:
+        """A spec in which cells of one level or two have changed hands."""
+        spec, random = self.spec, self.random
+        for _ in range(random.choice([1, 1, 2])):
+            givers = [vc for vc in spec.virtual_clusters if vc.cells]
+            if givers and len(spec.virtual_clusters) > 1:
+                giver = random.choice(givers)
+                taker = random.choice([vc for vc in spec.virtual_clusters if vc is not giver])
+                cells = random.choice(giver.cells)
+                kind, number = (cells.chain, cells.level), random.randint(0, cells.number)
+                spec = changed(spec, {giver.name: {kind: -number}, taker.name: {kind: number}})
+        return spec
+
 
 @settings(max_examples=30)
 @given(SPECS, SEEDS)
@@ -319,6 +364,12 @@ def test_any_events_in_any_order(spec: ClusterSpec, seed: int) -> None:
 @given(SPECS, SPECS, SEEDS)
 def test_any_events_under_changing_specs(spec: ClusterSpec, other: ClusterSpec, seed: int) -> None:
     Walk(spec, seed, [spec, other]).go(60)
+
+
+@settings(max_examples=50)
+@given(SPECS, SEEDS, st.booleans())
+def test_any_events_while_vcs_trade_cells(spec: ClusterSpec, seed: int, breaks: bool) -> None:
+    Walk(spec, seed, breaks=breaks, trades=True).go(60)
 
 
 @settings(max_examples=10)

@@ -23,6 +23,7 @@ from hived.exchange import (
     Request,
     SecondPrice,
     TenantView,
+    Trade,
     Trades,
     kind_of,
     make_arbiter,
@@ -126,6 +127,27 @@ def test_an_auction_is_won_by_the_highest_bid_for_the_second_highest() -> None:
     assert trading.surplus == {"a": 4 * 3.0 + 4 * 2.5, "c": -12, "d": -10}
 
 
+@pytest.mark.parametrize("arbiter", ["balanced", "auction"])
+@given(st.integers(0, 1 << 40))
+def test_equal_requests_posted_at_once_are_served_as_one_by_one(arbiter: str, seed: int) -> None:
+    rng = Random(seed)
+    at_once, one_by_one = (market(spec(a=3, b=3, c=3), arbiter) for _ in range(2))
+    for _ in range(rng.randint(1, 8)):
+        tenant, number, credit = rng.choice("abc"), rng.randint(1, 4), rng.choice([0.5, 1.0, 2.0])
+        if rng.random() < 0.5:
+            with suppress(HivedError):
+                for of in (at_once, one_by_one):
+                    of.board.offer(Offer(tenant, NODE._replace(number=number), 0, HOUR, price=credit), 0)
+        else:
+            request = Request(tenant, NODE, 0, HOUR, bid=credit)
+            at_once.board.request(replace(request, times=number), 0)
+            for _ in range(number):
+                one_by_one.board.request(request, 0)
+    (made, _), (others, _) = at_once.match(0), one_by_one.match(0)
+    assert made == others
+    assert at_once.surplus == one_by_one.surplus
+
+
 @given(st.integers(0, 1 << 40))
 def test_every_match_is_that_of_algorithm_2(seed: int) -> None:
     """Read anew from the draft, against any board."""
@@ -174,6 +196,34 @@ def test_a_trade_of_unlike_levels_is_of_what_both_have_and_only_where_jobs_keep_
     vcs = {vc.name: vc.cells for vc in trading.trades.in_force().virtual_clusters}
     assert [(c.level, c.number) for c in vcs["a"]] == [(2, 4)]
     assert [(c.level, c.number) for c in vcs["b"]] == [(4, 1)]
+
+
+@given(st.integers(0, 1 << 40))
+def test_what_a_tenant_has_and_owns_at_any_time_is_counted_trade_by_trade(seed: int) -> None:
+    rng = Random(seed)
+    trades = Trades(spec(a=4, b=4, c=4))
+    for number in range(12):
+        giver, taker = rng.sample("abc", 2)
+        start = float(rng.randint(0, 8))
+        trade = Trade(
+            number, giver, taker, NODE._replace(number=rng.randint(1, 3)), start, start + rng.randint(1, 6), 0
+        )
+        given = [sum(t.cells.number for t in (*trades.records(), trade) if t.giver == giver and t.at(at))
+                 for at in range(int(start), int(trade.end))]  # fmt: skip
+        with suppress(ConflictError):
+            trades.add(trade)
+        assert (trade in trades.records()) == (max(given) <= 4)
+        if rng.random() < 0.2 and trades.records():
+            trades.cancel(rng.choice(trades.records()).number)
+    for at in range(15):
+        trades.expire(at)
+        for due in trades.due(at):
+            trades.begin(due.number)
+        in_force = {vc.name: sum(c.number for c in vc.cells) for vc in trades.in_force().virtual_clusters}
+        assert in_force == {tenant: trades.has(tenant, NODE.kind) for tenant in "abc"}
+        own = {tenant: 4 - sum(t.cells.number for t in trades.records() if t.giver == tenant and t.at(at))
+               for tenant in "abc"}  # fmt: skip
+        assert own == {tenant: trades.least(tenant, NODE.kind, at, at + 1) for tenant in "abc"}
 
 
 def test_an_offer_whose_cells_are_in_use_is_refused_and_withdrawn() -> None:
@@ -269,6 +319,7 @@ def test_cell_types_are_named_as_in_a_spec_or_by_their_end() -> None:
             "a has 0 x NODE.SOCKET.GPU in that time, and gives 1",
         ),
         (Request("a", NODE, 0, 1, bid=nan), "bid", "at least 0, not nan"),
+        (Request("a", NODE, 0, 1, times=0), "times", "at least 1, not 0"),
     ],
 )
 def test_what_cannot_be_is_refused_and_the_board_is_as_it_was(post: Offer | Request, field: str, says: str) -> None:

@@ -17,7 +17,7 @@ longer be healthy are *doomed*: anchored to bad physical cells.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,33 @@ class Binding:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
             self._take(self.pinned, pinned_to)
             self.live[self.pinned] = 1
+
+    def take_over(self, before: Binding, stay: Mapping[int, int]) -> dict[int, int]:
+        """Have the bindings of cells of ``before``, which is not used any more; the new numbers of all of them.
+
+        ``stay``: of the preassigned ones; all others are unbound. No cell is doomed. O(cells that stay).
+        """
+        moved = dict(stay)
+        below = list(stay)
+        for cell in below:
+            inside = before.children.get(cell, ())
+            moved.update(zip(inside, self.children.get(moved[cell], ()), strict=True))
+            below += inside
+        for cell, number in moved.items():
+            level, parent = self.virtual.cells[number]
+            physical = self.bound[number] = before.bound[cell]
+            self.live[number] = before.live[cell]
+            if cell in before.anchored:
+                self.anchored.add(number)
+            if parent < 0 and physical >= 0:
+                self.unbound[level].remove(number)
+                self.owners[level, physical] = self, number
+            if number < self.virtual.hosts:
+                self.inner[number] = before.inner[cell]
+                self.bad[number] = before.bad[cell]
+                if before.bad[cell]:
+                    self.bad_hosts.add(number)
+        return moved
 
     # -- queries ------------------------------------------------------------------------------------------------------
 

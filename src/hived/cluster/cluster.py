@@ -37,6 +37,7 @@ from .sharing import BindingKind, Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
 from .suggested import Suggested
+from .trade import TradeEffect, planned, trade
 
 #: how many groups that ended by preemption are remembered, for explain
 REMEMBERED = 10_000
@@ -626,8 +627,28 @@ class Cluster:
         self._keep()
         return report
 
+    def trade(self, spec: Mapping[str, Any] | ClusterSpec) -> TradeEffect | None:
+        """Replace the spec by one in which VCs have traded cells. None: nothing changed, it takes :meth:`reconfigure`.
+
+        All VCs together have as many unpinned cells of each level as before, and all else is the same; the sharing
+        scheme is ``hived``, with late bindings. Groups lose their guarantees as in a reconfiguration; only those of VCs
+        that trade get another chance, and reservations stay. It takes a reconfiguration where a VC gives cells that it
+        uses while some of its groups wait for victims, or with cells of several levels. Raises the errors of
+        :meth:`from_spec`. O(VCs), and for those that trade O(cells + groups).
+        """
+        effect = trade(self._committed(), compiled_spec(spec))
+        if effect is not None:
+            self._keep()
+        return effect
+
     def would_downgrade(self, spec: Mapping[str, Any] | ClusterSpec) -> tuple[str, ...]:
-        """The groups that :meth:`reconfigure` would make opportunistic. Nothing changes. O(cells + groups)."""
+        """The groups that this spec would make opportunistic. Nothing changes.
+
+        It costs what looking at the VCs that trade does where :meth:`trade` suffices, else O(cells + groups).
+        """
+        changes = planned(self._committed(), compiled_spec(spec))
+        if changes is not None:
+            return tuple(sorted([group.name for change in changes for group in change.losers]))
         _, report = recovery.reconfigured(self._committed(), compiled_spec(spec))
         return tuple([name for name, _ in report.downgraded])
 

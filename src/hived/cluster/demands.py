@@ -58,6 +58,8 @@ class Demands:
     def __init__(self, spec: ClusterSpec, lent: Sequence[Nodes], pools: Sequence[Sequence[Pool]]) -> None:
         """``lent``: the chains that opportunistic groups may use; ``pools``: of each tenant."""
         self.lent = lent
+        # the pools that each tenant had when this was made: its demands have their numbers
+        self._numbers = _numbers(pools)
         # whether tenants have chains of their own: there guests stay among themselves
         self._private = not lent
         self._pools = pools
@@ -66,6 +68,10 @@ class Demands:
         self._leaf_types = {chain.leaf_type for chain in spec.chains}
         self._known: dict[tuple[object, ...], Demand] = {}
         self._pods = 0
+
+    def under(self, spec: ClusterSpec) -> Demands:
+        """Those of a spec in which tenants have other numbers of cells: these, while they have the same pools."""
+        return self if self._numbers == _numbers(self._pools) else Demands(spec, self.lent, self._pools)
 
     def of(self, request: Request) -> Demand:
         """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once cached."""
@@ -134,6 +140,10 @@ class Demands:
             have = _listed(sorted({hierarchy.spec.leaf_type for _, _, hierarchy in places})) or "none"
             raise RequestError("leaf_cell_type", f"{what} has no cells of {wanted!r}; it has {have}")
         return right
+
+
+def _numbers(pools: Sequence[Sequence[Pool]]) -> list[list[Pool]]:
+    return [list(of_tenant) for of_tenant in pools]
 
 
 def _choice(request: Request, place: _Place) -> Choice | None:

@@ -14,10 +14,7 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
     O(VCs * levels + doomed cells), and O(bad cells) for each VC that may be short.
     """
     allocator = nodes.allocator
-    nodes.update_allocator()
-    for binding, cell in nodes.doomed:
-        binding.undoom(cell)
-    nodes.doomed.clear()
+    undoom(nodes)
     if not allocator.bad_leaves:
         return
     here = [pool.binding for pool in pools if pool.nodes is nodes and pool.pinned is None]
@@ -30,3 +27,12 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
                     cell = binding.doom(level)
                     if cell >= 0:
                         nodes.doomed.append((binding, cell))
+
+
+def undoom(nodes: Nodes) -> None:
+    """End the doom of all cells of a chain, until it is computed anew. O(doomed cells + nodes that changed)."""
+    nodes.update_allocator()
+    for binding, cell in nodes.doomed:
+        binding.undoom(cell)
+    nodes.doomed.clear()
+    nodes.doomed_at = -1

@@ -96,6 +96,10 @@ class VirtualCells:
         #: number of hosts of each shape
         self.kinds = Counter(self.shapes)
 
+    def preassigned(self, level: int) -> list[int]:
+        """The preassigned cells of a level, in order. O(cells)."""
+        return [number for number, cell in enumerate(self.cells) if cell.parent < 0 and cell.level == level]
+
     def space(self, free: Sequence[int], idle: Sequence[int] | None = None) -> Space:
         """A space over the hosts with these obtainable leaves. O(hosts)."""
         return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle)
@@ -314,6 +318,37 @@ class Pool:
     def conflicting(self, group: Group, victims: Iterable[Group] = ()) -> dict[Group, None]:
         """The groups of the VC that have to yield to ``group``, whose leaves were chosen."""
         return self.on(group.spots)
+
+    # -- other cells --------------------------------------------------------------------------------------------------
+
+    def lay_out(self, virtual: VirtualCells) -> None:
+        """Have the cells of ``virtual``: of each level the last unbound ones go, or others come behind those that stay.
+
+        As many have to be unbound as go. Groups keep their leaves, under other numbers. Not while a transaction is
+        open, since it logs no inverse. O(cells + groups).
+        """
+        before, binding = self.virtual, self.binding
+        stay: dict[int, int] = {}
+        for level in before.levels:
+            cells, others = before.preassigned(level), virtual.preassigned(level)
+            unbound = [cell for cell in cells if binding.bound[cell] < 0]
+            surplus = max(0, len(cells) - len(others))
+            ensure(surplus <= len(unbound), f"{surplus} cells of level {level} are in no use")
+            gone = set(unbound[len(unbound) - surplus :])
+            stay.update(zip([cell for cell in cells if cell not in gone], others, strict=False))
+        self.virtual = virtual
+        self.free = self._all_free()
+        self.binding = self.bindings()
+        moved = self.binding.take_over(binding, stay)
+        self.held = {moved[host]: held for host, held in self.held.items()}
+        for equals in self.at.values():
+            for group in equals:
+                group.spots = tuple([(moved[host], mask) for host, mask in group.spots])
+        for host, held in self.held.items():
+            self.free[host] &= ~reduce(or_, held.values())
+        self._space = self.virtual.space([free & ~bad for free, bad in zip(self.free, self.binding.bad, strict=True)])
+        self._views.clear()
+        self._unused.clear()
 
     # -- bindings -----------------------------------------------------------------------------------------------------
 

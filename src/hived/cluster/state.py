@@ -6,7 +6,7 @@ Every step logs its inverse (:mod:`.undo`), so a request is decided by carrying 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice, takewhile
@@ -64,12 +64,7 @@ class State:
         #: GPUs of each tenant's cells, pinned cells included
         self.sizes = [spec.reserved(vc) for vc in spec.virtual_clusters]
         #: weight of each tenant among opportunistic groups, in proportion
-        self.weights = whole(
-            [
-                Fraction(self.sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
-                for tenant, vc in enumerate(spec.virtual_clusters)
-            ]
-        )
+        self.weights = _weights(spec, self.sizes)
         #: per tenant: whose guests its groups accept
         self.guests: list[GuestsOf] = [vc.guests for vc in spec.virtual_clusters]
         if set(self.guests) != {NO_GUESTS}:
@@ -116,6 +111,15 @@ class State:
             self.opportunistic_gpus.append({})
             self.loans.append({})
         return self.tenants.index(name)
+
+    def resized(self, spec: ClusterSpec, tenants: Collection[int]) -> None:
+        """Follow a new spec in which these tenants have other cells, which their pools have already. O(VCs + pools)."""
+        self.spec = spec
+        count = len(spec.virtual_clusters)
+        self.sizes[:count] = [spec.reserved(vc) for vc in spec.virtual_clusters]
+        self.weights[:count] = _weights(spec, self.sizes)
+        self.fits_empty = {key: why for key, why in self.fits_empty.items() if key[0] not in tenants}
+        self.demands = self.demands.under(spec)
 
     def chains_of(self, group: Group) -> list[Nodes]:
         """The chains that a group is in."""
@@ -390,8 +394,11 @@ class State:
 
     # -- lazy preemption ----------------------------------------------------------------------------------------------
 
-    def downgrade(self, group: Group, preemptor: Group) -> None:
-        """Make a guaranteed group opportunistic where it runs, so that ``preemptor`` can use its VC's cells."""
+    def downgrade(self, group: Group, preemptor: Group | None = None) -> None:
+        """Make a guaranteed group opportunistic where it runs, so that ``preemptor`` can use its VC's cells.
+
+        None: its VC has fewer cells from now on.
+        """
         nodes, undo = self.chains[group.chain], self.undo
         undo.note((nodes.refresh_use, group))  # as the last step back, when it is guaranteed again
         pool = group.pool
@@ -421,11 +428,14 @@ class State:
         if self.downgraded:
             of_it = [group for group in self.downgraded if group.downgraded_by is preemptor]
             for group in sorted(of_it, key=lambda group: group.lent_at):
-                self.restore(group)
+                self.restore(group, group.former_levels)
 
-    def restore(self, group: Group) -> bool:
-        """Make a downgraded group guaranteed again on its present leaf cells; whether that succeeded."""
-        placement, levels = group.placement, group.former_levels
+    def restore(self, group: Group, levels: tuple[int, ...]) -> bool:
+        """Make a downgraded group guaranteed again on its present leaf cells; whether that succeeded.
+
+        ``levels``: of the reserved cells, one per pod; (): it was in none.
+        """
+        placement = group.placement
         if group.preempted_by or placement is None or not levels:
             return False
         found = self.readmitted(group.tenant, group.request, group.chain, group.parts, levels)
@@ -480,3 +490,13 @@ class State:
         """Re-derive everything from the groups: allocations, indexes, bindings and states. O(cluster)."""
         self.refresh_doomed()
         check_state(self)
+
+
+def _weights(spec: ClusterSpec, sizes: Sequence[int]) -> list[int]:
+    """The weight of each VC: its own, else the GPUs of its cells (``sizes``)."""
+    return whole(
+        [
+            Fraction(sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
+            for tenant, vc in enumerate(spec.virtual_clusters)
+        ]
+    )

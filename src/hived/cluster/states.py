@@ -32,7 +32,7 @@ class GroupEvent(StrEnum):
     OVERTAKE = "overtake"  #: a higher group takes its reservation, or its hardware turns bad
     CHOOSE = "choose"  #: it becomes the victim of a preempting group
     SPARE = "spare"  #: no preempting group needs its leaf cells any more
-    DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration)
+    DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration, trade)
     RESTORE = "restore"  #: it becomes guaranteed again, where it runs
     SUSPEND = "suspend"  #: it releases its leaf cells and is requeued
     END = "end"  #: released or cancelled

@@ -16,11 +16,15 @@ from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
 from hived.spec.compiled import ClusterSpec, Device
 
+from .hardware import Hardware
 from .job import EngineJob, Event
 from .trading import LiveTrading
 
 #: in place of a preemptor of this VC
 GHOST = "a job of {0} that ended early, and has its turn now (exact safety)"
+
+#: why a job runs on in other cells of its VC, or in none
+TRADED = "cells of its VC were traded"
 
 J = TypeVar("J", bound=EngineJob)
 #: an instruction of the engine to its surroundings: start or stop processes, bind or delete pods
@@ -123,6 +127,11 @@ class Dispatcher(ABC, Generic[J, D]):
     def job(self, number: int) -> J:
         """The job with this number, which waits or holds GPUs."""
 
+    @property
+    @abstractmethod
+    def hardware(self) -> Hardware:
+        """The nodes and devices of the cluster."""
+
     @abstractmethod
     def becomes(self, job: J, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
         """Apply an event to a job: the one place where a job, and the usage counts with it, changes."""
@@ -206,7 +215,13 @@ class Dispatcher(ABC, Generic[J, D]):
             spec = self.trading.in_force()
         now = self.cluster.spec
         if spec.virtual_clusters != now.virtual_clusters or spec.withheld != now.withheld:
-            self._reconfigured(self.cluster.reconfigure(spec), "cells of its VC were traded", at)
+            effect = self.cluster.trade(spec)
+            if effect is None:
+                self._reconfigured(self.cluster.reconfigure(spec), TRADED, at)
+                return
+            self.hardware.resized()
+            for entry in self.scheduler.traded(effect):
+                self.guarantee_changed(self.job(entry.number), TRADED, at)
 
     def _note_trades(self, at: float) -> None:
         for kind, data in self.trading.take_notes():

@@ -23,7 +23,7 @@ class Hardware(ABC):
             devices.setdefault(name, []).append(device)
         #: devices of every node of the spec
         self.devices = {name: tuple(found) for name, found in devices.items()}
-        self._reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
+        self.resized()
         self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
         #: nodes of the spec that take no jobs, and why
         self.bad_nodes: dict[str, str] = {}
@@ -31,6 +31,11 @@ class Hardware(ABC):
         self.bad_devices: dict[Device, str] = {}
         #: nodes that may have changed since :meth:`apply`
         self._changed = set(self.devices)
+
+    def resized(self) -> None:
+        """Follow a spec in which VCs have other numbers of cells, and nothing else is new. O(VCs)."""
+        spec = self._cluster.spec
+        self._reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
 
     @abstractmethod
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:

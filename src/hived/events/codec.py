@@ -26,7 +26,7 @@ from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled
 
-from .journal import Committed, Event, Moved, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled
+from .journal import Committed, Event, Moved, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled, Traded
 
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -107,6 +107,7 @@ def _events() -> TypeAdapter[Event]:
             Committed: {"decision": decision},
             Recovered: {"records": many[record, ...]},
             Reconfigured: {"spec": spec},
+            Traded: {"spec": spec},
             Refused: {"arguments": Annotated[tuple[Any, ...], AfterValidator(_read), PlainSerializer(_write)]},
         },
     )

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, get_args
 
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves
 from hived.cluster.requests import Request
+from hived.cluster.trade import TradeEffect
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
@@ -241,6 +242,19 @@ class Reconfigured(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Traded(Call):
+    """A spec in which virtual clusters have traded cells."""
+
+    call = "trade"
+    spec: ClusterSpec
+    answer: bool = False  #: whether it was carried out; ``False``: it takes a reconfiguration
+
+    def answered(self, answer: TradeEffect | None) -> Traded:
+        """The same call with its answer."""
+        return replace(self, answer=answer is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A call that raised an :class:`InputError`, and changed nothing."""
 
@@ -288,6 +302,7 @@ Event = (
     | DeviceHealth
     | Recovered
     | Reconfigured
+    | Traded
     | Refused
 )
 

@@ -12,6 +12,7 @@ from hived.cluster.demands import Demand
 from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Request
+from hived.cluster.trade import TradeEffect
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
@@ -129,6 +130,10 @@ class RecordedCluster(Cluster):
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
         report: Reconfiguration = self._recorded(journal.Reconfigured(compiled_spec(spec)))
         return report
+
+    def trade(self, spec: Mapping[str, Any] | ClusterSpec) -> TradeEffect | None:
+        effect: TradeEffect | None = self._recorded(journal.Traded(compiled_spec(spec)))
+        return effect
 
 
 def _in_order(names: Collection[str] | None) -> Collection[str] | None:

@@ -70,7 +70,8 @@ class SecondPrice:
         for number, request in board.requests.items():
             for offer, offered in board.qualified(request):
                 if request.bid >= offered.price:
-                    bids.setdefault(offer, []).append((-request.bid, -surplus.get(request.tenant, 0.0), number))
+                    bid = -request.bid, -surplus.get(request.tenant, 0.0), number
+                    bids.setdefault(offer, []).extend([bid] * min(2, request.times))  # the highest, and the second
         for offer in sorted(bids):
             of = sorted(bids[offer])
             second = -of[1][0] if len(of) > 1 else 0.0

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hived.errors import ConflictError, NotFoundError, RequestError
 from hived.spec.compiled import EXACT, ClusterSpec
 
-from .cells import Cells, check_cells, reserved, translated
+from .cells import Cells, check_cells, translated
 from .trades import Trades
 
 
@@ -38,6 +38,7 @@ class Request:
     end: float
     gives: Cells | None = None  #: cells that it gives for them, for the same time
     bid: float = 1.0  #: the most credit that it pays for a GPU hour; for an auction
+    times: int = 1  #: so many such requests at once; each may be met by another offer
 
 
 _Post = TypeVar("_Post", Offer, Request)
@@ -101,8 +102,10 @@ class Board:
         self._check(spec, request, request.gives, "gives", now)
         if not _is_credit(request.bid):
             raise RequestError("bid", f"a number of credits for a GPU hour, at least 0, not {request.bid!r}")
-        most = max((reserved(spec, vc.name, request.cells.kind) for vc in spec.virtual_clusters
-                    if vc.name != request.tenant), default=0)  # fmt: skip
+        if type(request.times) is not int or request.times < 1:
+            raise RequestError("times", f"a number of equal requests, at least 1, not {request.times!r}")
+        own, kind = self._trades.own, request.cells.kind
+        most = max([own[vc.name, kind] for vc in spec.virtual_clusters if vc.name != request.tenant], default=0)
         if request.cells.number > most:
             raise RequestError(
                 "number", f"no other tenant has {request.cells.in_words(spec)}; the most that one has is {most}"
@@ -197,8 +200,10 @@ class Board:
         return dropped
 
     def take(self, request: int, offer: int) -> None:
-        """Remove a request that was matched, and from its offer what it got."""
+        """Remove one request that was matched, and from its offer what it got."""
         asked, offered = self.requests.pop(request), self.offers.pop(offer)
+        if asked.times > 1:
+            self.requests[request] = replace(asked, times=asked.times - 1)
         left = offered.cells.number - asked.cells.number
         if left and offered.wants is None:
             self.offers[offer] = replace(offered, cells=offered.cells._replace(number=left))

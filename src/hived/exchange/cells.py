@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -69,12 +70,13 @@ def _levels(chain: ChainSpec) -> range:
     return range(1, len(chain.levels) + 1)
 
 
-def reserved(spec: ClusterSpec, tenant: str, kind: tuple[str, int]) -> int:
-    """Cells of a kind that a tenant has reserved, without pinned ones: these stay where they are."""
+def reserved(spec: ClusterSpec) -> Counter[tuple[str, tuple[str, int]]]:
+    """Cells that tenants have reserved, by tenant and kind, without pinned ones: these stay where they are."""
+    found: Counter[tuple[str, tuple[str, int]]] = Counter()
     for vc in spec.virtual_clusters:
-        if vc.name == tenant:
-            return sum(cells.number for cells in vc.cells if (cells.chain, cells.level) == kind)
-    return 0
+        for cells in vc.cells:
+            found[vc.name, (cells.chain, cells.level)] += cells.number
+    return found
 
 
 def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -> ClusterSpec:
@@ -90,9 +92,11 @@ def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -
             continue
         kept = []
         for cells in vc.cells:
-            number = cells.number + more.pop((cells.chain, cells.level), 0)
+            kind = cells.chain, cells.level  # which may be listed more than once
+            number = max(0, cells.number + more.get(kind, 0))
+            more[kind] = more.get(kind, 0) + cells.number - number
             if number:
                 kept.append(cells if number == cells.number else replace(cells, number=number))
-        kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in more.items() if number]
+        kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in sorted(more.items()) if number]
         vcs.append(replace(vc, cells=tuple(kept)))
     return replace(spec, virtual_clusters=tuple(vcs))

@@ -11,7 +11,7 @@ from hived.spec.compiled import ClusterSpec
 
 from .arbiter import Arbiter
 from .board import Board, Offer, Request
-from .cells import Cells, reserved
+from .cells import Cells
 from .proxy import Proxy, TenantView
 from .trades import Trade, Trades
 
@@ -161,10 +161,9 @@ class Market:
 
     def check_unused(self, tenant: str, cells: Cells) -> None:
         """Raise :class:`~hived.errors.ConflictError` unless a tenant has so many cells now that it does not use."""
-        spec = self.trades.in_force()
-        has, used = reserved(spec, tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
+        has, used = self.trades.has(tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
         if has - used < cells.number:
-            path = spec.chain(cells.chain).path_to(cells.level)
+            path = self.trades.spec.chain(cells.chain).path_to(cells.level)
             raise ConflictError(
                 f"{tenant} has {has} x {path}, {used} of them in use or bad, and would give {cells.number}"
             )

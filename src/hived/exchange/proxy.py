@@ -47,15 +47,16 @@ class IdleCells:
     bid: float = 1.0
 
     def offers(self, view: TenantView) -> Sequence[Offer]:
-        """One cell each, so that several tenants may have them."""
-        if view.wanted_gpus:
+        """All in one offer, of which several tenants may have a part."""
+        spare = 0 if view.wanted_gpus else min(view.own, view.cells - view.peak)
+        if spare <= 0:
             return []
-        spare = min(view.own, view.cells - view.peak)
-        end = view.now + self.window_s
-        return [Offer(view.tenant, Cells(*view.kind), view.now, end) for _ in range(spare)]
+        return [Offer(view.tenant, Cells(*view.kind, spare), view.now, view.now + self.window_s)]
 
     def requests(self, view: TenantView) -> Sequence[Request]:
         """One cell each: those that jobs in line need, less those that are free."""
         lacking = -(-view.wanted_gpus // view.gpus) - (view.cells - view.used)
+        if lacking <= 0:
+            return []
         end = view.now + self.window_s
-        return [Request(view.tenant, Cells(*view.kind), view.now, end, bid=self.bid) for _ in range(max(0, lacking))]
+        return [Request(view.tenant, Cells(*view.kind), view.now, end, bid=self.bid, times=lacking)]

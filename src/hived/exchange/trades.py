@@ -8,16 +8,28 @@ question for the cluster (:mod:`.market`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf
+from typing import NamedTuple
 
 from hived.errors import ConflictError
 from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
 from .cells import Cells, changed, reserved, translated
 
-Changes = dict[str, dict[tuple[str, int], int]]
+
+class _Move(NamedTuple):
+    """Cells of one kind that a tenant gets by a trade, or (below 0) gives."""
+
+    start: float
+    end: float
+    number: int
+
+    def at(self, now: float) -> bool:
+        return self.start <= now < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,7 @@ class Trade:
 
 
 class Trades:
-    """The spec without trades, and the trades that are agreed or on. O(trades) per question.
+    """The spec without trades, and the trades that are agreed or on.
 
     A trade is *agreed* until :meth:`begin`, and *on* from then to its end: what is on is in force, whatever the time.
     """
@@ -48,15 +60,21 @@ class Trades:
     def __init__(self, spec: ClusterSpec, trades: Iterable[Trade] = (), on: Iterable[int] = ()) -> None:
         """``trades``, ``on``: of an earlier start; the latter by number."""
         self.spec = spec
-        self._trades: dict[int, Trade] = {trade.number: trade for trade in trades}
-        self._on: set[int] = set(on)
+        #: by tenant and kind: the cells that it has under the spec
+        self.own = reserved(spec)
+        self._trades: dict[int, Trade] = {}
+        # by tenant, chain and level: the trades that give it such cells (a positive number) or take them, by number
+        self._moves: dict[tuple[str, tuple[str, int]], dict[int, _Move]] = {}
+        for trade in trades:
+            self._insert(trade)
+        self._on: set[int] = self._trades.keys() & set(on)
 
     def records(self) -> tuple[Trade, ...]:
         """Those that are not over, in the order in which they were made."""
         return tuple(self._trades.values())
 
     def of(self, tenant: str) -> list[Trade]:
-        """Those of a tenant."""
+        """Those of a tenant. O(trades)."""
         return [trade for trade in self._trades.values() if tenant in (trade.giver, trade.taker)]
 
     def is_on(self, trade: Trade) -> bool:
@@ -64,33 +82,41 @@ class Trades:
         return trade.number in self._on
 
     def in_force(self, withheld_after: Collection[int] | None = None) -> ClusterSpec:
-        """The spec with the trades that are on: what each tenant has now.
+        """The spec with the trades that are on: what each tenant has now. O(trades + cells of the virtual clusters).
 
         ``withheld_after``: nobody has the cells of those that are on now, and not among these.
         """
-        on = [trade for trade in self._trades.values() if self.is_on(trade)]
-        if withheld_after is None:
-            return changed(self.spec, _changes(on))
-        spec = changed(self.spec, _changes([trade for trade in on if trade.number in withheld_after]))
-        begun = [trade for trade in on if trade.number not in withheld_after]
-        cells = [cells for trade in begun for cells in (trade.cells, trade.back) if cells is not None]
-        withheld = tuple([VirtualCellsSpec(*of) for of in cells])
-        return replace(changed(spec, _changes(begun, taken=False)), withheld=withheld)
+        withheld = [] if withheld_after is None else self._on.difference(withheld_after)
+        changes: dict[str, dict[tuple[str, int], int]] = {}
+        for (tenant, kind), moves in self._moves.items():
+            numbers = [move.number for number, move in moves.items() if number in self._on]
+            taken = [move.number for number, move in moves.items() if number in withheld and move.number > 0]
+            changes.setdefault(tenant, {})[kind] = sum(numbers) - sum(taken)
+        spec = changed(self.spec, changes)
+        if not withheld:
+            return spec
+        kept: Counter[tuple[str, int]] = Counter()
+        for (_, kind), moves in self._moves.items():
+            kept[kind] += sum(move.number for number, move in moves.items() if number in withheld and move.number > 0)
+        cells = [VirtualCellsSpec(*kind, number) for kind, number in sorted(kept.items()) if number]
+        return replace(spec, withheld=tuple(cells))
+
+    def has(self, tenant: str, kind: tuple[str, int]) -> int:
+        """The cells that a tenant has now, as in :meth:`in_force`. O(its trades of this kind)."""
+        moves = self._moves.get((tenant, kind), {})
+        return self.own[tenant, kind] + sum(move.number for number, move in moves.items() if number in self._on)
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
-        """The least of its own cells that a tenant has in a window; what it took from others is not its own."""
-        own = reserved(self.spec, tenant, kind)
-        moments = [start, *(trade.start for trade in self._trades.values() if start < trade.start < end)]
-        return min(own - self._given(tenant, kind, at) for at in moments)
+        """The least of its own cells that a tenant has in a window; what it took from others is not its own.
 
-    def _given(self, tenant: str, kind: tuple[str, int], at: float) -> int:
-        given = 0
-        for trade in self._trades.values():
-            if trade.at(at):
-                given += trade.cells.number * (trade.giver == tenant and trade.cells.kind == kind)
-                if trade.back is not None:
-                    given += trade.back.number * (trade.taker == tenant and trade.back.kind == kind)
-        return given
+        O(k log k) for its k trades of this kind.
+        """
+        changes = []  # at one moment, what ends comes before what begins
+        for move in self._moves.get((tenant, kind), {}).values():
+            if move.number < 0 and move.start < end and move.end > start:
+                changes += [(max(start, move.start), -move.number), (move.end, move.number)]
+        given = accumulate([number for _, number in sorted(changes)], initial=0)
+        return self.own[tenant, kind] - max(given)
 
     @property
     def next_end(self) -> float:
@@ -118,21 +144,29 @@ class Trades:
         return over
 
     def add(self, trade: Trade) -> None:
-        """Agree on a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be."""
-        problem = self._problem([*self._trades.values(), trade], trade)
+        """Add a trade. Raises :class:`~hived.errors.ConflictError`, with need and supply, if it cannot be.
+
+        O(k log k) for the k trades of both tenants in cells of these kinds.
+        """
+        problem = self._problem(trade)
         if problem is not None:
             raise ConflictError(problem)
-        self._trades[trade.number] = trade
+        self._insert(trade)
 
     def cancel(self, number: int) -> None:
         """Forget a trade: the cells are back with their owner."""
-        del self._trades[number]
+        trade = self._trades.pop(number)
         self._on.discard(number)
+        for key, _ in _moves(trade):
+            del self._moves[key][number]
+            if not self._moves[key]:
+                del self._moves[key]
 
     def under(self, spec: ClusterSpec) -> tuple[Trades, list[tuple[Trade, str]]]:
         """The trades under a new spec, and those that cannot stand there any more, with the reason. Changes nothing.
 
-        The older a trade, the sooner it stays. Cells are the same by the name of their type. O(trades squared).
+        The older a trade, the sooner it stays. Cells are the same by the name of their type. O(trades) times what
+        :meth:`add` costs.
         """
         new = Trades(spec)
         ended: list[tuple[Trade, str]] = []
@@ -144,51 +178,50 @@ class Trades:
                 ended.append((trade, f"there is no {self.spec.chain(gone.chain).path_to(gone.level)} any more"))
                 continue
             same = replace(trade, cells=cells, back=back)
-            problem = new._problem([*new._trades.values(), same], same)
+            problem = new._problem(same)
             if problem is not None:
                 ended.append((trade, problem))
                 continue
-            new._trades[trade.number] = same
+            new._insert(same)
             if self.is_on(trade):
                 new.begin(trade.number)
         return new, ended
 
-    def _problem(self, trades: list[Trade], last: Trade) -> str | None:
-        """Why these trades cannot be on together, in the window of the last one; None: they can."""
-        moments = {last.start} | {trade.start for trade in trades if last.start < trade.start < last.end}
-        moments |= {trade.end for trade in trades if last.start < trade.end <= last.end}
+    def _insert(self, trade: Trade) -> None:
+        self._trades[trade.number] = trade
+        for key, move in _moves(trade):
+            self._moves.setdefault(key, {})[trade.number] = move
+
+    def _problem(self, trade: Trade) -> str | None:
+        """Why a trade cannot be on beside the others in its window; None: it can.
+
+        Its tenants give cells of their own alone, so nobody else can be short of any because of it.
+        """
         safety = {vc.name: vc.safety for vc in self.spec.virtual_clusters}
-        for tenant in (last.giver, last.taker):
+        for tenant in (trade.giver, trade.taker):
             if tenant not in safety:
                 return f"virtual cluster {tenant} is no more"
             if safety[tenant] == EXACT:
                 return f"{tenant} is of exact safety, and so trades no cells"
-        for at in sorted(moments):
-            on = [trade for trade in trades if trade.at(at)]
-            changes = _changes(on)
-            for tenant, of in changes.items():
-                for kind in of:
-                    has = reserved(self.spec, tenant, kind)
-                    given = _changes(on, taken=False).get(tenant, {}).get(kind, 0)
-                    if has + given < 0:
-                        path = self.spec.chain(kind[0]).path_to(kind[1])
-                        return f"{tenant} has {has} x {path} in that time, and would give {-given}"
+        if trade.giver == trade.taker or (trade.back is not None and trade.back.kind == trade.cells.kind):
+            return "it gives nobody anything"
+        for (tenant, kind), move in _moves(trade):
+            if move.number < 0:
+                has = self.own[tenant, kind]
+                given = has - self.least(tenant, kind, trade.start, trade.end) - move.number
+                if given > has:
+                    path = self.spec.chain(kind[0]).path_to(kind[1])
+                    return f"{tenant} has {has} x {path} in that time, and would give {given}"
         return None
 
 
-def _changes(trades: Iterable[Trade], taken: bool = True) -> Changes:
-    """What these trades add to the cells of each tenant, and take away; ``taken``: both, else what they take away."""
-    changes: Changes = {}
-
-    def move(giver: str, taker: str, cells: Cells) -> None:
-        of_giver = changes.setdefault(giver, {})
-        of_giver[cells.kind] = of_giver.get(cells.kind, 0) - cells.number
-        if taken:
-            of_taker = changes.setdefault(taker, {})
-            of_taker[cells.kind] = of_taker.get(cells.kind, 0) + cells.number
-
-    for trade in trades:
-        move(trade.giver, trade.taker, trade.cells)
-        if trade.back is not None:
-            move(trade.taker, trade.giver, trade.back)
-    return changes
+def _moves(trade: Trade) -> list[tuple[tuple[str, tuple[str, int]], _Move]]:
+    """What a trade gives to each tenant, and takes from it, by tenant and kind."""
+    sides = [(trade.giver, trade.taker, trade.cells)]
+    if trade.back is not None:
+        sides.append((trade.taker, trade.giver, trade.back))
+    return [
+        ((tenant, cells.kind), _Move(trade.start, trade.end, number))
+        for giver, taker, cells in sides
+        for tenant, number in ((giver, -cells.number), (taker, cells.number))
+    ]

@@ -148,9 +148,11 @@ class Queue:
     O(log entries) to find a place, and a shift in memory of the entries behind it.
     """
 
-    __slots__ = ("_entries", "_passed", "first")
+    __slots__ = ("_entries", "_passed", "first", "gpus")
 
     def __init__(self) -> None:
+        #: of all jobs here
+        self.gpus = 0
         self._entries: list[tuple[Key, Entry]] = []
         #: jobs that were passed by
         self._passed: list[tuple[Key, Entry]] = []
@@ -165,6 +167,7 @@ class Queue:
             entries.append(item)
         else:
             insort(entries, item)
+        self.gpus += entry.view.gpus
         self.first = entries[0][1]
 
     def remove(self, entry: Entry) -> None:
@@ -174,8 +177,10 @@ class Queue:
                 place = bisect_left(entries, (entry.key,))
                 if place < len(entries) and entries[place][1] is entry:
                     del entries[place]
+                    self.gpus -= entry.view.gpus
                     return
             return
+        self.gpus -= entry.view.gpus
         del self._entries[0]
         self.first = self._entries[0][1] if self._entries else None
 
@@ -243,6 +248,7 @@ class PassingQueue(Queue):
         item = (entry.key, entry)
         insort(entries, item)
         self._length += 1
+        self.gpus += entry.view.gpus
         if entries[0][1] is not entry:
             return
         if self.retries:
@@ -256,6 +262,7 @@ class PassingQueue(Queue):
         if place < len(entries) and entries[place][1] is entry:
             del entries[place]
             self._length -= 1
+            self.gpus -= entry.view.gpus
             if not entries:
                 del self._by_kind[entry.kind]
                 self._marked.discard(entry.kind)

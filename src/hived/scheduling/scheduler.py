@@ -35,6 +35,7 @@ from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSugg
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
+from hived.cluster.trade import TradeEffect
 from hived.errors import InvariantError, PolicyError, RequestError, ensure
 from hived.spec.compiled import NO_GUESTS, ClusterSpec
 
@@ -77,6 +78,7 @@ class _ShapeInfo(NamedTuple):
     backlog: Queue | None  #: where they wait for a loan
     turn: Demand | None  #: of the request at their turn; None for an invalid request
     loan: Demand | None  #: of the request before it
+    first: Entry  #: the job that it was made for
 
 
 class ExactVcs(Protocol):
@@ -385,6 +387,32 @@ class Scheduler:
             elif entry.holds:
                 self.became(entry, self.cluster.group(entry.name).guaranteed)
         return self.hardware_changed()
+
+    def traded(self, effect: TradeEffect) -> list[Entry]:
+        """Go on after a trade of cells; the jobs that became guaranteed or opportunistic by it, in order of names.
+
+        O(VCs + shapes of jobs), and O(jobs) where jobs of some shape fit a VC that they did not fit, or the reverse.
+        """
+        self._weights = _weights(self.cluster.spec)
+        again: set[tuple[str, Hashable, bool]] = set()
+        for key, info in list(self._shapes.items()):
+            if key[0] in effect.vcs:
+                found = self._shapes[key] = self._shape_of(info.first)
+                if (found.line, found.backlog) != (info.line, info.backlog):
+                    again.add(key)
+        changed = [self._by_name[name] for name in sorted((*effect.downgraded, *effect.restored))]
+        for entry in changed:
+            self.became(entry, entry.name in effect.restored)
+        for entry in list(self.jobs.values()) if again else ():
+            if (entry.vc, entry.shape, entry.early) in again:
+                if entry.status is WAITING:
+                    self._leave(entry)
+                    self._join(entry)
+                elif entry.holds:
+                    self.became(entry, entry.status is GUARANTEED)
+        self._dirty.update(dict.fromkeys(vc for vc in effect.vcs if vc in self.queues))
+        self._idle = True
+        return changed
 
     def _follow_running(self) -> RunningJobs | None:
         self._passing = any(policy.patience > 0 for policy in self.policies.all)
@@ -1062,21 +1090,25 @@ class Scheduler:
         if found is None:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            queues = self._queues_of(entry.vc)
-            opportunistic = entry.request.opportunistic
-            turn = self._demand(entry.request)
-            fits = turn is not None and not self.cluster.never_fits(entry.request)
-            follows = self._exact is not None and entry.vc in self._exact.vcs
-            line = queues.line if fits and not opportunistic and not follows else None
-            backlog = loan = None
-            if opportunistic or entry.early:
-                loan = self._demand(entry.loan)
-            if loan is not None and not self.cluster.never_fits(entry.loan):
-                backlog = queues.backlog if opportunistic or line is not None or (follows and fits) else queues.outsized
-            found = self._shapes[key] = _ShapeInfo(line, backlog, turn, loan)
-        entry.line, entry.backlog, entry.demand, entry.loan_demand = found
+            found = self._shapes[key] = self._shape_of(entry)
+        entry.line, entry.backlog, entry.demand, entry.loan_demand, _ = found
         if entry.guest and self._guests is not None and entry.backlog is not None:
             entry.backlog = self._guests.backlog(entry)
+
+    def _shape_of(self, entry: Entry) -> _ShapeInfo:
+        """The queues and demands of all jobs of a job's shape, under the present spec."""
+        queues = self._queues_of(entry.vc)
+        opportunistic = entry.request.opportunistic
+        turn = self._demand(entry.request)
+        fits = turn is not None and not self.cluster.never_fits(entry.request)
+        follows = self._exact is not None and entry.vc in self._exact.vcs
+        line = queues.line if fits and not opportunistic and not follows else None
+        backlog = loan = None
+        if opportunistic or entry.early:
+            loan = self._demand(entry.loan)
+        if loan is not None and not self.cluster.never_fits(entry.loan):
+            backlog = queues.backlog if opportunistic or line is not None or (follows and fits) else queues.outsized
+        return _ShapeInfo(line, backlog, turn, loan, entry)
 
     def _queues_of(self, vc: str) -> VcQueues:
         queues = self.queues.get(vc)
@@ -1222,6 +1254,7 @@ class Scheduler:
         for vc, entries in lines.items():
             line = self.queues[vc].line
             ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
+            ensure(line.gpus == sum(entry.view.gpus for entry in entries), f"GPUs in the line of {vc}")
             if line.first is not None and self.cluster.within_quota(line.first.request):
                 ensure(vc in self._within_quota, f"the first in line of {vc} may wait for others")
         for backlog, entries in backlogs.items():

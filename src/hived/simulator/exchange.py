@@ -9,7 +9,6 @@ from typing import Protocol
 
 from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade
 from hived.scheduling import Scheduler
-from hived.scheduling.queue import Status
 from hived.spec.compiled import ClusterSpec
 
 from .traces.model import MS
@@ -42,8 +41,8 @@ class Sample:
 class HourlyTrading:
     """Cells of one kind, node by node: proxies post, and the arbiter matches, every hour.
 
-    A proxy sees what its tenant used at the looks of the last hours. O(tenants * hosts) per look, and a reconfiguration
-    where trades began or ended: O(cells + groups + jobs that wait).
+    A proxy sees what its tenant used at the looks of the last hours. O(tenants * hosts) per look, and where trades
+    began or ended what :meth:`~hived.cluster.cluster.Cluster.trade` costs.
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class HourlyTrading:
     def _views(self, now: int, scheduler: Scheduler) -> Sequence[TenantView]:
         kind = self._chain.name, self._level
         trades = [trade for trade in self.market.trades.records() if trade.at(now / MS)]
-        wanted = _wanted(scheduler)
         views = []
         for vc in self.market.trades.spec.virtual_clusters:
             tenant = vc.name
@@ -126,17 +124,8 @@ class HourlyTrading:
                     own - given,
                     used,
                     peak,
-                    wanted.get(tenant, 0),
+                    scheduler.queues[tenant].line.gpus if tenant in scheduler.queues else 0,
                     self.market.surplus.get(tenant, 0.0),
                 )
             )
         return views
-
-
-def _wanted(scheduler: Scheduler) -> dict[str, int]:
-    """GPUs of the jobs of each VC that wait for their turn, on loan or not. O(jobs that wait)."""
-    wanted: dict[str, int] = {}
-    for entry in scheduler.jobs.values():
-        if entry.status is not Status.GUARANTEED and entry.line is not None:
-            wanted[entry.vc] = wanted.get(entry.vc, 0) + entry.view.gpus
-    return wanted

@@ -183,7 +183,7 @@ class Simulation:
             elif stopped == _TRADES and trading is not None:
                 now = self._now = time
                 if (spec := trading.look(now, scheduler)) is not None:
-                    self._reconfigure(spec)
+                    self._trade(spec)
             elif timeline is not None and stopped == _GHOST:
                 now = self._now = time
                 timeline.finish(now)
@@ -470,13 +470,18 @@ class Simulation:
         else:
             self._set_progress(job, progress)
 
-    def _reconfigure(self, spec: ClusterSpec) -> None:
+    def _trade(self, spec: ClusterSpec) -> None:
         """Go on under a new spec: jobs run where they are, and some as loans that had cells, or the reverse."""
         now, scheduler = self._now, self._scheduler
-        scheduler.cluster.reconfigure(spec)
-        scheduler.reconfigured()
-        for job, (_, kind, _) in list(self._intervals.items()):
-            entry = scheduler.jobs[job]
+        effect = scheduler.cluster.trade(spec)
+        if effect is not None:
+            jobs = [entry.number for entry in scheduler.traded(effect)]
+        else:
+            scheduler.cluster.reconfigure(spec)
+            scheduler.reconfigured()
+            jobs = list(self._intervals)
+        for job in jobs:
+            entry, (_, kind, _) = scheduler.jobs[job], self._intervals[job]
             of = Kind.GUARANTEED if entry.status is Status.GUARANTEED else Kind.OPPORTUNISTIC
             if of is not kind and entry.holds and entry.placement is not None:
                 progress = self._progress.get(job)

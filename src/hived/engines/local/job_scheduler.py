@@ -135,6 +135,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._pausing: dict[int, Job] = {}
         self._touched: dict[int, Job] = {}
 
+    @property
+    def hardware(self) -> Hardware:
+        """The devices of the machine."""
+        return self.health
+
     # -- facts ----------------------------------------------------------------------------------------------------
 
     def submit(self, number: int, spec: JobSpec, at: float) -> Job:

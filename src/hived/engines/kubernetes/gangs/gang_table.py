@@ -58,6 +58,11 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.foreign = ForeignPods()
         self._number = 0
 
+    @property
+    def hardware(self) -> Nodes:
+        """The nodes."""
+        return self.nodes
+
     def job(self, number: int) -> Gang:
         """The gang with this number."""
         return self.gangs[self.scheduler.jobs[number].name]
