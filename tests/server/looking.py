@@ -123,7 +123,8 @@ def check_picture(
     assert all(row.why for row in picture.queue)
     waiting = Counter(job.vc for job in queued)
     vcs = [vc.name for vc in spec.virtual_clusters]
-    assert [row.vc for row in picture.usage if row.reserved or not row.borrowed] == vcs
+    assert [row.vc for row in picture.usage][: len(vcs)] == vcs, "others hold what they have borrowed, and no more"
+    assert all(row.reserved == 0 and row.borrowed for row in picture.usage[len(vcs) :])
     for row in picture.usage:
         assert (row.used, row.borrowed, row.waiting) == (used[row.vc], borrowed[row.vc], waiting[row.vc])
         assert row.used <= row.reserved or bad

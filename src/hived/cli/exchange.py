@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated
 
@@ -28,7 +29,7 @@ _From = Annotated[
     typer.Option(
         "--from",
         metavar="WHEN",
-        help="In so long (2h), or at a time (2026-11-30T18:00).",
+        help="In so long (2h), or at a time (20:00, 2026-11-30T18:00).",
         show_default="now",
     ),
 ]
@@ -98,6 +99,7 @@ def withdraw(
 
     \bExamples:
       hived withdraw 3 --vc vision
+      hived trades -o json | jq '.offers[].number'
     """  # fmt: skip
     with ask.connect() as there:
         answer = there.post("/v1/exchange/withdraw", {"number": number, "vc": vc})
@@ -154,15 +156,22 @@ def _cells(option: str, text: str) -> dict[str, object]:
 
 
 def _moment(text: str) -> float:
-    """Seconds since the epoch of ``2h`` (from now) or an ISO time, local unless it says otherwise."""
+    """Seconds since the epoch of ``2h`` (from now), ``20:00``, or an ISO time, local unless it says otherwise."""
     now = time.time()
     try:
-        at = datetime.fromisoformat(text).timestamp()
+        if re.fullmatch(r"[0-2]?[0-9]:[0-5][0-9]", text):  # the next time that a clock here shows it
+            hour, minute = map(int, text.split(":"))
+            today = datetime.fromtimestamp(now).replace(hour=hour, minute=minute, second=0, microsecond=0)
+            at = (today + timedelta(days=today.timestamp() < now)).timestamp()
+        else:
+            at = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         try:
             return now + seconds(text)
         except typer.BadParameter:
-            raise InputError(f"--from {text}: give a duration from now (2h) or a time (2026-11-30T18:00)") from None
+            raise InputError(
+                f"--from {text}: give a duration from now (2h) or a time (20:00, 2026-11-30T18:00)"
+            ) from None
     if at < now:
         raise InputError(f"--from {text}: that was {duration(now - at)} ago; leave it out to start now")
     return at

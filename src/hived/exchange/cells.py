@@ -82,8 +82,10 @@ def reserved(spec: ClusterSpec) -> Counter[tuple[str, tuple[str, int]]]:
 def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -> ClusterSpec:
     """A spec in which tenants have so many cells more (less) of each kind. O(cells of the virtual clusters).
 
-    The numbers of what they have stay at 0 or above; the caller has seen to that.
+    The numbers of what they have stay at 0 or above; the caller has seen to that. The same spec where nothing changes.
     """
+    if not any(any(more.values()) for more in changes.values()):
+        return spec
     vcs = []
     for vc in spec.virtual_clusters:
         more = dict(changes.get(vc.name, {}))

@@ -20,7 +20,22 @@ from ..helpers import Hived
 from .fake import Engine
 from .shell import HIVED
 
-LIVE = ("submit", "ps", "top", "logs", "explain", "cancel", "events", "plan", "drain", "wait")
+LIVE = (
+    "submit",
+    "ps",
+    "top",
+    "logs",
+    "explain",
+    "cancel",
+    "events",
+    "plan",
+    "drain",
+    "wait",
+    "offer",
+    "request",
+    "withdraw",
+    "trades",
+)
 KUBERNETES = ("status", "vc", "groups")
 MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
 HEAVY = {
