@@ -263,3 +263,29 @@ def test_jobs_that_wait_start_on_what_their_tenant_has_got() -> None:
     assert is_in(waits, JobState.QUEUED)
     give(engine, 60.0)
     assert waits.guaranteed
+
+
+def test_trades_of_others_leave_the_timeline_of_an_exact_tenant_as_it_is() -> None:
+    three = other_spec(("vision", 2), ("speech", 2), ("research", 4))
+    vision, speech, research = three.virtual_clusters
+    engine = Driver(replace(three, virtual_clusters=(vision, speech, replace(research, safety=EXACT))))
+    pair = Cells(three.chains[0].name, vision.cells[0].level)
+    jobs = [engine.submit(job("research", 1)) for _ in range(3)]
+    engine.end(jobs[0])  # a hole between the others
+    scheduler = engine.job_scheduler.scheduler
+    timeline = scheduler.timeline
+    cells = [engine.job_scheduler.cluster.virtual_leaves(found.name).cells for found in jobs[1:]]
+    end = engine.now + 60.0
+
+    def act(job_scheduler: JobScheduler) -> None:
+        job_scheduler.trading.offer(Offer("vision", pair, engine.now, end), engine.now)
+        job_scheduler.trading.request(Request("speech", pair, engine.now, end), engine.now)
+        job_scheduler.trade(engine.now)
+
+    engine.do(act)
+    taken = [engine.submit(job("speech", 2)) for _ in range(2)]
+    assert all(found.guaranteed for found in taken)
+    engine.wait(61.0)
+    assert sorted(found.guaranteed for found in taken) == [False, True]
+    assert scheduler.timeline is timeline
+    assert [engine.job_scheduler.cluster.virtual_leaves(found.name).cells for found in jobs[1:]] == cells
