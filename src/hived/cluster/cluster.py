@@ -609,6 +609,7 @@ class Cluster:
         """
         given = as_records(records)
         state = self._committed()
+        state.forget_doomed()  # else which groups are guaranteed would depend on the queries before
         report = recovery.recover(state, self._by_name(), given)
         self._keep()
         return report

@@ -15,9 +15,7 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
     """
     allocator = nodes.allocator
     nodes.update_allocator()
-    for binding, cell in nodes.doomed:
-        binding.undoom(cell)
-    nodes.doomed.clear()
+    undoom(nodes)
     if not allocator.bad_leaves:
         return
     here = [pool.binding for pool in pools if pool.nodes is nodes and pool.pinned is None]
@@ -30,3 +28,10 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
                     cell = binding.doom(level)
                     if cell >= 0:
                         nodes.doomed.append((binding, cell))
+
+
+def undoom(nodes: Nodes) -> None:
+    """Unbind the doomed cells of a chain that are not in use. O(doomed cells)."""
+    for binding, cell in nodes.doomed:
+        binding.undoom(cell)
+    nodes.doomed.clear()
