@@ -10,8 +10,8 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
 from .fake_kubernetes import World
-from .pods import flat_spec, pod
-from .test_gang_scheduler import gang, run
+from .pods import flat_spec, node, pod
+from .test_gang_scheduler import gang, placed_nodes, run
 
 
 def written(world: World, name: str) -> bool:
@@ -98,6 +98,24 @@ def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_
     first, second = ("early", "behind") if in_time else ("behind", "early")
     assert gang(world, first).guaranteed
     assert not gang(world, second).guaranteed
+
+
+def test_a_loan_that_is_being_preempted_is_not_promoted_where_it_runs() -> None:
+    world = World(flat_spec(("a", 1), ("b", 2)))
+    early, loan = pod("early", 4, "b", mode="either"), pod("loan", 1, priority="-1")
+    others = [pod(f"other-{number}", 4, "b") for number in range(2)]
+    run(world, *others, early)
+    world.create(loan)
+    world.asked(loan.metadata.uid)
+    assert gang(world, "loan").state is GangState.RESERVED
+    (home,) = placed_nodes(world, "other-0")
+    world.set_node(node(home, ready=False))
+    world.end(others[0].metadata.uid)
+    world.deliver_all()
+    assert gang(world, "early").state is GangState.PREEMPTED  # where it runs is the only healthy node of its VC
+    world.end(early.metadata.uid)
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
 
 
 @pytest.mark.parametrize(

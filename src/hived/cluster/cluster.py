@@ -28,7 +28,7 @@ from .groups import Group
 from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, moved, replanned, select_victims
+from .placing import admitted, moved, replanned, select_victims, stays_in_place
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
@@ -264,7 +264,7 @@ class Cluster:
         again = moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
         if again is None:
             return None
-        stays = again.parts == group.parts and not again.victims
+        stays = stays_in_place(again, group)
         if stays:
             self._keep(again)
         return stays
