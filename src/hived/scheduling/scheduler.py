@@ -642,8 +642,8 @@ class Scheduler:
                 return None
             if not self._move(entry):
                 return False
-            if entry.policy is not None and entry.policy.preempts:
-                return True  # what it has attained may have cost it its place
+            if entry.status is not WAITING or (entry.policy is not None and entry.policy.preempts):
+                return True  # it has left the line, or what it has attained may have cost it its place
         if entry.status is MOVING:  # its processes have not ended yet
             return False
         return self._schedule(entry)
