@@ -312,8 +312,10 @@ class ExactScheduler(Scheduler):
 
     def _give(self, timeline: VirtualTimeline, entry: Entry, leaves: VirtualLeaves, now: float) -> bool:
         """Give a job its cells, or begin to; whether nothing is owed to it any more."""
+        if entry.yields:
+            return False  # it is being stopped already, and is given them once it has ended
         if entry.status is GUARANTEED:
-            return not entry.yields and self.cluster.virtual_leaves(entry.name).cells == leaves.cells
+            return self.cluster.virtual_leaves(entry.name).cells == leaves.cells
         promoted, placed, keep = None, None, entry.may_preempt
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, leaves, (), entry.demand)
