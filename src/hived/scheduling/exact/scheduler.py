@@ -189,8 +189,11 @@ class ExactScheduler(Scheduler):
             timeline.finish(now)
             timeline.review(now)
             self._settle(timeline, now)
+            version = self.cluster.version
             super().dispatch(now)
-            if not timeline.has_changed and not self._moved:
+            # a reservation that has ended may have been in the way of cells that are owed
+            changed = self._owed and version != self.cluster.version
+            if not (changed or self._moved or timeline.has_changed):
                 break
         self.touched |= timeline.touched
         timeline.touched.clear()
