@@ -397,7 +397,7 @@ class World:
             if bound and honest and gang.holds and gang.placement is not None:
                 taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
                 places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
-                found[name] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
+                found[_lasting_name(gang)] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
         return found
 
     def restart(self, compare: bool = True) -> None:
@@ -423,7 +423,9 @@ class World:
             after = self.placements()
             if self.suspect:  # claims of these pods may be accepted now, at the cost of pods that get an Event
                 robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
-                pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
+                pods = {
+                    _lasting_name(gang): {e.key for e in gang.pods.values() if e.bound} for gang in old.gangs.values()
+                }
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
                 after = {name: where[-1:] for name, where in after.items() if name in before}
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
@@ -511,6 +513,12 @@ class World:
             says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
             assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
             assert set(place.leaf_cells) <= set(says.leaf_cells)
+
+
+def _lasting_name(gang: Gang) -> str:
+    """The name that it has after a restart: if a spec has left it one place, its annotations are those of one pod."""
+    single = gang.slots[0] if len(gang.slots) == 1 else None
+    return gang.name if single is None else gang.pods[single].key
 
 
 def _is_wrong(gang: Gang) -> bool:
