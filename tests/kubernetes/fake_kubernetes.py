@@ -38,6 +38,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.errors import ConflictError, NotFoundError
 from hived.policies import YarnCS
+from hived.scheduling import Entry, Status
 from hived.spec.compiled import ClusterSpec
 
 from .checking import validate
@@ -481,7 +482,18 @@ class World:
             if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
                 nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
                 plan = gang_scheduler.cluster.plan(asks.request, nodes if asks.excluded else None)
+                if self._keeps_cells(asks):  # its private cluster decides
+                    plan = gang_scheduler.scheduler.awaits(asks)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
+
+    def _keeps_cells(self, asks: Entry) -> bool:
+        """Whether its VC is of exact safety, and keeps cells for gangs that have not got them, or have ended early."""
+        scheduler = self.gang_scheduler.scheduler
+        if not scheduler.follows(asks) or scheduler.timeline is None:
+            return False
+        has = {gang.name for gang in self.gang_scheduler.gangs.values() if gang.entry.status is Status.GUARANTEED}
+        runs = [job.entry for job in scheduler.timeline._jobs.values() if job.since is not None]
+        return any(entry.vc == asks.vc and entry.name not in has for entry in runs)
 
     def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
         """Whether its node is unusable, and other pods of its gang are bound."""

@@ -20,7 +20,7 @@ from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import guaranteed, recovery
+from . import recovery
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
@@ -269,16 +269,16 @@ class Cluster:
             self._keep(again)
         return stays
 
-    def refused(self, request: Request, at: VirtualLeaves) -> tuple[int, ...]:
-        """The pods of a placement ``at`` that :meth:`place` has refused for which hardware is the cause, by number.
+    def refused(self, request: Request, at: VirtualLeaves) -> tuple[tuple[int, int], ...]:
+        """The leaf cells ``at`` which hardware keeps from being bound: hosts of the VC, with one bit each.
 
-        (): some of these leaf cells are not free. O(pods).
+        Whether groups of the VC hold some of them makes no difference. A dry run. O(pods).
         """
-        state = self._committed()
+        state = self._refreshed()
         demand = state.demands.of(request)
-        if all(choice.where != at.pool for choice in demand.choices):
+        if not state.ever_bad or all(choice.where != at.pool for choice in demand.choices):
             return ()
-        return guaranteed.refused(state.pools[demand.tenant][at.pool], at.spots)
+        return state.pools[demand.tenant][at.pool].refused(at.spots)
 
     def select_victims(
         self,
