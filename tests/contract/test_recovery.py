@@ -100,6 +100,23 @@ def test_hardware_may_turn_bad_before_or_after_recovery() -> None:
     assert after.snapshot() == before.cluster.snapshot()
 
 
+def test_queries_before_a_recovery_make_no_difference_to_it() -> None:
+    """They bring the doomed cells up to date, and cells of running groups come first."""
+    spec = flat({"a": 2, "b": 1, "c": 1})
+    driver = Driver(spec)
+    driver.bind(wants("one", "b", 4))
+    (record,) = driver.cluster.records()
+    clusters = [Cluster.from_spec(spec) for _ in range(2)]
+    for cluster, asks in zip(clusters, (False, True), strict=True):
+        for other in ("n0", "n1", "n2", "n3"):
+            cluster.set_node_health(other, healthy=False)
+        if asks:
+            assert cluster.snapshot()
+        cluster.recover([record])
+    assert [cluster.group("one").guaranteed for cluster in clusters] == [True, True]
+    assert clusters[0].snapshot() == clusters[1].snapshot()
+
+
 def test_pinned_and_capped_groups_come_back() -> None:
     spec = racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}}, count=2, nodes=2)
     spec["physicalCluster"]["physicalCells"][1]["cellChildren"][1]["pinnedCellId"] = "pin"

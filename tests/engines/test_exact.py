@@ -9,8 +9,9 @@ import pytest
 
 from hived import Cluster
 from hived.cluster.sharing import Sharing
+from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, shortly
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState
 from hived.policies import YarnCS
 from hived.scheduling import Policy
 from hived.simulator.simulation import simulate
@@ -142,3 +143,45 @@ def test_a_bad_device_does_not_keep_a_job_from_the_healthy_ones() -> None:
     assert is_in(late, JobState.QUEUED)
     engine.do(lambda job_scheduler: job_scheduler.set_health([(node, device)], None, engine.now))
     assert late.guaranteed
+
+
+def with_a_bad_device() -> tuple[Driver, list[Job]]:
+    """One of the four devices of vision is bad, and the other tenants use theirs; their jobs."""
+    engine = Driver(exact(small_spec()))
+    others = [engine.submit(job(vc, 2)) for vc in ("speech", "research")]
+    one = engine.submit(job("vision", 1))
+    assert one.placement is not None
+    node, (device,) = one.placement.pods[0]
+    engine.end(one)
+    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, device)], "NVML: lost", engine.now))
+    return engine, others
+
+
+def test_a_large_job_that_hardware_refuses_does_not_make_its_healthy_devices_unusable() -> None:
+    engine, _ = with_a_bad_device()
+    large = engine.submit(job("vision", 4))
+    assert is_in(large, JobState.QUEUED)
+    small = [engine.submit(job("vision", 1, priority=1)) for _ in range(3)]
+    assert all(found.guaranteed for found in small)
+
+
+def test_refused_cells_are_tried_again_once_a_job_of_another_vc_has_ended() -> None:
+    engine = Driver(exact(spec_for("node", 8, "GPU", (("vision", 4), ("speech", 4)))))
+    other = engine.submit(job("speech", 4))
+    idle = [place for place in engine.spec.devices() if place not in other.devices()]
+    engine.do(lambda job_scheduler: job_scheduler.set_health(idle[:1], "NVML: lost", engine.now))
+    late = engine.submit(job("vision", 4))
+    assert is_in(late, JobState.QUEUED)
+    engine.end(other)
+    assert late.guaranteed
+
+
+def test_no_job_is_stopped_for_cells_that_hardware_refuses() -> None:
+    engine, (other, _) = with_a_bad_device()
+    low = engine.submit(job("vision", 2))
+    high = engine.submit(job("vision", 4, priority=7))
+    assert is_in(high, JobState.QUEUED)
+    assert is_in(low, JobState.RUNNING)
+    engine.end(other)  # they are tried again, and refused again
+    assert is_in(low, JobState.RUNNING)
+    assert low.guaranteed

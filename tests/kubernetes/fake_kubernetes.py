@@ -43,6 +43,7 @@ from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.exchange import Balanced
 from hived.policies import YarnCS
+from hived.scheduling import Entry, Status
 from hived.spec.compiled import ClusterSpec
 
 from .checking import validate
@@ -472,7 +473,7 @@ class World:
             if bound and honest and gang.holds and gang.placement is not None:
                 taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
                 places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
-                found[name] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
+                found[_lasting_name(gang)] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
         return found
 
     def restart(self, compare: bool = True) -> None:
@@ -498,7 +499,9 @@ class World:
             after = self.placements()
             if self.suspect:  # claims of these pods may be accepted now, at the cost of pods that get an Event
                 robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
-                pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
+                pods = {
+                    _lasting_name(gang): {e.key for e in gang.pods.values() if e.bound} for gang in old.gangs.values()
+                }
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
                 after = {name: where[-1:] for name, where in after.items() if name in before}
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
@@ -554,7 +557,18 @@ class World:
             if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
                 nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
                 plan = gang_scheduler.cluster.plan(asks.request, nodes if asks.excluded else None)
+                if self._keeps_cells(asks):  # its private cluster decides
+                    plan = gang_scheduler.scheduler.awaits(asks)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
+
+    def _keeps_cells(self, asks: Entry) -> bool:
+        """Whether its VC is of exact safety, and keeps cells for gangs that have not got them, or have ended early."""
+        scheduler = self.gang_scheduler.scheduler
+        if not scheduler.follows(asks) or scheduler.timeline is None:
+            return False
+        has = {gang.name for gang in self.gang_scheduler.gangs.values() if gang.entry.status is Status.GUARANTEED}
+        runs = [job.entry for job in scheduler.timeline._jobs.values() if job.since is not None]
+        return any(entry.vc == asks.vc and entry.name not in has for entry in runs)
 
     def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
         """Whether its node is unusable, and other pods of its gang are bound."""
@@ -586,6 +600,12 @@ class World:
             says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
             assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
             assert set(place.leaf_cells) <= set(says.leaf_cells)
+
+
+def _lasting_name(gang: Gang) -> str:
+    """The name that it has after a restart: if a spec has left it one place, its annotations are those of one pod."""
+    single = gang.slots[0] if len(gang.slots) == 1 else None
+    return gang.name if single is None else gang.pods[single].key
 
 
 def _is_wrong(gang: Gang) -> bool:

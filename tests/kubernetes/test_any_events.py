@@ -62,9 +62,9 @@ def test_anything_may_happen_under_changing_specs(seed: int) -> None:
     go(Walk(SMALL[seed % 4], seed, SMALL, rough=False), 120)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(40), 119])
 def test_anything_may_happen_under_exact_safety(seed: int) -> None:
-    """Of some tenants, in some specs."""
+    """Of some tenants, in some specs. 119: cells that were owed to a gang were reserved by one that went elsewhere."""
     go(Walk(SOME_EXACT[seed % 4], 2000 + seed, SOME_EXACT if seed % 3 else (), rough=seed % 2 == 0), 150)
 
 

@@ -10,8 +10,8 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
 from .fake_kubernetes import World
-from .pods import flat_spec, pod
-from .test_gang_scheduler import gang, run
+from .pods import flat_spec, node, pod
+from .test_gang_scheduler import gang, placed_nodes, run
 
 
 def written(world: World, name: str) -> bool:
@@ -98,6 +98,44 @@ def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_
     first, second = ("early", "behind") if in_time else ("behind", "early")
     assert gang(world, first).guaranteed
     assert not gang(world, second).guaranteed
+
+
+def test_a_gang_whose_turn_comes_elsewhere_while_a_pod_of_it_is_missing_waits_for_that_pod() -> None:
+    """It gives its loan up at once, and is in no queue then."""
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    half, ends = pod("half", 2), pod("ends", 2)
+    of = {"mode": "either", "group": "early", "group_size": "2"}
+    early = [pod(f"early-{rank}", 1, more=of) for rank in range(2)]
+    run(world, half, ends)
+    world.create(*early)
+    for one in early:
+        world.ask(one.metadata.uid, bind=False)
+    assert gang(world, "early").state is GangState.PLACED
+    world.delete(early[1].metadata.uid)
+    world.deliver_all()
+    world.end(ends.metadata.uid)
+    world.deliver_all()
+    assert gang(world, "early").state is GangState.WAITING
+    world.create(pod("early-2", 1, created=1, more=of))
+    assert gang(world, "early").guaranteed
+
+
+def test_a_loan_that_is_being_preempted_is_not_promoted_where_it_runs() -> None:
+    world = World(flat_spec(("a", 1), ("b", 2)))
+    early, loan = pod("early", 4, "b", mode="either"), pod("loan", 1, priority="-1")
+    others = [pod(f"other-{number}", 4, "b") for number in range(2)]
+    run(world, *others, early)
+    world.create(loan)
+    world.asked(loan.metadata.uid)
+    assert gang(world, "loan").state is GangState.RESERVED
+    (home,) = placed_nodes(world, "other-0")
+    world.set_node(node(home, ready=False))
+    world.end(others[0].metadata.uid)
+    world.deliver_all()
+    assert gang(world, "early").state is GangState.PREEMPTED  # where it runs is the only healthy node of its VC
+    world.end(early.metadata.uid)
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,20 @@ def test_a_bound_pod_of_a_gang_moves_the_guess_about_a_foreign_pod() -> None:
     assert set(kept(world, uid)) == set(FOUR) - set(where)
 
 
+def test_a_foreign_pod_rather_has_a_marked_gpu_than_one_in_use() -> None:
+    world = World(SPEC)
+    pods = [pod(f"one-{number}", 1) for number in range(4)]
+    run(world, *pods)
+    uid = bound(world, "serve", 2, "n0")
+    assert kept(world, uid) == ()
+    world.set_node(node("n0", bad="3"))
+    (last,) = (one for one in pods if ("n0", 3) in devices_of(world.pods[one.metadata.uid]))
+    world.end(last.metadata.uid)
+    world.deliver_all()
+    assert kept(world, uid) == (3,)
+    assert world.gang_scheduler.foreign.pods[uid].short == 1
+
+
 def test_a_refused_pod_of_no_vc_that_another_client_binds_is_foreign() -> None:
     world = World(SPEC)
     one = foreign("serve", 2)

@@ -348,6 +348,35 @@ def test_a_victim_with_a_binding_on_its_way_is_waited_for() -> None:
     assert gang(world, "mine").state is GangState.PLACED
 
 
+def test_a_pod_stays_while_an_earlier_binding_of_it_may_still_take_effect() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    (home,) = placed_nodes(world, "one")
+    world.bind(one.metadata.uid, home, "late")
+    world.bind(one.metadata.uid, home, "failed")  # kube-scheduler was out of patience, and asked again
+    world.set_node(node(home, ready=False))
+    assert placed_nodes(world, "one") == [home]
+    world.arrive(world.sent[0])
+    assert gang(world, "one").on_nodes
+    assert places(world, one) == [home]
+
+
+def test_a_job_starts_once_a_job_of_another_vc_has_ended_on_the_only_healthy_node() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    theirs, mine = pod("theirs", 4, "b"), pod("mine", 4)
+    run(world, theirs)
+    (home,) = placed_nodes(world, "theirs")
+    (other,) = {"n0", "n1"} - {home}
+    world.set_node(node(other, ready=False))
+    world.create(mine)
+    assert world.ask(mine.metadata.uid) == "wait"
+    world.end(theirs.metadata.uid)
+    world.deliver_all()
+    assert placed_nodes(world, "mine") == [home]
+
+
 def test_a_gang_that_has_reserved_is_placed_elsewhere_once_there_is_room_and_spares_slow_victims() -> None:
     world = World(flat_spec(("a", 2), ("b", 18)))
     loans = [pod(f"loan{number}", 4, "b", priority="-1") for number in range(20)]

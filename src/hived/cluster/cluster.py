@@ -20,7 +20,7 @@ from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import guaranteed, recovery
+from . import recovery
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
@@ -28,7 +28,7 @@ from .groups import Group
 from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, moved, replanned, select_victims
+from .placing import admitted, moved, replanned, select_victims, stays_in_place
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
@@ -265,21 +265,21 @@ class Cluster:
         again = moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
         if again is None:
             return None
-        stays = again.parts == group.parts and not again.victims
+        stays = stays_in_place(again, group)
         if stays:
             self._keep(again)
         return stays
 
-    def refused(self, request: Request, at: VirtualLeaves) -> tuple[int, ...]:
-        """The pods of a placement ``at`` that :meth:`place` has refused for which hardware is the cause, by number.
+    def refused(self, request: Request, at: VirtualLeaves) -> tuple[tuple[int, int], ...]:
+        """The leaf cells ``at`` which hardware keeps from being bound: hosts of the VC, with one bit each.
 
-        (): some of these leaf cells are not free. O(pods).
+        Whether groups of the VC hold some of them makes no difference. A dry run. O(pods).
         """
-        state = self._committed()
+        state = self._refreshed()
         demand = state.demands.of(request)
-        if all(choice.where != at.pool for choice in demand.choices):
+        if not state.ever_bad or all(choice.where != at.pool for choice in demand.choices):
             return ()
-        return guaranteed.refused(state.pools[demand.tenant][at.pool], at.spots)
+        return state.pools[demand.tenant][at.pool].refused(at.spots)
 
     def select_victims(
         self,
@@ -610,6 +610,7 @@ class Cluster:
         """
         given = as_records(records)
         state = self._committed()
+        state.forget_doomed()  # else which groups are guaranteed would depend on the queries before
         report = recovery.recover(state, self._by_name(), given)
         self._keep()
         return report

@@ -100,16 +100,6 @@ def on_leaves(
     return True
 
 
-def refused(pool: Pool, spots: Spots) -> tuple[int, ...]:
-    """The pods that keep free leaves from being bound: those on bad leaves, else the last on an unbound host."""
-    bad, bound = pool.binding.bad, pool.binding.bound
-    if any(mask & ~pool.free[host] for host, mask in spots):
-        return ()
-    on_bad = tuple([pod for pod, (host, mask) in enumerate(spots) if mask & bad[host]])
-    unbound = [pod for pod, (host, _) in enumerate(spots) if bound[host] < 0]
-    return on_bad or tuple(unbound[-1:])
-
-
 def preempting(
     state: State, group: Group, demand: Demand, suggested: Suggested | None, victims: Sequence[Group]
 ) -> bool:

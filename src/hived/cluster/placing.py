@@ -140,11 +140,19 @@ def moved(
     if not found:
         state.undo.rollback()
         return None
-    if in_place and (again.parts != group.parts or again.victims):
+    if in_place and not stays_in_place(again, group):
         state.undo.rollback()
     else:
         state.replace(group, again)
     return again
+
+
+def stays_in_place(again: Group, group: Group) -> bool:
+    """Whether a new placement leaves a running group where it is, and takes nothing from others.
+
+    A group that is being preempted has leaves that are reserved for another one: it has to go.
+    """
+    return again.parts == group.parts and not again.victims and not again.overtaken
 
 
 def select_victims(

@@ -383,6 +383,18 @@ class Pool:
             parts[at] = Part(number, *binding.leaves(*spots[at], lent))
         return tuple([parts[at] for at in range(len(spots))])
 
+    def refused(self, spots: Spots) -> Spots:
+        """The leaves, by host, for which :meth:`bind` cannot avoid bad hardware. A trial. O(pods)."""
+        binding, mark = self.binding, self.undo.mark()
+        self.nodes.update_allocator()
+        bad = []
+        for host, mask in by_host(spots):
+            binding.hold(host, mask)
+            if binding.bad[host] & mask:
+                bad.append((host, binding.bad[host] & mask))
+        self.undo.rollback(mark)
+        return tuple(bad)
+
     def _bind_near(self, spots: Spots, near: Sequence[Part]) -> tuple[Part, ...] | None:
         nodes, binding, hierarchy = self.nodes, self.binding, self.virtual.hierarchy
         own = [(node, mask) for chain, node, mask in near if chain == nodes.number]

@@ -16,7 +16,7 @@ from hived.errors import ensure
 from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestsOf
 
 from .demands import Demands
-from .doomed import doom
+from .doomed import doom, undoom
 from .fairness import whole
 from .groups import Group, Waiting
 from .guests import Guests
@@ -136,6 +136,17 @@ class State:
             if (allocator.bad_leaves or nodes.doomed) and nodes.doomed_at != allocator.changes:
                 doom(nodes, [pool for of_tenant in self.pools for pool in of_tenant])
                 nodes.doomed_at = allocator.changes
+                self.undo.keep()
+
+    def forget_doomed(self) -> None:
+        """Unbind the doomed cells until the next :meth:`refresh_doomed`: cells of running groups come first.
+
+        Not while a transaction is open. O(doomed cells).
+        """
+        for nodes in self.bound:
+            if nodes.doomed:
+                undoom(nodes)
+                nodes.doomed_at = -1
                 self.undo.keep()
 
     def transition(self, group: Group, event: GroupEvent) -> None:

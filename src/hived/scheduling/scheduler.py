@@ -20,7 +20,7 @@ block the jobs behind them. A dispatch visits only the VCs that an event has mar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
@@ -67,6 +67,8 @@ from .slicing.slicers import Slicers
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
 _NON_BLOCKING = (Misconfigured, NeverFits, BadHardware, NotSuggested)
+#: reasons to wait that may be over once a job of another VC has ended
+_OTHERS_MAY_END = (BadHardware, NotSuggested)
 #: how many shapes of jobs are cached
 _MAX_SHAPES = 10_000
 
@@ -156,9 +158,9 @@ class Scheduler:
         self._new: dict[int, Entry] = {}
         self._dirty: dict[str, None] = {}
         self._idle = False
-        # quota sharing: VCs whose head of line is within the quota and may wait only for GPUs that other VCs hold; all
-        # become dirty when a guaranteed job ends
-        self._within_quota: set[str] = set()
+        # VCs a head of whose line may wait only for GPUs that other VCs hold: it is within its quota (quota sharing),
+        # or too few are healthy or not excluded; all become dirty when guaranteed jobs give GPUs back
+        self._await_others: set[str] = set()
         # backlogs with jobs that were passed by
         self._passed: dict[Queue, None] = {}
         # the head of each backlog, by its kind of request
@@ -193,7 +195,8 @@ class Scheduler:
             return
         del self._by_name[entry.name]
         self._leave(entry)
-        self.reserved.pop(entry.number, None)
+        if self.reserved.pop(entry.number, None) is not None:
+            self._given_back()
         entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None
         self.mark_dirty(entry.vc)
@@ -238,8 +241,8 @@ class Scheduler:
             if was is GUARANTEED or (line.first is entry and not requeued):
                 self._dirty[entry.vc] = None
         entry.yields = False
-        if self._within_quota and was is GUARANTEED:
-            self._dirty.update(dict.fromkeys(self._within_quota))
+        if was is GUARANTEED:
+            self._given_back()
         if not waits:
             self._leave(entry)
             entry.status = NOWHERE
@@ -257,6 +260,10 @@ class Scheduler:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
             self.wait(entry)
+
+    def _given_back(self) -> None:
+        """GPUs of a guaranteed job, or reserved ones, were given back: other VCs may have waited for them."""
+        self._dirty.update(dict.fromkeys(self._await_others))
 
     def _free_shared(self, entry: Entry) -> None:
         """A job that held no GPUs of its own has ended."""
@@ -379,7 +386,7 @@ class Scheduler:
         self._passed.clear()
         self._new.clear()
         self._dirty.clear()  # some VCs may be no more
-        self._within_quota.clear()
+        self._await_others.clear()
         self._running = self._follow_running()
         for entry in self.jobs.values():
             if entry.status is WAITING:
@@ -502,6 +509,7 @@ class Scheduler:
                 self._take_turns_of_all(dirty)
             else:
                 for vc in dirty:
+                    self._await_others.discard(vc)
                     line = self.queues[vc].line
                     if self._running is not None:
                         self._refresh(self._running, vc, line)
@@ -547,7 +555,7 @@ class Scheduler:
         """
         heads: list[tuple[Key, Queue]] = []
         for vc in vcs:
-            self._within_quota.discard(vc)
+            self._await_others.discard(vc)
             line = self.queues[vc].line
             if self._running is not None:
                 self._refresh(self._running, vc, line)
@@ -670,8 +678,8 @@ class Scheduler:
                 return None
             if not self._move(entry):
                 return False
-            if entry.policy is not None and entry.policy.preempts:
-                return True  # what it has attained may have cost it its place
+            if entry.status is not WAITING or (entry.policy is not None and entry.policy.preempts):
+                return True  # it has left the line, or what it has attained may have cost it its place
         if entry.status is MOVING:  # its processes have not ended yet
             return False
         return self._schedule(entry)
@@ -701,12 +709,18 @@ class Scheduler:
         if reasons is None:
             trial = replace(entry.request, group=f"{entry.name} (its turn)")
             reasons = self._reasons[key] = self.cluster.plan(trial, excluded_nodes=entry.excluded).reasons
+        self._awaits(entry, reasons)
         return None if reasons and isinstance(reasons[0], _NON_BLOCKING) else False
+
+    def _awaits(self, entry: Entry, reasons: Iterable[Reason]) -> None:
+        """A head of a line waits, for these reasons."""
+        if any(isinstance(reason, _OTHERS_MAY_END) for reason in reasons):
+            self._await_others.add(entry.vc)
 
     def _blocked(self, entry: Entry) -> bool:
         """The head of a line waits and blocks the jobs behind it: always False."""
         if self._quota and self.cluster.within_quota(entry.request):
-            self._within_quota.add(entry.vc)
+            self._await_others.add(entry.vc)
         return False
 
     def _cached_reasons(self, key: tuple[Hashable, ...]) -> tuple[Reason, ...] | None:
@@ -741,6 +755,8 @@ class Scheduler:
                 if not isinstance(decision, Wait):
                     return self._apply(entry, decision)
                 reasons = self._reasons[key] = decision.reasons
+        if entry.line is not None:
+            self._awaits(entry, reasons)
         self._carry_out(Hold(entry.number, reasons))
         if entry.status is RESERVED:  # the nodes of its reservation are not usable any more
             self._drop_reservation(entry)
@@ -804,6 +820,7 @@ class Scheduler:
         entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
+        self._given_back()
 
     def _follow(self, entry: Entry) -> None:
         """A job has GPUs, or has them otherwise than before."""
@@ -1256,7 +1273,7 @@ class Scheduler:
             ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
             ensure(line.gpus == sum(entry.view.gpus for entry in entries), f"GPUs in the line of {vc}")
             if line.first is not None and self.cluster.within_quota(line.first.request):
-                ensure(vc in self._within_quota, f"the first in line of {vc} may wait for others")
+                ensure(vc in self._await_others, f"the first in line of {vc} may wait for others")
         for backlog, entries in backlogs.items():
             entries.sort(key=_by_key)
             ensure(entries == list(backlog), f"a backlog: {entries}")

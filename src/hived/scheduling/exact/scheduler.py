@@ -2,7 +2,7 @@
 
 It is :class:`~hived.scheduling.Scheduler` for the engine, which reports the same events and carries out the same
 instructions. Two things are otherwise than in a simulation. Stopping a job takes time, so a job gets its cells once
-whatever is there has ended; until then they are *owed* to it. And hardware can refuse cells; they stay owed.
+whatever is there has ended; until then they are *owed* to it. And hardware can refuse cells: the timeline is told.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class ExactScheduler(Scheduler):
         self._owed: dict[str, VirtualLeaves] = {}
         # evicted jobs that may be submitted again, and until when their virtual jobs wait for that
         self._returning: dict[str, float] = {}
+        # whether cells that hardware has refused may be bound by now
+        self._heals = False
         # the states of an earlier timeline, until the next dispatch
         self._restored: dict[str, VirtualState] | None = None
 
@@ -166,9 +168,12 @@ class ExactScheduler(Scheduler):
 
     def hardware_changed(self) -> list[Entry]:
         """See :meth:`Scheduler.hardware_changed`."""
-        if self.timeline is not None:
-            self.timeline.heal()
+        self._heals = True
         return super().hardware_changed()
+
+    def _given_back(self) -> None:
+        self._heals = True
+        super()._given_back()
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -186,11 +191,17 @@ class ExactScheduler(Scheduler):
             self._adopt(timeline, self._restored, now)
         while True:
             self._take_in(timeline, now)
+            if self._heals:
+                self._heals = False
+                timeline.heal()
             timeline.finish(now)
             timeline.review(now)
             self._settle(timeline, now)
+            version = self.cluster.version
             super().dispatch(now)
-            if not timeline.has_changed and not self._moved:
+            # a reservation that has ended may have been in the way of cells that are owed
+            changed = self._owed and version != self.cluster.version
+            if not (changed or self._heals or self._moved or timeline.has_changed):
                 break
         self.touched |= timeline.touched
         timeline.touched.clear()
@@ -281,6 +292,7 @@ class ExactScheduler(Scheduler):
     def _settle(self, timeline: VirtualTimeline, now: float) -> None:
         """Carry out what the timeline has decided, and give jobs the cells that are owed to them."""
         while True:
+            self._refuse(timeline, now)
             stops, starts = timeline.changes(now)
             for stop in stops:
                 entry = self._by_name.get(timeline.name_of(stop.job))
@@ -299,6 +311,18 @@ class ExactScheduler(Scheduler):
             else:
                 return
 
+    def _refuse(self, timeline: VirtualTimeline, now: float) -> None:
+        """Have hardware refuse cells before any job is stopped for them: those that would be may go on then."""
+        while True:
+            for name, leaves in timeline.starts():
+                entry = self._by_name.get(name)
+                refused = () if entry is None else self.cluster.refused(entry.request, leaves)
+                if refused:
+                    timeline.refuse(name, refused, now)
+                    break
+            else:
+                return
+
     def _stop(self, entry: Entry, stop: Stop, now: float) -> None:
         """The virtual job was stopped."""
         self._owed.pop(entry.name, None)
@@ -312,8 +336,10 @@ class ExactScheduler(Scheduler):
 
     def _give(self, timeline: VirtualTimeline, entry: Entry, leaves: VirtualLeaves, now: float) -> bool:
         """Give a job its cells, or begin to; whether nothing is owed to it any more."""
+        if entry.yields:
+            return False  # it is being stopped already, and is given them once it has ended
         if entry.status is GUARANTEED:
-            return not entry.yields and self.cluster.virtual_leaves(entry.name).cells == leaves.cells
+            return self.cluster.virtual_leaves(entry.name).cells == leaves.cells
         promoted, placed, keep = None, None, entry.may_preempt
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, leaves, (), entry.demand)

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import NamedTuple, TypeAlias
 
+from hived.cells import leaves_of
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, VirtualLeaves
 from hived.cluster.requests import Request
@@ -173,31 +174,55 @@ class VirtualTimeline:
                 return placed.placement
         return None
 
-    def refuse(self, name: str, pods: Collection[int], now: float) -> None:
-        """Hardware refuses these pods of a virtual job that has just started, by number.
+    def refuse(self, name: str, leaves: Collection[tuple[int, int]], now: float) -> None:
+        """Hardware refuses these leaf cells of a virtual job that has just started: hosts of the VC, with one bit each.
 
-        Its private cluster has no hardware of its own: their leaf cells count as bad there until :meth:`heal`, and the
-        job is requeued with the work that it has done.
+        Its private cluster has no hardware of its own: they count as bad there until :meth:`heal`, and the job is
+        requeued with the work that it has done. Jobs that were stopped for it at this instant go on.
         """
-        job = self._by_name[name]
+        job, bad = self._by_name[name], dict(leaves)
         assert job.placement is not None
         self._now = now
-        for pod in pods:
-            node, devices = job.placement.pods[pod]
-            for device in devices:
-                self.cluster.set_device_health(node, device, False)
-                self._refused.append((node, device))
+        spots = self.cluster.virtual_leaves(name).spots
+        devices = [
+            (node, device)
+            for (host, mask), (node, of_pod) in zip(spots, job.placement.pods, strict=True)
+            for device, bit in zip(of_pod, leaves_of(mask), strict=True)
+            if bad.get(host, 0) >> bit & 1
+        ]
         self._changed.setdefault(job.entry.number, None)
         self.touched[name] = None
-        done = job.done
+        done, job.entry.keeps = job.done, True
         self._preempt(job, True)
         job.done = max(done, job.done)
         self._scheduler.free(job.entry, True, now)
+        for number, stop in self._changed.items():
+            if stop is not None and stop.by == job.entry.number:
+                self._put_back(number, now)
+        for node, device in devices:
+            self.cluster.set_device_health(node, device, False)
+        self._refused += devices
         self._scheduler.hardware_changed()
         self._scheduler.dispatch(now)
 
+    def _put_back(self, number: int, now: float) -> None:
+        """Give a job that was stopped at this instant its leaf cells again, if they are free: it never lost them."""
+        job, had = self._jobs.get(number), self._known.get(number)
+        if job is None or job.since is not None or had is None:
+            return
+        placed = self.cluster.place(job.entry.request, now, keep=True, at=had)
+        if placed is None:
+            return
+        self._scheduler.withdraw(job.entry)
+        job.since, job.placement = now, placed.placement
+        job.vain = max(0, job.vain - 1)
+        self._scheduler.runs(job.entry, True, now)
+        if job.work < inf:
+            self._count_ghost(job, 1)
+            self._expect(job, now)
+
     def heal(self) -> None:
-        """Hardware has changed: what was refused may be tried again; the caller dispatches."""
+        """Try again what was refused: hardware has changed, or cells were given back. The caller dispatches."""
         refused, self._refused = self._refused, []
         for node, device in refused:
             self.cluster.set_device_health(node, device, True)
@@ -289,6 +314,12 @@ class VirtualTimeline:
                 starts.append((number, leaves))
         self._changed.clear()
         return stops, starts
+
+    def starts(self) -> list[tuple[str, VirtualLeaves]]:
+        """What :meth:`changes` would tell of jobs whose real ones have not ended: those that have other leaf cells."""
+        running = [job for number in self._changed if (job := self._jobs.get(number)) and job.since is not None]
+        there = [(job, self.cluster.virtual_leaves(job.entry.name)) for job in running if job.work == inf]
+        return [(job.entry.name, at) for job, at in there if at != self._known.get(job.entry.number)]
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -382,6 +413,7 @@ class VirtualTimeline:
             self._changed[instruction.job] = instruction
             self.touched[job.entry.name] = None
             self._preempt(job, instruction.keeps_work)
+            self._count_stop(job)
             self._scheduler.free(job.entry, True, now)
         elif not isinstance(instruction, Reserve):
             raise InvariantError(f"{instruction} in a private cluster, which lends nothing")
@@ -399,7 +431,6 @@ class VirtualTimeline:
             job.done = done - resume if keeps_work else 0.0
         job.since = job.placement = None
         job.stops += 1
-        self._count_stop(job)
 
     def _count_stop(self, job: _VirtualJob) -> None:
         if job.done > job.least:

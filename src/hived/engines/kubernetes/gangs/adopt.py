@@ -217,7 +217,7 @@ def _conflict(entry: PodEntry, place: PodPlacement, holder: str) -> Unknown:
 def _attach(gang: Gang, entry: PodEntry, found: Found, place: PodPlacement) -> None:
     """Add a pod that is bound to ``place`` to ``gang``."""
     gang.pods[entry.uid] = entry
-    entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
+    entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, 0, place
 
 
 def _without_conflicts(table: GangTable, found: Found, taken: dict[Device, str], at: float) -> list[Unknown]:
@@ -309,7 +309,7 @@ def _register(table: GangTable, found: Found, at: float) -> None:
 def _hold(table: GangTable, unknown: Unknown, at: float) -> None:
     """Keep the devices that a pod of no gang may use from jobs."""
     entry, error = unknown.entry, unknown.error
-    entry.refused, entry.bound, entry.binding = error, True, False
+    entry.refused, entry.bound, entry.binding = error, True, 0
     table.refused[entry.uid] = entry
     if unknown.devices != ():
         table.conflicts[entry.uid] = str(error)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .gang_table import GangTable
 
 
+#: cost of keeping a device that the annotation of its node marks: no gang holds it, and hardly the foreign pod
+_MARKED = 4
+
+
 @dataclass(slots=True)
 class ForeignPod:
     """A bound pod of which HiveD knows only its request."""
@@ -178,6 +182,10 @@ def _assign_devices(table: GangTable, node: str, at: float) -> None:
     for pod in pods:  # first free devices, then those shared before, so that reservations elsewhere stay undisturbed
         lacks = (pod.gpus or 0) - len(kept[pod.uid]) if pod.guessed else 0
         free = _choose(there, sizes, left, min(lacks, list(left.values()).count(0)))
+        if pod.shared:  # nobody else can have a marked one: better than to share
+            free += _choose(there, sizes, {d: cost for d, cost in left.items() if cost == _MARKED}, lacks - len(free))
+        for device in free:
+            left.pop(device, None)
         kept[pod.uid] += free
         shared[pod.uid] = [device for device in pod.shared if device in busy][: max(0, lacks - len(free))]
         for device in shared[pod.uid]:
@@ -229,7 +237,7 @@ def _ranks(table: GangTable, node: str, used: set[int]) -> dict[int, int]:
         if device in used or device in named:
             continue
         if device in marked:
-            found[device] = 4  # no gang holds it, and hardly the foreign pod
+            found[device] = _MARKED
         elif gang is not None:
             found[device] = 3 if gang.on_nodes else 2
         else:

@@ -79,7 +79,7 @@ class PodEntry:
     #: the placement annotations that were last written; None: not by this process
     annotations: dict[str, str] | None = None
     bound: bool = False  #: whether Kubernetes has bound it
-    binding: bool = False  #: whether a Binding is in flight, or may be
+    binding: int = 0  #: number of Bindings that are in flight, or may be: kube-scheduler may ask for one again
     refused: PodRequestError | None = None  #: why it cannot be scheduled as it is
     needs_wake: bool = False  #: whether kube-scheduler holds it back and must be woken once it can be bound
     reported: str = ""  #: summary of its latest Event: the kind of a reason, or an error
@@ -91,7 +91,7 @@ class PodEntry:
     @property
     def holds(self) -> bool:
         """Whether it is bound, or may be."""
-        return self.bound or self.binding
+        return self.bound or self.binding > 0
 
     @property
     def given(self) -> PodPlacement | None:

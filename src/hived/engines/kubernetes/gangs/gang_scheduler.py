@@ -482,7 +482,7 @@ class GangScheduler(GangTable):
             raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
         if not gang.shared:
             gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
-        entry.binding, entry.place = True, place
+        entry.binding, entry.place = entry.binding + 1, place
         entry.annotations = bindinfo.pod_annotations(place, gang.shared)
         return Binding(uid, entry.key, node, entry.annotations)
 
@@ -493,10 +493,12 @@ class GangScheduler(GangTable):
             self.mark_bound(entry, at)
 
     def bind_failed(self, uid: str, at: float) -> None:
-        """The Binding has failed for certain."""
+        """A Binding has failed for certain. The pod stays where it is while another one of it may still take effect."""
         entry = self.pods.get(uid)
         if entry is not None and not entry.bound:
-            entry.binding = False
+            entry.binding = max(0, entry.binding - 1)
+            if entry.binding:
+                return
             gang = entry.gang
             if gang is not None:
                 self.foreign.mark_placement_dirty(gang.placement)

@@ -204,7 +204,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """Mark a pod as bound to its slot by Kubernetes."""
         gang = entry.gang
         assert gang is not None
-        entry.bound, entry.binding, entry.needs_wake = True, False, False
+        entry.bound, entry.binding, entry.needs_wake = True, 0, False
         gang.waited_since = None
         gang.remember(self.note("bound", gang.name, at, {"pod": entry.key, "node": entry.pod.spec.node_name}))
         self.foreign.mark_placement_dirty(gang.placement)
