@@ -389,9 +389,7 @@ class World:
         except KilledError:
             self.record.mortal = False
             there = {
-                name: where
-                for name, where in self.placements().items()
-                if where[2] and len(where[3]) == len(self.gang_scheduler.gangs[name].slots)
+                name: where for name, where in self.placements().items() if where[2] and len(where[3]) == len(where[1])
             }
             self.restart(compare=False)
             now = self.placements()
