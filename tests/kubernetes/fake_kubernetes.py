@@ -394,7 +394,7 @@ class World:
             self.restart(compare=False)
             now = self.placements()
             lost = [name for name in there if name in now and not now[name][2] and not self.suspect]
-            over = any(event.kind == "trade_over" for event in self.gang_scheduler.recent)
+            over = any(event.kind == "trade_over" or event.data.get("by") for event in self.gang_scheduler.recent)
             assert over or not lost, f"a trade whose writing was cut short took the cells of {lost}"
             return
         new = [event for event in self.gang_scheduler.recent if event.seq > known]
