@@ -19,7 +19,8 @@ from hived.engines.local.model import Job, JobState
 from hived.engines.local.store import Store
 from hived.errors import ConflictError, RequestError, StorageError
 from hived.exchange import Cells, Offer, Request, SecondPrice
-from hived.spec.compiled import EXACT, ClusterSpec
+from hived.spec import spec_from_dict
+from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
 from .driver import Driver, is_in, job
 from .living import Lives, ended, other_spec, printed, shell
@@ -161,9 +162,9 @@ def test_a_board_is_not_filled_by_one_tenant() -> None:
         request = Request("speech", PAIR, engine.now, engine.now + 60)
         engine.do(lambda job_scheduler: job_scheduler.trading.request(request, engine.now))
 
-    for _ in range(200):
+    for _ in range(50):
         ask()
-    with pytest.raises(ConflictError, match="speech has 200 offers and requests on the board"):
+    with pytest.raises(ConflictError, match="speech has 50 offers and requests on the board"):
         ask()
 
 
@@ -289,3 +290,63 @@ def test_trades_of_others_leave_the_timeline_of_an_exact_tenant_as_it_is() -> No
     assert sorted(found.guaranteed for found in taken) == [False, True]
     assert scheduler.timeline is timeline
     assert [engine.job_scheduler.cluster.virtual_leaves(found.name).cells for found in jobs[1:]] == cells
+
+
+def test_the_end_of_a_trade_takes_nothing_of_who_did_not_trade() -> None:
+    """Of several levels: the taker's job of a high priority once got another level's cell, which was a third one's."""
+    node = {"childCellType": "GPU", "childCellNumber": 2, "isNodeLevel": True}
+    racks = [
+        {"cellType": "RACK", "cellChildren": [{"cellAddress": f"{r}-{n}"} for n in range(2)]} for r in range(2)
+    ]  # fmt: skip
+    vcs = {"a": "RACK.NODE", "b": "RACK", "c": "RACK.NODE"}
+    spec = spec_from_dict(
+        {
+            "physicalCluster": {
+                "cellTypes": {"NODE": node, "RACK": {"childCellType": "NODE", "childCellNumber": 2}},
+                "physicalCells": racks,
+            },
+            "virtualClusters": {
+                vc: {"virtualCells": [{"cellType": cell_type, "cellNumber": 1}]} for vc, cell_type in vcs.items()
+            },
+        }
+    )
+    engine = Driver(spec)
+    of_a, of_c = engine.submit(job("a", 2)), engine.submit(job("c", 2))
+    rack = Cells("RACK", 3)
+
+    def act(job_scheduler: JobScheduler) -> None:
+        job_scheduler.trading.offer(Offer("b", rack, engine.now, engine.now + 20), engine.now)
+        job_scheduler.trading.request(Request("c", rack, engine.now, engine.now + 6), engine.now)
+        job_scheduler.trade(engine.now)
+
+    engine.do(act)
+    taken = engine.submit(job("c", 2, priority=3))
+    assert taken.guaranteed
+    engine.wait(7.0)
+    assert of_a.guaranteed
+    assert sorted(found.guaranteed for found in (of_c, taken)) == [False, True]
+
+
+def test_a_trade_that_missed_its_window_is_paid_back() -> None:
+    engine = Driver(SPEC)
+    give(engine, 3600.0, start=10.0)
+    engine.now += 4000.0  # nobody was there
+    engine.do(lambda job_scheduler: job_scheduler.trades_due(engine.now))
+    assert told(engine)[-1] == "trade 1 is called off, and paid back: it could not begin in its time"
+    assert engine.job_scheduler.trading.market.surplus == {"vision": 0.0, "speech": 0.0}
+
+
+def test_a_request_whose_own_cells_are_in_use_is_withdrawn_and_not_the_offer() -> None:
+    engine = Driver(SPEC)
+    gpu = Cells(PAIR.chain, PAIR.level - 1)
+    trading, end = engine.job_scheduler.trading, engine.now + 3600.0
+    spec = replace(SPEC, virtual_clusters=(SPEC.virtual_clusters[0], replace(
+        SPEC.virtual_clusters[1], cells=(VirtualCellsSpec(*gpu.kind, 2),))))  # fmt: skip
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(spec, engine.now))
+    gives = gpu._replace(number=2)
+    engine.do(lambda _: trading.request(Request("speech", PAIR, engine.now, end, gives=gives), engine.now))
+    engine.submit(job("speech", 1))
+    engine.do(lambda _: trading.offer(Offer("vision", PAIR, engine.now, end, wants=gives), engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.trade(engine.now))
+    assert [post.tenant for post in trading.market.board.posts().values()] == ["vision"]
+    assert told(engine)[-1].endswith("speech has 2 x NODE.SOCKET.PAIR.GPU, 1 of them in use or bad, and would give 2")

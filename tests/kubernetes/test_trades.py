@@ -12,7 +12,7 @@ import pytest
 from hived.engines.kubernetes import trades as module
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.trades import TradeRecord, Trades
+from hived.engines.kubernetes.trades import SomebodyElseError, TradeRecord, Trades
 from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
@@ -197,8 +197,10 @@ def test_another_leader_goes_on_with_what_is_written() -> None:
             again.gang_scheduler.cluster, again.gang_scheduler.policies, trading=trading
         )
         await again.request(7.0)
-        with pytest.raises(ApiError, match="it has changed"):
+        written = market.api.there
+        with pytest.raises(SomebodyElseError, match="was written by somebody else; this process ends"):
             await market.request(9.0)
+        assert market.api.there == written, "it is not overwritten"
 
     asyncio.run(story())
 
@@ -262,5 +264,85 @@ def test_cells_in_use_are_not_offered() -> None:
             ConflictError, match=r"speech has 1 x RACK\.NODE, 1 of them in use or bad, and would give 1"
         ):
             await market.change(lambda trading, at: trading.offer(Offer("speech", Cells("RACK", 2), at, at + 9), at))
+
+    asyncio.run(story())
+
+
+def test_a_leader_begins_without_the_trades_that_are_over() -> None:
+    """Else the owner's jobs would be taken over as opportunistic, and make room for the taker's."""
+
+    async def story() -> None:
+        market = Market()
+        await market.offer(10.0)
+        await market.request(10.0)
+        again = Market(market.api)
+        again.world.now = market.world.now + 10.0
+        await again.trades.load()
+        assert again.trades.restored(again.world.spec).in_force() == again.world.spec
+
+    asyncio.run(story())
+
+
+def test_a_trade_that_ends_while_another_change_fails_to_be_written_is_over() -> None:
+    async def story() -> None:
+        market = Market()
+        await market.offer(10.0)
+        await market.request(10.0)
+
+        def later() -> None:
+            market.world.now += 10.0
+            market.trades.tick(market.gang_scheduler)
+
+        market.api.before_write, market.api.mood = later, "refuses"
+        with pytest.raises(ApiError, match="not permitted"):
+            await market.offer()
+        assert market.cells() == {"a": 2, "b": 2}
+
+    asyncio.run(story())
+
+
+def test_a_window_that_opens_leads_to_a_match() -> None:
+    async def story() -> None:
+        market = Market()
+        await market.request()
+        start = market.world.now + 10.0
+        await market.change(lambda trading, at: trading.offer(Offer("a", NODE, start, start + 2 * HOUR), at))
+        assert not market.trades.tick(market.gang_scheduler)
+        market.world.now += 10.0
+        assert market.trades.tick(market.gang_scheduler)
+        await market.change(LiveTrading.advance)
+        assert market.cells() == {"a": 1, "b": 3}
+
+    asyncio.run(story())
+
+
+def test_whatever_else_the_config_map_has_stays() -> None:
+    async def story() -> None:
+        market = Market()
+        market.api.there = {"metadata": {"labels": {"app": "x"}, "resourceVersion": "0"}, "data": {"notes": "mine"}}
+        await market.trades.load()
+        await market.offer()
+        assert market.api.there["metadata"]["labels"] == {"app": "x"}
+        assert market.api.there["data"]["notes"] == "mine"
+        assert "trades.json" in market.api.there["data"]
+
+    asyncio.run(story())
+
+
+def test_while_a_write_is_being_found_out_about_others_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+
+    async def story() -> None:
+        market = Market()
+        await market.offer()
+        market.api.mood = "down"
+        waiting = asyncio.ensure_future(market.request())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="is not known yet"):
+            await market.offer()
+        market.api.mood = ""
+        with pytest.raises(ApiError):
+            await waiting
 
     asyncio.run(story())

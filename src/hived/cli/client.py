@@ -213,6 +213,7 @@ class Engine:
                 if method == "GET":
                     raise
                 shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
+                shows = "hived trades" if path.startswith("/v1/exchange") else shows
                 raise NoAnswerError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
                     f"whether it has done what was asked, {shows} shows"

@@ -167,7 +167,7 @@ def _moment(text: str) -> float:
             at = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         try:
-            return now + seconds(text)
+            return now + max(1.0, seconds(text))  # it is on its way for a while
         except typer.BadParameter:
             raise InputError(
                 f"--from {text}: give a duration from now (2h) or a time (20:00, 2026-11-30T18:00)"

@@ -7,6 +7,7 @@ order they are given in, so the same records give the same state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,16 +82,24 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
 def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]:
     """The state under ``spec``, and the effect on each group. ``old`` is unchanged. O(cells + groups).
 
-    No group ends for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups are processed first, the higher
-    priority before the lower and the older before the younger; each stays guaranteed if cells that its VC now reserves
-    can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another chance.
+    No group ends for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups are processed first, those of
+    VCs that have fewer cells of some type than before after all others, so that none of these loses its cells to them;
+    then the higher priority before the lower and the older before the younger. Each stays guaranteed if cells that its
+    VC now reserves can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another
+    chance.
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.version = old.version + 1  # earlier decisions are out of date
     names = Names(new.chains)
     recovery = Recovery(new)
     running = [group for group in old.by_age() if group.running]
-    for group in sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence)):
+    short = _short(old.spec, spec)
+
+    def order(group: Group) -> tuple[bool, bool, bool, int, int]:
+        request = group.request
+        return not group.guaranteed, group.guest, request.vc in short, -request.priority, group.sequence
+
+    for group in sorted(running, key=order):
         placement = group.origin or group.placement
         assert placement is not None
         at = located(names, placement)
@@ -113,6 +122,23 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
                 for chain, number, mask in names.of(nodes.names[node], device):
                     new.set_bad(chain, number, new.chains[chain].bad[number] | mask)
     return new, recovery.report()
+
+
+def _short(old: ClusterSpec, new: ClusterSpec) -> set[str]:
+    """The VCs that have fewer cells of some type than before, or are no more. O(cells of the VCs)."""
+    had, has = _numbers(old), _numbers(new)
+    return {vc for (vc, path), number in had.items() if has[vc, path] < number}
+
+
+def _numbers(spec: ClusterSpec) -> Counter[tuple[str, str]]:
+    """Cells by VC and name of the cell type, or of the pinned cell."""
+    found: Counter[tuple[str, str]] = Counter()
+    for vc in spec.virtual_clusters:
+        for cells in vc.cells:
+            found[vc.name, spec.chain(cells.chain).path_to(cells.level)] += cells.number
+        for pin in vc.pinned:
+            found[vc.name, f"pinned {pin.pinned_cell_id}"] += 1
+    return found
 
 
 def _same_types(old: State, new: State, group: Group, at: Located) -> tuple[int, ...]:

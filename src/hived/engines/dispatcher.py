@@ -230,6 +230,8 @@ class Dispatcher(ABC, Generic[J, D]):
     def trades_due(self, at: float) -> None:
         """Have the trades begin and end whose time has come."""
         if at >= self.trading.next_change:
+            self.trading.expire(at)
+            self.trade(at)  # what is over first: then what begins is not in the way of it
             self.trading.advance(at)
             self.trade(at)
 

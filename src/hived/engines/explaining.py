@@ -58,10 +58,13 @@ def trading_text(event: Event) -> str | None:
     data = event.data
     if event.kind not in EVENTS:
         return None
+    if event.kind == "left_out":
+        return f"the market goes on without {data['why']}"
     cells = f"{data['cells'][1]:,} x {data['cells'][0]}"
     why = data.get("why")
     if event.kind == "offer_refused":
-        return f"{data['vc']}'s offer of {cells} is refused to {data['to']}, and withdrawn: {why}"
+        gone = f"{data['to']}'s request" if data["request"] else f"{data['vc']}'s offer"
+        return f"{data['vc']}'s offer of {cells} is not given to {data['to']}, and {gone} is withdrawn: {why}"
     when = f" for {duration(data['end'] - data['start'])}"
     if data["start"] > event.at + 1:
         when += f", from in {duration(data['start'] - event.at)} on"
@@ -75,7 +78,7 @@ def trading_text(event: Event) -> str | None:
             case "withdrawn":
                 return f"{noun} is withdrawn (number {data['post']})"
             case "post_over":
-                return f"{noun} found nobody in its time"
+                return f"{noun} is over, and found nobody (number {data['post']})"
             case "post_dropped":
                 return f"{noun} is dropped: {why}"
         return f"{post}{when} (number {data['post']})"

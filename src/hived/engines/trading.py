@@ -25,10 +25,12 @@ from hived.scheduling import Scheduler
 from hived.spec.compiled import ClusterSpec
 
 #: posts of one tenant on the board
-MOST_POSTS = 200
+MOST_POSTS = 50
+#: trades of one tenant that are agreed or on
+MOST_TRADES = 200
 #: the kinds of events
 EVENTS = (
-    "offered", "requested", "withdrawn", "post_over", "post_dropped", "offer_refused",
+    "offered", "requested", "withdrawn", "post_over", "post_dropped", "left_out", "offer_refused",
     "trade_agreed", "trade_begun", "trade_over", "trade_called_off", "trade_ended",
 )  # fmt: skip
 #: what happened: the kind of an event, and its data
@@ -45,6 +47,8 @@ class LiveTrading:
         self._notes: list[Note] = []
         # of the last advance
         self._at = -inf
+        #: what could not be taken over at the start, in words
+        self.left_out: list[str] = []
         #: whether there is something in the record that was not there when it was last taken
         self.changed = False
 
@@ -144,22 +148,26 @@ class LiveTrading:
         posts = sum(post.tenant == tenant for post in self._market.board.posts().values())
         if posts >= MOST_POSTS:
             raise ConflictError(f"{tenant} has {posts} offers and requests on the board; withdraw some first")
+        trades = len(self._market.trades.of(tenant))
+        if trades >= MOST_TRADES:
+            raise ConflictError(f"{tenant} has {trades} trades that are agreed or on; post again when some are over")
 
     # -- time, and a new spec -------------------------------------------------------------------------------------
 
     def advance(self, at: float) -> None:
-        """End and begin trades, remove posts whose window is over, and match. O(posts + trades) if nothing is due."""
-        if at >= self.next_change:
-            self._go_to(at)
-            self._match(at)
+        """End and begin trades, remove posts whose window is over, and match. O(posts + trades), and the arbiter."""
+        self._go_to(at)
+        self._match(at)
 
     def expire(self, at: float) -> None:
         """End trades, and remove posts, whose time is over. By the clock alone: it needs no record."""
         self._at = at
         over = self._market.expire(at)
         self._note_trades("trade_over", over.trades)
-        for post in over.posts:
-            self._note("post_over", _post(self.base, 0, post))
+        for trade in over.missed:
+            self._note("trade_called_off", {**self._trade(trade), "why": "it could not begin in its time"})
+        for number, post in over.posts:
+            self._note("post_over", _post(self.base, number, post))
 
     def _go_to(self, at: float) -> None:
         self.expire(at)
@@ -171,7 +179,8 @@ class LiveTrading:
     def _match(self, at: float) -> None:
         made, refused = self._market.match(at)
         for one in refused:
-            data = {"vc": one.giver, "to": one.taker, "cells": _plain(self.base, one.cells), "why": one.why}
+            data = {"vc": one.giver, "to": one.taker, "cells": _plain(self.base, one.cells), "why": one.why,
+                    "request": one.request}  # fmt: skip
             self._note("offer_refused", data)
         self._note_trades("trade_agreed", made)
         self._note_trades("trade_begun", [trade for trade in made if self._market.trades.is_on(trade)])
@@ -249,19 +258,20 @@ class LiveTrading:
         self.changed = False
         return msgspec.json.encode(_record(self.base, self._market.state())).decode()
 
-    def restore(self, text: str) -> list[str]:
+    def restore(self, text: str, at: float = -inf) -> list[str]:
         """Go on from a record; what cannot stand under the spec is left out, and returned in words.
 
-        Raises :class:`~hived.errors.InputError` for a text that is no record.
+        ``at``: now; trades that are left out are paid for as long as they lasted until then. Raises
+        :class:`~hived.errors.InputError` for a text that is no record.
         """
         try:
             record = msgspec.json.decode(text, type=_Record)
         except msgspec.DecodeError as error:
             raise InputError(f"trades: not what hived has written ({error})") from None
-        state, left_out = _state(self.base, record)
+        state, left_out = _state(self.base, record, at)
         self._market.restore(state)
-        rebased = self._market.under(self.base, -inf)
-        self._market.adopt(rebased, -inf)
+        rebased = self._market.under(self.base, at)
+        self._market.adopt(rebased, at)
         left_out += [f"trade {trade.number}: {why}" for trade, why in rebased.ended]
         return left_out + [f"post {number}: {why}" for number, _, why in rebased.dropped]
 
@@ -313,7 +323,9 @@ def _post(spec: ClusterSpec, number: int, post: Offer | Request) -> dict[str, An
 
 # -- the record -------------------------------------------------------------------------------------------------------
 
-_Number = Annotated[int, msgspec.Meta(ge=1)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+_Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+_Amount = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 
 
 class _Cells(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -328,10 +340,10 @@ class _Post(msgspec.Struct, forbid_unknown_fields=True):
     number: _Number
     vc: str
     cells: _Cells
-    start: float
-    end: float
+    start: _Moment
+    end: _Moment
     other: _Cells | None  #: wanted for those of an offer, given for those of a request
-    price: Annotated[float, msgspec.Meta(ge=0)]  #: least of an offer, most of a request
+    price: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  #: least of an offer, most of a request
 
 
 class _Trade(msgspec.Struct, forbid_unknown_fields=True):
@@ -340,10 +352,10 @@ class _Trade(msgspec.Struct, forbid_unknown_fields=True):
     taker: str
     cells: _Cells
     back: _Cells | None
-    start: float
-    end: float
-    gpu_hours: float
-    price: float
+    start: _Moment
+    end: _Moment
+    gpu_hours: Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+    price: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
     on: bool
 
 
@@ -351,7 +363,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     offers: list[_Post]
     requests: list[_Post]
     trades: list[_Trade]
-    surplus: dict[str, float]
+    surplus: dict[str, _Amount]
     next_post: _Number
     next_trade: _Number
 
@@ -379,12 +391,13 @@ def _record(spec: ClusterSpec, state: MarketState) -> _Record:
     )  # fmt: skip
 
 
-def _state(spec: ClusterSpec, record: _Record) -> tuple[MarketState, list[str]]:
-    """The state, and what has cells of a type that the spec lacks, in words."""
+def _state(spec: ClusterSpec, record: _Record, at: float) -> tuple[MarketState, list[str]]:
+    """The state, and what has cells of a type that the spec lacks, in words: such trades are paid back from now on."""
     left_out: list[str] = []
     offers: dict[int, Offer] = {}
     requests: dict[int, Request] = {}
     trades: list[Trade] = []
+    surplus = dict(record.surplus)
 
     def pair(cells: _Cells, other: _Cells | None) -> tuple[Cells, Cells | None]:
         return cells.under(spec), None if other is None else other.under(spec)
@@ -408,11 +421,14 @@ def _state(spec: ClusterSpec, record: _Record) -> tuple[MarketState, list[str]]:
             trades.append(made)
         except RequestError as error:
             left_out.append(f"trade {of.number}: {error.message}")
+            left = max(0.0, of.end - max(of.start, at)) / max(1e-9, of.end - of.start)
+            surplus[of.taker] = surplus.get(of.taker, 0.0) + of.gpu_hours * of.price * left
+            surplus[of.giver] = surplus.get(of.giver, 0.0) - of.gpu_hours * of.price * left
     on = tuple([trade.number for trade in record.trades if trade.on])
     numbers = [trade.number for trade in record.trades]
     posts = [post.number for post in (*record.offers, *record.requests)]
     state = MarketState(
-        offers, requests, tuple(trades), on, record.surplus,
+        offers, requests, tuple(trades), on, surplus,
         max(record.next_post, *(n + 1 for n in posts), 1), max(record.next_trade, *(n + 1 for n in numbers), 1),
     )  # fmt: skip
     return state, left_out

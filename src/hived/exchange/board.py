@@ -77,6 +77,8 @@ class Board:
         self._check(spec, offer, offer.wants, "wants", now)
         if not _is_credit(offer.price):
             raise RequestError("price", f"a number of credits for a GPU hour, at least 0, not {offer.price!r}")
+        if offer.wants is not None:
+            self._check_others_have(offer.tenant, offer.wants, "wants")
         has = self._trades.least(offer.tenant, offer.cells.kind, offer.start, offer.end)
         posted = sum(
             other.cells.number
@@ -104,12 +106,7 @@ class Board:
             raise RequestError("bid", f"a number of credits for a GPU hour, at least 0, not {request.bid!r}")
         if type(request.times) is not int or request.times < 1:
             raise RequestError("times", f"a number of equal requests, at least 1, not {request.times!r}")
-        own, kind = self._trades.own, request.cells.kind
-        most = max([own[vc.name, kind] for vc in spec.virtual_clusters if vc.name != request.tenant], default=0)
-        if request.cells.number > most:
-            raise RequestError(
-                "number", f"no other tenant has {request.cells.in_words(spec)}; the most that one has is {most}"
-            )
+        self._check_others_have(request.tenant, request.cells, "number")
         if request.gives is not None:
             has = self._trades.least(request.tenant, request.gives.kind, request.start, request.end)
             if request.gives.number > has:
@@ -118,6 +115,12 @@ class Board:
                     f"{request.tenant} has {has} x {_path(spec, request.gives)} in that time, and gives "
                     f"{request.gives.number}",
                 )
+
+    def _check_others_have(self, tenant: str, cells: Cells, field: str) -> None:
+        spec, own = self._trades.spec, self._trades.own
+        most = max([own[vc.name, cells.kind] for vc in spec.virtual_clusters if vc.name != tenant], default=0)
+        if cells.number > most:
+            raise RequestError(field, f"no other tenant has {cells.in_words(spec)}; the most that one has is {most}")
 
     def _check(self, spec: ClusterSpec, post: Offer | Request, other: Cells | None, name: str, now: float) -> None:
         safety = {vc.name: vc.safety for vc in spec.virtual_clusters}
@@ -159,8 +162,8 @@ class Board:
         self.requests.pop(number, None)
         return post
 
-    def expire(self, now: float) -> list[Offer | Request]:
-        """Remove posts whose window is over, and return them; cut those that have begun to what is left. O(posts)."""
+    def expire(self, now: float) -> list[tuple[int, Offer | Request]]:
+        """Remove posts whose window is over; the numbers and they. Cut those that have begun. O(posts)."""
         return [*_cut(self.offers, now), *_cut(self.requests, now)]
 
     def next_change(self, now: float) -> float:
@@ -230,11 +233,11 @@ class Board:
                 yield number, offer
 
 
-def _cut(posts: dict[int, _Post], now: float) -> list[_Post]:
+def _cut(posts: dict[int, _Post], now: float) -> list[tuple[int, _Post]]:
     over = []
     for number, post in list(posts.items()):
         if post.end <= now:
-            over.append(posts.pop(number))
+            over.append((number, posts.pop(number)))
         elif post.start < now:
             posts[number] = replace(post, start=now)
     return over

@@ -13,12 +13,14 @@ from .arbiter import Arbiter
 from .board import Board, Offer, Request
 from .cells import Cells
 from .proxy import Proxy, TenantView
-from .trades import Trade, Trades
+from .trades import LacksCellsError, Trade, Trades
 
 #: cells with guaranteed jobs, of a tenant, by chain and level
 InUse: TypeAlias = Callable[[str], Mapping[tuple[str, int], int]]
 #: the jobs that could not stay guaranteed under another spec
 Displaces: TypeAlias = Callable[[ClusterSpec], Sequence[str]]
+#: shorter than any window, in seconds
+_INSTANT = 1e-9
 #: seconds of a GPU hour
 _HOUR = 3600.0
 
@@ -37,20 +39,21 @@ class MarketState:
 
 
 class Refused(NamedTuple):
-    """A match that became no trade, or a trade that did not begin; the offer is withdrawn."""
+    """A match that became no trade; the offer, or else the request, is withdrawn."""
 
     giver: str
     taker: str
     cells: Cells
     why: str
-    offer: int = 0  #: by number; 0: it was a trade
+    request: bool = False  #: whether it is the request
 
 
 class Over(NamedTuple):
     """What the time has ended."""
 
     trades: list[Trade]
-    posts: list[Offer | Request]
+    missed: list[Trade]  #: that never began, and are paid back
+    posts: list[tuple[int, Offer | Request]]  #: by number
 
 
 class Due(NamedTuple):
@@ -121,11 +124,15 @@ class Market:
     def _pay_back(self, trade: Trade, now: float) -> None:
         """Pay a trade that ends before its time back, for the rest of its window."""
         left = trade.end - max(trade.start, now)
-        self._pay(trade, -max(0.0, left) / (trade.end - trade.start))
+        self._pay(trade, -max(0.0, left) / max(_INSTANT, trade.end - trade.start))
 
     def expire(self, now: float) -> Over:
         """End the trades whose time is over, and cut or remove the posts. O(trades + posts)."""
-        return Over(self.trades.expire(now), self.board.expire(now))
+        missed = [trade for trade in self.trades.due(now) if trade.end <= now]
+        for trade in missed:
+            self._pay(trade, -1.0)
+        over = [trade for trade in self.trades.expire(now) if trade not in missed]
+        return Over(over, missed, self.board.expire(now))
 
     def begin_due(self, now: float) -> Due:
         """Begin the trades whose window has begun; call off and pay back those whose cells are in use. O(trades)."""
@@ -135,6 +142,7 @@ class Market:
             try:
                 self._begin(trade)
                 begun.append(trade)
+                self._pay(trade, -(now - trade.start) / (trade.end - trade.start))  # for what it lacks of its window
             except ConflictError as error:
                 self._pay(trade, -1.0)
                 called_off.append((trade, str(error)))
@@ -164,9 +172,8 @@ class Market:
         has, used = self.trades.has(tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
         if has - used < cells.number:
             path = self.trades.spec.chain(cells.chain).path_to(cells.level)
-            raise ConflictError(
-                f"{tenant} has {has} x {path}, {used} of them in use or bad, and would give {cells.number}"
-            )
+            in_use = f"{used} of them in use or bad"
+            raise LacksCellsError(tenant, f"{tenant} has {has} x {path}, {in_use}, and would give {cells.number}")
 
     def post(self, proxies: Mapping[str, Proxy], views: Iterable[TenantView]) -> None:
         """Have the proxies post anew: earlier posts of their tenants are withdrawn.
@@ -218,9 +225,13 @@ class Market:
                 if trade.start <= now:
                     self._begin(trade)
             except ConflictError as error:
-                refused.append(Refused(offer.tenant, request.tenant, request.cells, str(error), match.offer))
-                # its giver may not have these cells to give; another offer may still do
-                self.board.withdraw(match.offer, offer.tenant)
+                # who has not the cells to give withdraws; the other one may still find somebody
+                of_taker = isinstance(error, LacksCellsError) and error.tenant == request.tenant
+                refused.append(Refused(offer.tenant, request.tenant, request.cells, str(error), of_taker))
+                if of_taker:
+                    self.board.withdraw(match.request, request.tenant)
+                else:
+                    self.board.withdraw(match.offer, offer.tenant)
                 continue
             self._next += 1
             self.board.take(match.request, match.offer)

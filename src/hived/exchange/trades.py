@@ -51,6 +51,14 @@ class Trade:
         return self.start <= now < self.end
 
 
+class LacksCellsError(ConflictError):
+    """A tenant has not the cells that it would give."""
+
+    def __init__(self, tenant: str, message: str) -> None:
+        super().__init__(message)
+        self.tenant = tenant
+
+
 class Trades:
     """The spec without trades, and the trades that are agreed or on.
 
@@ -150,7 +158,7 @@ class Trades:
         """
         problem = self._problem(trade)
         if problem is not None:
-            raise ConflictError(problem)
+            raise LacksCellsError(*problem)
         self._insert(trade)
 
     def cancel(self, number: int) -> None:
@@ -180,7 +188,7 @@ class Trades:
             same = replace(trade, cells=cells, back=back)
             problem = new._problem(same)
             if problem is not None:
-                ended.append((trade, problem))
+                ended.append((trade, problem[1]))
                 continue
             new._insert(same)
             if self.is_on(trade):
@@ -192,26 +200,28 @@ class Trades:
         for key, move in _moves(trade):
             self._moves.setdefault(key, {})[trade.number] = move
 
-    def _problem(self, trade: Trade) -> str | None:
-        """Why a trade cannot be on beside the others in its window; None: it can.
+    def _problem(self, trade: Trade) -> tuple[str, str] | None:
+        """Whose cells are the reason that a trade cannot be beside the others in its window, and why; None: it can.
 
         Its tenants give cells of their own alone, so nobody else can be short of any because of it.
         """
         safety = {vc.name: vc.safety for vc in self.spec.virtual_clusters}
         for tenant in (trade.giver, trade.taker):
             if tenant not in safety:
-                return f"virtual cluster {tenant} is no more"
+                return tenant, f"virtual cluster {tenant} is no more"
             if safety[tenant] == EXACT:
-                return f"{tenant} is of exact safety, and so trades no cells"
+                return tenant, f"{tenant} is of exact safety, and so trades no cells"
         if trade.giver == trade.taker or (trade.back is not None and trade.back.kind == trade.cells.kind):
-            return "it gives nobody anything"
+            return trade.giver, "it gives nobody anything"
+        if trade.end <= trade.start:
+            return trade.giver, "its window ends where it starts, or before"
         for (tenant, kind), move in _moves(trade):
             if move.number < 0:
                 has = self.own[tenant, kind]
                 given = has - self.least(tenant, kind, trade.start, trade.end) - move.number
                 if given > has:
                     path = self.spec.chain(kind[0]).path_to(kind[1])
-                    return f"{tenant} has {has} x {path} in that time, and would give {given}"
+                    return tenant, f"{tenant} has {has} x {path} in that time, and would give {given}"
         return None
 
 

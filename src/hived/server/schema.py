@@ -242,7 +242,7 @@ class About(Model):
 VcName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=ANY_TEXT)]
 _Start = Annotated[float, Field(strict=True, ge=0, le=1e11)] | None
 _Duration = Annotated[float, Field(strict=True, ge=1, le=315_360_000)]
-_Credits = Annotated[float, Field(strict=True, ge=0, le=1e9)]
+_Credits = Annotated[float, Field(strict=True, ge=0, le=1e6)]
 
 
 class Cells(Model):

@@ -41,7 +41,7 @@ from .action_runner import ActionRunner
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, parsed_spec
-from .trades import TradeRecord, Trades
+from .trades import SomebodyElseError, TradeRecord, Trades
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -288,7 +288,11 @@ class Engine:
 
     async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
         """Change the market by ``act``; it is stored when this returns. Raises as :meth:`.Trades.change`."""
-        answer = await self._trades.change(self.active_scheduler, act)
+        try:
+            answer = await self._trades.change(self.active_scheduler, act)
+        except SomebodyElseError as error:
+            self._fail(error)  # the next process goes by what is written
+            raise
         self._dispatch_soon()
         return answer
 

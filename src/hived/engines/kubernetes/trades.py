@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods.objects import ConfigMap
 from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, InputError, UnavailableError
 from hived.exchange import Arbiter, MarketState
@@ -27,17 +26,22 @@ _log = logging.getLogger("hived.kubernetes")
 #: of the ConfigMap
 KEY = "trades.json"
 _PAUSE_S = 2.0  #: after a write that has failed
+_NOT_WRITTEN = (400, 401, 403, 413, 422, 429)  #: statuses of writes that have certainly not taken place
 T = TypeVar("T")
 
 
+class SomebodyElseError(UnavailableError):
+    """Somebody else has written the record: this process does not know any more what is in force."""
+
+
 class TradeRecord:
-    """The record in a ConfigMap, written by the leader alone."""
+    """The record in a ConfigMap, written by the leader alone. Whatever else the object has stays as it is."""
 
     def __init__(self, api: KubeApi, namespace: str, name: str) -> None:
         self.name = f"configmap/{namespace}/{name}"
         self._api, self._namespace, self._map = api, namespace, name
-        #: resourceVersion when it was last read or written; "": there is none
-        self._version = ""
+        #: the object as it was last read or written; None: there is none
+        self._there: dict[str, Any] | None = None
 
     async def load(self) -> str | None:
         """The record; None: there is none yet. Raises :class:`~.client.api.ApiError`."""
@@ -46,22 +50,30 @@ class TradeRecord:
         except ApiError as error:
             if error.status != 404:
                 raise
-            self._version = ""
+            self._there = None
             return None
-        found = msgspec.json.decode(answer, type=ConfigMap)
-        self._version = found.metadata.resource_version or ""
-        return (found.data or {}).get(KEY)
+        return self._take(answer)
+
+    def _take(self, answer: bytes) -> str | None:
+        try:
+            there = msgspec.json.decode(answer, type=dict[str, Any])
+            text = (there.get("data") or {}).get(KEY)
+        except (msgspec.DecodeError, AttributeError) as error:
+            raise ApiError(f"{self.name}: an answer that is not of Kubernetes ({error})", 0, "Unreadable") from None
+        self._there = there
+        return None if text is None else str(text)
 
     async def save(self, text: str) -> None:
         """Replace the record. Raises :class:`~.client.api.ApiError`: status 409 if somebody else has changed it."""
-        metadata = {"name": self._map, "namespace": self._namespace}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
-        if self._version:
-            metadata["resourceVersion"] = self._version
-            answer = await self._api.put(api_path("configmaps", self._namespace, self._map), body)
-        else:
+        there = self._there
+        if there is None:
+            metadata = {"name": self._map, "namespace": self._namespace}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
             answer = await self._api.post(api_path("configmaps", self._namespace), body)
-        self._version = msgspec.json.decode(answer, type=ConfigMap).metadata.resource_version or ""
+        else:
+            body = {**there, "data": {**(there.get("data") or {}), KEY: text}}
+            answer = await self._api.put(api_path("configmaps", self._namespace, self._map), body)
+        self._take(answer)
 
 
 @dataclass(eq=False)
@@ -79,6 +91,8 @@ class Trades:
     _before: MarketState | None = None
     #: whether something is not written down that a reader of the record finds by the clock or the spec: what is over
     _behind: bool = False
+    #: whether it is being found out what a write has come to
+    _unknown: bool = False
     #: when the next attempt to write is made
     _not_before: float = 0.0
 
@@ -97,8 +111,10 @@ class Trades:
         trading = LiveTrading(spec, self.arbiter)
         if self._text is not None and self.record is not None:
             try:
-                for left_out in trading.restore(self._text):
+                for left_out in trading.restore(self._text, self.clock()):
                     _log.warning("%s: left out: %s", self.record.name, left_out)
+                trading.expire(self.clock())  # before the pods are taken over: their owners have these cells again
+                self._behind = trading.changed
             except InputError as error:
                 self.problem = (
                     f"{self.record.name}: {error}; no trade is in force until that is mended and this service started "
@@ -118,6 +134,8 @@ class Trades:
             raise ForbiddenError("trades are not kept: start hived serve kubernetes with --exchange-configmap NS/NAME")
         if self.problem:
             raise UnavailableError(self.problem)
+        if self._unknown:
+            raise UnavailableError(f"whether {record.name} was written is not known yet; ask again in a while")
         async with self._lock:
             gang_scheduler = active()
             trading, at = gang_scheduler.trading, self.clock()
@@ -135,29 +153,44 @@ class Trades:
                 raise
             finally:
                 self._before = None
+                trading.expire(self.clock())  # what has ended meanwhile is over, whatever became of the write
+                self._behind = self._behind or trading.changed
                 gang_scheduler.trade(self.clock())
             return answer
 
     async def _save(self, record: TradeRecord, text: str) -> None:
-        """Write the record. Raises :class:`~.client.api.ApiError` if it is certain that it is as it was before."""
+        """Write the record. Raises :class:`~.client.api.ApiError` if it is certain that it is as it was before.
+
+        :class:`SomebodyElseError` if it is neither as before nor what was to be written.
+        """
         try:
             await record.save(text)
         except ApiError as error:
             self._not_before = self.clock() + _PAUSE_S
-            if error.status not in (0, 409) and error.status < 500:
+            if error.status in _NOT_WRITTEN:
                 raise
             # it may have been written: until that is known, nobody has the cells of a trade that begins
-            if await self._read_again(record) != text:
+            found = await self._read_again(record)
+            if found == text:
+                _log.info("%s was written: %s", record.name, error)
+            elif found == self._text or found is None:
                 raise
+            else:
+                raise SomebodyElseError(f"{record.name} was written by somebody else; this process ends") from error
+        self._text = text
         self._behind = False
 
     async def _read_again(self, record: TradeRecord) -> str | None:
-        while True:
-            try:
-                return await record.load()
-            except ApiError as error:
-                _log.warning("%s cannot be read, and whether it was written is not known: %s", record.name, error)
-            await asyncio.sleep(_PAUSE_S)
+        self._unknown = True
+        try:
+            while True:
+                try:
+                    return await record.load()
+                except ApiError as error:
+                    _log.warning("%s cannot be read, and whether it was written is not known: %s", record.name, error)
+                await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._unknown = False
 
     def _end_due(self, gang_scheduler: GangScheduler, at: float) -> None:
         """Cells go back to their owners at the end of a trade whether that can be written down or not."""
@@ -165,15 +198,15 @@ class Trades:
         if trading.next_end <= at:
             trading.expire(at)
             gang_scheduler.trade(at, None if self._before is None else trading.before_stored(self._before))
-            self._behind = True
+            self._behind = self._behind or trading.changed
 
     def tick(self, gang_scheduler: GangScheduler) -> bool:
         """End the trades whose time is over; whether :meth:`change` has something to begin, or to write."""
         if self.record is None or self.problem:
             return False
         at = self.clock()
+        due = gang_scheduler.trading.next_change <= at or self._behind  # a window that opens may be a match
         self._end_due(gang_scheduler, at)
-        due = gang_scheduler.trading.next_start <= at or self._behind
         return due and at >= self._not_before and not self.busy
 
     def spec_changed(self) -> None:

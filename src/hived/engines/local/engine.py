@@ -144,6 +144,8 @@ class Engine:
         self.job_scheduler.recover(self.store.active(), at, self._names, self.store.virtual())
         if not same(self._trading.base, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
+        for what in self._trading.left_out:
+            self.job_scheduler.note("left_out", None, at, {"why": what})
         self.job_scheduler.trades_due(at)
         self._remember(self._now)
         self._advance_or_raise()
@@ -476,7 +478,7 @@ def restored_trades(spec: ClusterSpec, store: Store, arbiter: Arbiter | None = N
     text = store.value("trades")
     if text is not None:
         try:
-            trading.restore(text)
+            trading.left_out = trading.restore(text)
         except InputError as error:
             raise StorageError(f"{store.folder}: hived.db is damaged ({error}); give another --state") from None
     return trading
