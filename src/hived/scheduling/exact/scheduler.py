@@ -265,6 +265,7 @@ class ExactScheduler(Scheduler):
                 ):
                     timeline.withdraw(known, now)
                     known = None
+                    self._owed.pop(name, None)
                 if known is None and runs:
                     self._adopt_running(timeline, entry, None, now)
                 elif known is None:
@@ -325,7 +326,8 @@ class ExactScheduler(Scheduler):
 
     def _stop(self, entry: Entry, stop: Stop, now: float) -> None:
         """The virtual job was stopped."""
-        self._owed.pop(entry.name, None)
+        if self._owed.pop(entry.name, None) is not None:
+            self._idle = True  # it may take a loan again
         if entry.status is GUARANTEED:
             entry.yields = True
             self.displace(entry, stop, now)
@@ -361,6 +363,7 @@ class ExactScheduler(Scheduler):
             refused = self.cluster.refused(entry.request, leaves)
             if refused:
                 timeline.refuse(entry.name, refused, now)
+                self._idle = True  # it may take a loan again
                 return True
         return entry.status is GUARANTEED
 
