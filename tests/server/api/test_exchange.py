@@ -38,14 +38,14 @@ def test_an_offer_waits_for_a_request_and_becomes_a_trade(client: Client) -> Non
     assert [post["cells"]["number"] for post in market["offers"]] == [1]
 
 
-def test_cells_are_traded_for_cells_of_another_type(client: Client) -> None:
+def test_cells_in_return_are_of_who_has_them(client: Client) -> None:
     both = {"cell_type": "NODE", "number": 1}, {"cell_type": "SOCKET", "number": 1}
     refused = request(client, gives=both[1])
     assert refused.json()["error"]["field"] == "gives"
     assert "speech has 0 x NODE.SOCKET in that time, and gives 1" in refused.json()["error"]["message"]
-    assert offer(client, wants=both[1]).json()["waits"]
-    (post,) = client.get("/v1/exchange").json()["offers"]
-    assert post["other"] == {"cell_type": "NODE.SOCKET", "number": 1}
+    refused = offer(client, wants=both[1])
+    assert refused.json()["error"]["field"] == "wants"
+    assert "no other tenant has 1 x NODE.SOCKET" in refused.json()["error"]["message"]
 
 
 def test_a_post_is_withdrawn_by_its_virtual_cluster(client: Client) -> None:
