@@ -468,7 +468,8 @@ class World:
         for name, gang in self.gang_scheduler.gangs.items():
             bound = any(self.pods[uid].spec.node_name for uid in gang.pods if uid in self.pods)
             honest = name not in self.tainted and not self.suspect & gang.pods.keys()
-            if bound and honest and gang.holds and gang.placement is not None:
+            # a gang of whose devices the spec has none has no place to keep, and the name of any pod after a restart
+            if bound and honest and gang.holds and gang.placement is not None and gang.placement.pods:
                 taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
                 places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
                 found[_lasting_name(gang)] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
