@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hived import Cluster
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.explaining import event_text, explain, reasons
 from hived.engines.local.job_scheduler import JobScheduler
@@ -322,9 +323,15 @@ def test_the_end_of_a_trade_takes_nothing_of_who_did_not_trade() -> None:
     engine.do(act)
     taken = engine.submit(job("c", 2, priority=3))
     assert taken.guaranteed
+    records = engine.job_scheduler.cluster.records()
     engine.wait(7.0)
     assert of_a.guaranteed
     assert sorted(found.guaranteed for found in (of_c, taken)) == [False, True]
+    # nor if the trade has ended while nobody was there
+    again = Cluster(spec)
+    again.recover(records)
+    assert again.group(of_a.name).guaranteed
+    assert sorted(again.group(found.name).guaranteed for found in (of_c, taken)) == [False, True]
 
 
 def test_a_trade_that_missed_its_window_is_paid_back() -> None:

@@ -7,7 +7,6 @@ order they are given in, so the same records give the same state.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -67,48 +66,40 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
     """Take over running groups. Raises :class:`RequestError`, before anything has changed, for impossible records.
 
     A group runs on whatever the spec is now: if its VC's cells cannot be bound to its leaves, as opportunistic. Groups
-    are processed by priority, the highest first, guests last, then by name.
+    are processed by priority, the highest first, guests last, then by name; but those that do not find cells of the
+    levels that they had come after all others, so that nobody loses cells to them.
     """
     for position, record in enumerate(records):
         _check_form(position, record)
     ordered = sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
     recovery = Recovery(state)
-    for record, at in zip(ordered, _places(state, names, ordered), strict=True):
-        recorded = tuple(record.placement.reserved_levels)
-        recovery.add(record, at, recorded, was_guaranteed=bool(recorded))
+    left = list(zip(ordered, _places(state, names, ordered), strict=True))
+    for as_it_was in (True, False):
+        now, left = left, []
+        for record, at in now:
+            recorded = tuple(record.placement.reserved_levels)
+            if not recovery.add(record, at, recorded, bool(recorded), as_it_was=as_it_was):
+                left.append((record, at))
     return recovery.report()
 
 
 def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]:
     """The state under ``spec``, and the effect on each group. ``old`` is unchanged. O(cells + groups).
 
-    No group ends for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups are processed first, those of
-    VCs that have fewer cells of some type than before after all others, so that none of these loses its cells to them;
-    then the higher priority before the lower and the older before the younger. Each stays guaranteed if cells that its
-    VC now reserves can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another
-    chance.
+    No group ends for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups are processed first, the higher
+    priority before the lower and the older before the younger; those that do not find cells of the types that they had
+    come after all others, so that nobody loses cells to them. Each stays guaranteed if cells that its VC now reserves
+    can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another chance.
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.version = old.version + 1  # earlier decisions are out of date
     names = Names(new.chains)
     recovery = Recovery(new)
     running = [group for group in old.by_age() if group.running]
-    short = _short(old.spec, spec)
-
-    def order(group: Group) -> tuple[bool, bool, bool, int, int]:
-        request = group.request
-        return not group.guaranteed, group.guest, request.vc in short, -request.priority, group.sequence
-
-    for group in sorted(running, key=order):
-        placement = group.origin or group.placement
-        assert placement is not None
-        at = located(names, placement)
-        if not group.guest and any(new.chains[chain].used[node] & mask for chain, node, mask in at.parts):
-            # the spec has two names for one device now, and the first group keeps it
-            at = Located((), (), tuple(dict.fromkeys((*at.missing, *(node for node, _ in at.pods)))))
-        record = Record(group.name, group.request, placement)
-        wanted = _same_types(old, new, group, at) or (0,) * len(at.parts)
-        recovery.add(record, at, wanted, group.guaranteed, group)
+    ordered = sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence))
+    later = [group for group in ordered if group.guaranteed and not _taken_over(recovery, old, names, group, True)]
+    for group in (*later, *[group for group in ordered if not group.guaranteed]):
+        _taken_over(recovery, old, names, group, False)
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in old.by_age():
@@ -124,21 +115,17 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     return new, recovery.report()
 
 
-def _short(old: ClusterSpec, new: ClusterSpec) -> set[str]:
-    """The VCs that have fewer cells of some type than before, or are no more. O(cells of the VCs)."""
-    had, has = _numbers(old), _numbers(new)
-    return {vc for (vc, path), number in had.items() if has[vc, path] < number}
-
-
-def _numbers(spec: ClusterSpec) -> Counter[tuple[str, str]]:
-    """Cells by VC and name of the cell type, or of the pinned cell."""
-    found: Counter[tuple[str, str]] = Counter()
-    for vc in spec.virtual_clusters:
-        for cells in vc.cells:
-            found[vc.name, spec.chain(cells.chain).path_to(cells.level)] += cells.number
-        for pin in vc.pinned:
-            found[vc.name, f"pinned {pin.pinned_cell_id}"] += 1
-    return found
+def _taken_over(recovery: Recovery, old: State, names: Names, group: Group, as_it_was: bool) -> bool:
+    """Add a running group of the old state; see :meth:`Recovery.add`."""
+    placement = group.origin or group.placement
+    assert placement is not None
+    at, new = located(names, placement), recovery.state
+    if not group.guest and any(new.chains[chain].used[node] & mask for chain, node, mask in at.parts):
+        # the spec has two names for one device now, and the first group keeps it
+        at = Located((), (), tuple(dict.fromkeys((*at.missing, *(node for node, _ in at.pods)))))
+    record = Record(group.name, group.request, placement)
+    wanted = _same_types(old, new, group, at) or (0,) * len(at.parts)
+    return recovery.add(record, at, wanted, group.guaranteed, group, as_it_was)
 
 
 def _same_types(old: State, new: State, group: Group, at: Located) -> tuple[int, ...]:
@@ -216,7 +203,7 @@ class Recovery:
     """A recovery in progress: adds running groups to a state one by one, and collects the report."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        self.state = state
         #: names of the requeued groups
         self.cancelled: list[str] = []
         self._kept: list[str] = []
@@ -224,22 +211,29 @@ class Recovery:
         self._lost: list[tuple[str, tuple[str, ...]]] = []
 
     def add(
-        self, record: Record, at: Located, wanted: tuple[int, ...], was_guaranteed: bool, before: Group | None = None
-    ) -> None:
+        self,
+        record: Record,
+        at: Located,
+        wanted: tuple[int, ...],
+        was_guaranteed: bool,
+        before: Group | None = None,
+        as_it_was: bool = False,
+    ) -> bool:
         """Add a group where it runs: guaranteed if its VC's cells can be bound there, else opportunistic.
 
         ``wanted``: for each pod, the level of its reserved cell; where that fails, all levels at which its VC has
-        reserved any are tried. Empty: opportunistic. The caller has made sure that no other group has its leaves. A
-        guest is requeued where the groups there do not accept it. O(tries * pods * levels).
+        reserved any are tried. Empty: opportunistic. ``as_it_was``: a guaranteed group is added in cells of these
+        levels, or not at all: ``False`` then, and nothing has changed. The caller has made sure that no other group has
+        its leaves. A guest is requeued where the groups there do not accept it. O(tries * pods * levels).
         """
-        state, request = self._state, record.request
+        state, request = self.state, record.request
         nodes = state.chains[at.chain]
         since = 0.0 if before is None else before.since
         tenant, guest = state.tenant(request.vc), request.guest
         if guest and (nodes.guests is None or at.missing or not nodes.guests.admit(tenant, at.parts)):
             state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
             self.cancelled.append(record.group)
-            return
+            return True
         group = Group(request, tenant, since)
         group.guest = guest
         levels: list[tuple[int, ...]] = []
@@ -247,9 +241,8 @@ class Recovery:
             pools = state.pools[group.tenant]
             reserved = sorted({level for pool in pools if pool.nodes.number == at.chain for level in pool.levels})
             levels = [wanted] if all(level in reserved for level in wanted) else []
-            levels += [(level,) * len(wanted) for level in reserved]
-        state.sequence += 1
-        group.sequence = state.sequence
+            levels += [] if as_it_was else [(level,) * len(wanted) for level in reserved]
+        group.sequence = state.sequence + 1
         group.chain, group.parts = at.chain, at.parts
         group.origin = record.placement if at.missing else None
         bound_at: tuple[int, ...] = ()
@@ -260,6 +253,9 @@ class Recovery:
                 group.pool.take(group)
                 bound_at = of_pods
                 break
+        if as_it_was and was_guaranteed and not bound_at:
+            return False
+        state.sequence = group.sequence
         group.placement = Placement(nodes.hierarchy.spec.name, at.pods, bound_at)
         if not bound_at and request.priority > OPPORTUNISTIC:
             group.priority = OPPORTUNISTIC
@@ -284,16 +280,17 @@ class Recovery:
             self._downgraded.append((group.name, self._why(group, at, levels)))
         elif at.parts and not at.missing:
             self._kept.append(group.name)
+        return True
 
     def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:
         """The reason of a downgrade."""
         vc = group.request.vc
-        if all(vc != other.name for other in self._state.spec.virtual_clusters):
+        if all(vc != other.name for other in self.state.spec.virtual_clusters):
             return f"virtual cluster {vc} is no more"
         if at.missing:
             return f"some of its devices are no more (on {', '.join(at.missing)})"
         if not levels:
-            return f"{vc} has no cells in chain {self._state.chains[at.chain].hierarchy.spec.name} any more"
+            return f"{vc} has no cells in chain {self.state.chains[at.chain].hierarchy.spec.name} any more"
         return f"the cells that {vc} has now cannot stand where it runs"
 
     def report(self) -> Reconfiguration:
