@@ -96,7 +96,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
         update = source.update(VIEW, picture.seq)
         whole = source.picture(VIEW)
         if update is None:  # a new layout: the browser asks for everything
-            anew = ("reconfigured", "trade_begun", "trade_over", "trade_ended")
+            anew = ("reconfigured", "recovered", "trade_begun", "trade_over", "trade_ended")
             new = any(e.kind in anew for e in driver.events[picture.seq :])
             assert not driver.events or new or source.layout() != layout
             picture, layout = whole, source.layout()
