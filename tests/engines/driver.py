@@ -65,7 +65,7 @@ class Driver:
     def _job_scheduler(self) -> JobScheduler:
         trading = LiveTrading(self.spec)
         if self.trades is not None:
-            assert trading.restore(self.trades) == []
+            assert trading.restore(self.trades, self.now) == []
         cluster = self._cluster(trading.in_force())
         return JobScheduler(cluster, YarnCS(), lambda: 29_500, len(self.events), trading)
 
@@ -167,6 +167,7 @@ class Driver:
         """Check the invariants that hold after every fact."""
         job_scheduler = self.job_scheduler
         job_scheduler.scheduler.validate()
+        job_scheduler.trading.validate()
         job_scheduler.cluster.check_safety()
         assert job_scheduler.cluster.spec.virtual_clusters == job_scheduler.trading.in_force().virtual_clusters
         assert not shortages(job_scheduler.cluster.spec)

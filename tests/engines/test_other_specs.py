@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -192,7 +193,7 @@ def test_a_start_that_would_take_cells_names_the_jobs_before_anything_has_change
     ):
         with closing(Store(lives.folder)) as store:
             before = store.last_event()
-            found = displaced_by(spec, store)
+            found = displaced_by(spec, store, time.time())
             assert [job.name for job, _ in found] == names
             assert all(why for _, why in found)
             assert store.last_event() == before

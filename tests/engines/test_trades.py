@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hived.engines.local.explaining import event_text, explain, reasons
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, JobState
 from hived.engines.local.store import Store
+from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, RequestError, StorageError
 from hived.exchange import Cells, Offer, Request, SecondPrice
 from hived.spec import spec_from_dict
@@ -218,8 +220,8 @@ def test_a_start_with_another_spec_says_whom_it_displaces_with_trades_in_mind(li
     vision, speech = SPEC.virtual_clusters
     without = replace(SPEC, virtual_clusters=(replace(vision, cells=()), speech))
     with closing(Store(lives.folder)) as store:
-        assert displaced_by(SPEC, store) == []
-        assert len(displaced_by(without, store)) == 1
+        assert displaced_by(SPEC, store, time.time()) == []
+        assert len(displaced_by(without, store, time.time())) == 1
     lives.spec = without
 
     async def again(engine: Engine) -> list[bool]:
@@ -341,6 +343,30 @@ def test_a_trade_that_missed_its_window_is_paid_back() -> None:
     engine.do(lambda job_scheduler: job_scheduler.trades_due(engine.now))
     assert told(engine)[-1] == "trade 1 is called off, and paid back: it could not begin in its time"
     assert engine.job_scheduler.trading.market.surplus == {"vision": 0.0, "speech": 0.0}
+
+
+def test_a_trade_of_cells_that_are_no_more_is_paid_for_as_long_as_it_lasted() -> None:
+    engine = Driver(SPEC)
+    give(engine, 3600.0)
+    record = engine.job_scheduler.trading.record()
+    assert engine.job_scheduler.trading.market.surplus == {"vision": 2.0, "speech": -2.0}
+    levels = tuple(replace(level, cell_type=f"NEW-{level.cell_type}") for level in SPEC.chains[0].levels)
+    other = LiveTrading(replace(SPEC, chains=(replace(SPEC.chains[0], levels=levels),)))
+    (left_out,) = other.restore(record, engine.now + 900.0)
+    assert left_out.startswith("trade 1: ")
+    assert other.market.surplus == {"vision": 0.5, "speech": -0.5}
+    assert other.in_force() == other.base
+
+
+def test_a_post_whose_window_ends_while_nobody_is_there_is_over_and_not_left_out() -> None:
+    engine = Driver(SPEC)
+    trading, end = engine.job_scheduler.trading, engine.now + 60.0
+    engine.do(lambda _: trading.offer(Offer("vision", PAIR, engine.now, end), engine.now))
+    again = LiveTrading(SPEC)
+    assert again.restore(trading.record(), end + 60.0) == []
+    again.expire(end + 60.0)
+    assert [kind for kind, _ in again.take_notes()] == ["post_over"]
+    assert not again.market.board.offers
 
 
 def test_a_request_whose_own_cells_are_in_use_is_withdrawn_and_not_the_offer() -> None:

@@ -185,7 +185,7 @@ class Walk:
     def _new_spec(self) -> None:
         """Another spec: trades that cannot stand under it end, with their reasons."""
         self.base = made(self.rng)
-        rebased = self.market.under(self.base, self.now)
+        rebased = self.market.under(self.base)
         self.market.adopt(rebased, self.now)
         assert all(why for _, why in rebased.ended)
         assert all(why for _, _, why in rebased.dropped)

@@ -240,8 +240,8 @@ def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> N
     trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
     trading.board.request(Request("b", NODE._replace(number=2), 0, HOUR), 0)
     (trade,), _ = trading.match(0)
-    assert trading.under(spec(a=3, b=1), 0).ended == []
-    rebased = trading.under(spec(a=1, b=1), HOUR / 4)
+    assert trading.under(spec(a=3, b=1)).ended == []
+    rebased = trading.under(spec(a=1, b=1))
     assert rebased.ended == [(trade, "a has 1 x NODE in that time, and would give 2")]
     assert trading.trades.records() == (trade,)
     trading.adopt(rebased, HOUR / 4)  # a quarter of it was paid
@@ -265,7 +265,7 @@ def test_trades_and_posts_are_of_the_same_cell_type_under_a_spec_with_another_le
     ])  # fmt: skip
     after = replace(before, chains=(more,), virtual_clusters=vcs)
     assert after.chains[0].path_to(4) == before.chains[0].path_to(3)
-    rebased = trading.under(after, 0)
+    rebased = trading.under(after)
     assert (rebased.ended, rebased.dropped) == ([], [])
     assert [trade.cells for trade in rebased.trades.records()] == [Cells("RACK", 4)]
     assert [offer.cells for offer in rebased.board.offers.values()] == [Cells("RACK", 4)]
@@ -278,7 +278,7 @@ def test_a_vc_of_exact_safety_trades_no_cells() -> None:
     (trade,), _ = trading.match(0)
     before = spec(a=2, b=1)
     exact = replace(before, virtual_clusters=tuple([replace(vc, safety="exact") for vc in before.virtual_clusters]))
-    rebased = trading.under(exact, 0)
+    rebased = trading.under(exact)
     assert rebased.ended == [(trade, "a is of exact safety, and so trades no cells")]
     assert "a is of exact safety" in rebased.dropped[0][2]
     with pytest.raises(HivedError, match="tenant: a is of exact safety: its jobs end as in a private cluster"):

@@ -135,6 +135,7 @@ def _check_entries(gang_scheduler: GangTable) -> None:
 
 def _check_lines(gang_scheduler: GangTable) -> None:
     gang_scheduler.scheduler.validate()
+    gang_scheduler.trading.validate()
     known = {gang.id: gang.entry for gang in gang_scheduler.gangs.values() if gang.entry.status is not Status.NOWHERE}
     ensure(known.items() <= gang_scheduler.scheduler.jobs.items(), "jobs that wait or hold GPUs")
     for entry in gang_scheduler.scheduler.jobs.values():

@@ -37,7 +37,7 @@ from hived.engines.kubernetes.gangs.gang import (
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
-from hived.engines.kubernetes.trades import Trades
+from hived.engines.kubernetes.stored_market import StoredMarket
 from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.exchange import Balanced
@@ -151,9 +151,9 @@ class World:
 
     def new_scheduler(self) -> GangScheduler:
         """A new gang scheduler, without state."""
-        self.trades = Trades(self.record, Balanced(), lambda: self.now)  # type: ignore[arg-type]  # stands in for it
-        at_once(self.trades.load())
-        trading = self.trades.restored(self.spec)
+        self.stored = StoredMarket(self.record, Balanced(), lambda: self.now)  # type: ignore[arg-type]  # stands in for it
+        at_once(self.stored.load())
+        trading = self.stored.restored(self.spec)
         cluster = self._cluster(trading.in_force())
         schedule = cluster.schedule
 
@@ -373,7 +373,7 @@ class World:
 
     def step(self) -> None:
         """Dispatch, collect the instructions, and check all invariants."""
-        if self.trades.tick(self.gang_scheduler):
+        if self.stored.tick(self.gang_scheduler):
             self.trade(LiveTrading.advance)
         self.gang_scheduler.dispatch(self.now)
         before = self.gang_scheduler.seq
@@ -391,7 +391,7 @@ class World:
         before = {gang.name for gang in self.gang_scheduler.gangs.values() if gang.guaranteed}
         known = self.gang_scheduler.seq
         try:
-            at_once(self.trades.change(lambda: self.gang_scheduler, act))
+            at_once(self.stored.change(lambda: self.gang_scheduler, act))
         except (InputError, ApiError):
             pass
         except KilledError:

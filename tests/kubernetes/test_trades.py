@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hived.engines.kubernetes import trades as module
+from hived.engines.kubernetes import stored_market as module
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.trades import SomebodyElseError, TradeRecord, Trades
+from hived.engines.kubernetes.stored_market import RecordConflictError, StoredMarket, TradeRecord
 from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
@@ -78,7 +78,7 @@ class Market:
     def __init__(self, api: Api | None = None) -> None:
         self.api = api or Api()
         self.world = World(flat_spec(("a", 2), ("b", 2)))
-        self.trades = Trades(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
+        self.stored = StoredMarket(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
 
     @property
     def gang_scheduler(self) -> GangScheduler:
@@ -90,7 +90,7 @@ class Market:
         return {vc.name: sum(cells.number for cells in vc.cells) for vc in vcs}
 
     async def change(self, act: Callable[[LiveTrading, float], object]) -> None:
-        await self.trades.change(lambda: self.gang_scheduler, act)
+        await self.stored.change(lambda: self.gang_scheduler, act)
 
     async def offer(self, seconds: float = HOUR) -> None:
         await self.change(lambda trading, at: trading.offer(Offer("a", NODE, at, at + seconds), at))
@@ -170,13 +170,13 @@ def test_cells_are_back_with_their_owner_at_the_end_even_if_that_cannot_be_writt
         await market.request(10.0)
         market.api.mood = "refuses"
         market.world.now += 10.0
-        assert market.trades.tick(market.gang_scheduler), "it is still to be written down"
+        assert market.stored.tick(market.gang_scheduler), "it is still to be written down"
         assert market.cells() == {"a": 2, "b": 2}
         # who reads the record finds it by the clock
         again = Market(market.api)
         again.world.now = market.world.now
-        await again.trades.load()
-        trading = again.trades.restored(again.world.spec)
+        await again.stored.load()
+        trading = again.stored.restored(again.world.spec)
         trading.expire(again.world.now)
         assert trading.in_force() == again.world.spec
 
@@ -189,8 +189,8 @@ def test_another_leader_goes_on_with_what_is_written() -> None:
         await market.offer()
         await market.request()
         again = Market(market.api)
-        await again.trades.load()
-        trading = again.trades.restored(again.world.spec)
+        await again.stored.load()
+        trading = again.stored.restored(again.world.spec)
         assert trading.in_force().virtual_clusters == market.gang_scheduler.cluster.spec.virtual_clusters
         # and the one before it cannot write any more once that one has
         again.world.gang_scheduler = GangScheduler(
@@ -198,7 +198,7 @@ def test_another_leader_goes_on_with_what_is_written() -> None:
         )
         await again.request(7.0)
         written = market.api.there
-        with pytest.raises(SomebodyElseError, match="was written by somebody else; this process ends"):
+        with pytest.raises(RecordConflictError, match="was written by somebody else; this process ends"):
             await market.request(9.0)
         assert market.api.there == written, "it is not overwritten"
 
@@ -209,8 +209,8 @@ def test_a_record_that_cannot_be_read_stops_trades_and_nothing_else() -> None:
     async def story() -> None:
         market = Market()
         market.api.there = {"metadata": {"resourceVersion": "0"}, "data": {"trades.json": '{"offers": 3}'}}
-        await market.trades.load()
-        trading = market.trades.restored(market.world.spec)
+        await market.stored.load()
+        trading = market.stored.restored(market.world.spec)
         assert trading.in_force() == market.world.spec
         with pytest.raises(UnavailableError, match=r"configmap/hived/trades: trades: not what hived has written"):
             await market.offer()
@@ -238,8 +238,8 @@ def test_a_trade_that_somebody_has_changed_by_hand_is_left_out_if_it_cannot_be(
         record["trades"][0] |= change
         market.api.there["data"]["trades.json"] = json.dumps(record)
         again = Market(market.api)
-        await again.trades.load()
-        assert again.trades.restored(again.world.spec).in_force() == again.world.spec
+        await again.stored.load()
+        assert again.stored.restored(again.world.spec).in_force() == again.world.spec
         assert left_out in caplog.text
 
     asyncio.run(story())
@@ -248,7 +248,7 @@ def test_a_trade_that_somebody_has_changed_by_hand_is_left_out_if_it_cannot_be(
 def test_without_a_place_for_them_there_are_no_trades() -> None:
     async def story() -> None:
         market = Market()
-        market.trades.record = None
+        market.stored.record = None
         with pytest.raises(ForbiddenError, match="--exchange-configmap NS/NAME"):
             await market.offer()
 
@@ -277,8 +277,8 @@ def test_a_leader_begins_without_the_trades_that_are_over() -> None:
         await market.request(10.0)
         again = Market(market.api)
         again.world.now = market.world.now + 10.0
-        await again.trades.load()
-        assert again.trades.restored(again.world.spec).in_force() == again.world.spec
+        await again.stored.load()
+        assert again.stored.restored(again.world.spec).in_force() == again.world.spec
 
     asyncio.run(story())
 
@@ -291,7 +291,7 @@ def test_a_trade_that_ends_while_another_change_fails_to_be_written_is_over() ->
 
         def later() -> None:
             market.world.now += 10.0
-            market.trades.tick(market.gang_scheduler)
+            market.stored.tick(market.gang_scheduler)
 
         market.api.before_write, market.api.mood = later, "refuses"
         with pytest.raises(ApiError, match="not permitted"):
@@ -307,9 +307,9 @@ def test_a_window_that_opens_leads_to_a_match() -> None:
         await market.request()
         start = market.world.now + 10.0
         await market.change(lambda trading, at: trading.offer(Offer("a", NODE, start, start + 2 * HOUR), at))
-        assert not market.trades.tick(market.gang_scheduler)
+        assert not market.stored.tick(market.gang_scheduler)
         market.world.now += 10.0
-        assert market.trades.tick(market.gang_scheduler)
+        assert market.stored.tick(market.gang_scheduler)
         await market.change(LiveTrading.advance)
         assert market.cells() == {"a": 1, "b": 3}
 
@@ -320,7 +320,7 @@ def test_whatever_else_the_config_map_has_stays() -> None:
     async def story() -> None:
         market = Market()
         market.api.there = {"metadata": {"labels": {"app": "x"}, "resourceVersion": "0"}, "data": {"notes": "mine"}}
-        await market.trades.load()
+        await market.stored.load()
         await market.offer()
         assert market.api.there["metadata"]["labels"] == {"app": "x"}
         assert market.api.there["data"]["notes"] == "mine"

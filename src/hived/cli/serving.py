@@ -17,7 +17,7 @@ from hived.engines.kubernetes.client.leader_election import LeaderElector
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
-from hived.engines.kubernetes.trades import TradeRecord
+from hived.engines.kubernetes.stored_market import TradeRecord
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view

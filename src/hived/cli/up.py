@@ -237,7 +237,7 @@ def scattered(spec: ClusterSpec) -> list[str]:
 
 def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
     """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no or without a terminal."""
-    taken = [] if yes else displaced_by(spec, store)
+    taken = [] if yes else displaced_by(spec, store, time.time())
     if not taken:
         return
     lines = [f"this start takes the cells of {counted(len(taken), 'running job')}, to run on as opportunistic:"]

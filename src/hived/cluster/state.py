@@ -146,7 +146,6 @@ class State:
         for nodes in self.bound:
             if nodes.doomed:
                 undoom(nodes)
-                nodes.doomed_at = -1
                 self.undo.keep()
 
     def transition(self, group: Group, event: GroupEvent) -> None:

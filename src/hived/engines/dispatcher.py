@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
 from hived.cluster.recovery import Reconfiguration
-from hived.scheduling import Entry, Policies, SomePolicies
+from hived.scheduling import Entry, Policies, Policy, SomePolicies
 from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
 from hived.spec.compiled import ClusterSpec, Device
@@ -23,7 +23,8 @@ from .trading import LiveTrading
 #: in place of a preemptor of this VC
 GHOST = "a job of {0} that ended early, and has its turn now (exact safety)"
 
-#: why a job runs on in other cells of its VC, or in none
+#: why a job runs on in other cells of its VC, or in none; or why its reservation has ended
+NEW_SPEC = "the cluster has a new spec"
 TRADED = "cells of its VC were traded"
 
 J = TypeVar("J", bound=EngineJob)
@@ -153,6 +154,14 @@ class Dispatcher(ABC, Generic[J, D]):
         """Evict a job from its GPUs, so that it starts on other ones."""
 
     @abstractmethod
+    def _policies_of(self, spec: ClusterSpec) -> Mapping[str, Policy]:
+        """The policies that the tenants of a spec have chosen. Raises :class:`~hived.errors.InputError`."""
+
+    @abstractmethod
+    def _note_spec(self, report: Reconfiguration, at: float) -> None:
+        """Record that there is a new spec."""
+
+    @abstractmethod
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         """Take over what the core has made of the jobs under another spec; ``why``: of those with other cells."""
 
@@ -205,14 +214,29 @@ class Dispatcher(ABC, Generic[J, D]):
             if self.cluster.group(job.name).guaranteed:
                 self.guarantee_changed(job, "its VC's cells are its own again", at)
 
-    def trade(self, at: float, spec: ClusterSpec | None = None) -> None:
-        """Record what the market has done, and have the core follow.
+    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
+        """Change the spec and the policies of VCs under running jobs; trades go on where they can stand.
 
-        ``spec``: nothing is recorded yet, and the core follows this one (:meth:`~.LiveTrading.before_stored`).
+        Raises what the policies of the spec and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
-        if spec is None:
-            self._note_trades(at)
-            spec = self.trading.in_force()
+        policies = self._policies_of(spec)
+        self.policies.check(policies)
+        rebased = self.trading.market.under(spec)
+        report = self.cluster.reconfigure(rebased.trades.in_force())
+        self.policies.assign(policies)
+        self.trading.adopt(rebased, at)
+        self._note_spec(report, at)
+        self._note_trades(at)
+        self._reconfigured(report, NEW_SPEC, at)
+        return report
+
+    def trade(self, at: float) -> None:
+        """Record what the market has done, and have the core follow."""
+        self._note_trades(at)
+        self.follow_trades(self.trading.in_force(), at)
+
+    def follow_trades(self, spec: ClusterSpec, at: float) -> None:
+        """Have the core follow a spec that differs by trades alone. O(cells of the virtual clusters) if it does not."""
         now = self.cluster.spec
         if spec.virtual_clusters != now.virtual_clusters or spec.withheld != now.withheld:
             effect = self.cluster.trade(spec)

@@ -31,7 +31,7 @@ def why_it_waits(
 ) -> list[R | Reason]:
     """Reasons of a waiting job, the decisive one first: the core's, the cells given away, the line, its preemptor."""
     found = scheduler.with_ended(job.entry, but_the_line(core), MAX_NAMED)
-    found += trading.given_by(job.vc)[:MAX_NAMED]
+    found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
     found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
@@ -48,7 +48,7 @@ def but_the_line(reasons: Iterable[R]) -> list[R]:
 
 def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
     """The cells of others that a VC has for a while, as sentences for its guaranteed jobs."""
-    taken = trading.taken_by(vc)
+    taken = [given for given in trading.given() if given.to == vc]
     return [f"{say(given)}; what runs on them then, and has no room in its VC, runs on as opportunistic"
             for given in taken[:MAX_NAMED]]  # fmt: skip
 

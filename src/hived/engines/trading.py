@@ -12,17 +12,17 @@ The caller stores the record before the core follows: a trade that is not stored
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from hived.cluster.reasons import CellsGiven
-from hived.errors import ConflictError, InputError, RequestError
-from hived.exchange import Arbiter, Balanced, Cells, Market, MarketState, Offer, Request, Trade, kind_of
+from hived.errors import ConflictError, InvariantError
+from hived.exchange import Arbiter, Balanced, Cells, Market, MarketState, Offer, Rebased, Request, Trade
 from hived.scheduling import Scheduler
 from hived.spec.compiled import ClusterSpec
+
+from .market_record import decoded, encoded
 
 #: posts of one tenant on the board
 MOST_POSTS = 50
@@ -38,14 +38,19 @@ Note = tuple[str, dict[str, Any]]
 
 
 class LiveTrading:
-    """The market of a live engine. A call that raises has changed nothing. O(posts + trades), and the arbiter."""
+    """The market of a live engine.
+
+    A call that raises has taken in the time, and changed nothing else. O(posts + trades), and the arbiter.
+    """
 
     def __init__(self, spec: ClusterSpec, arbiter: Arbiter | None = None) -> None:
         """``spec``: without trades. ``arbiter``: balanced, unless another is given."""
         self._market = Market(spec, arbiter or Balanced(), self._in_use, self._displaces)
         self._scheduler: Scheduler | None = None
         self._notes: list[Note] = []
-        # of the last advance
+        # when trades and posts are over or open next, and when the next trade begins; None: to be found anew
+        self._next: tuple[float, float] | None = None
+        # of the last expire
         self._at = -inf
         #: what could not be taken over at the start, in words
         self.left_out: list[str] = []
@@ -86,12 +91,27 @@ class LiveTrading:
     @property
     def next_end(self) -> float:
         """When :meth:`expire` has something to do; infinity for never."""
-        return min(self._market.trades.next_end, self._market.board.next_change(self._at))
+        return self._times()[0]
 
     @property
     def next_start(self) -> float:
         """When the next trade begins; infinity for never."""
-        return self._market.trades.next_start
+        return self._times()[1]
+
+    def _times(self) -> tuple[float, float]:
+        """O(posts + trades) after a change of the market, and O(1) else: it is asked at every event of every job."""
+        if self._next is None:
+            self._next = self._found_times()
+        return self._next
+
+    def _found_times(self) -> tuple[float, float]:
+        trades = self._market.trades
+        return min(trades.next_end, self._market.board.next_change(self._at)), trades.next_start
+
+    def validate(self) -> None:
+        """Raise :class:`~hived.errors.InvariantError` if what is kept of the market is not what it is."""
+        if self._next not in (None, self._found_times()):
+            raise InvariantError(f"trading: {self._next} is kept as its next times, which are {self._found_times()}")
 
     def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
         """Cells of a tenant that it cannot give: in use, or such that no healthy ones are left for them."""
@@ -145,7 +165,7 @@ class LiveTrading:
         self._note("withdrawn", _post(self.base, number, post))
 
     def _check_room(self, tenant: str) -> None:
-        posts = sum(post.tenant == tenant for post in self._market.board.posts().values())
+        posts = self._market.board.count(tenant)
         if posts >= MOST_POSTS:
             raise ConflictError(f"{tenant} has {posts} offers and requests on the board; withdraw some first")
         trades = len(self._market.trades.of(tenant))
@@ -161,7 +181,7 @@ class LiveTrading:
 
     def expire(self, at: float) -> None:
         """End trades, and remove posts, whose time is over. By the clock alone: it needs no record."""
-        self._at = at
+        self._at, self._next = at, None  # every other change of the market begins with this one
         over = self._market.expire(at)
         self._note_trades("trade_over", over.trades)
         for trade in over.missed:
@@ -179,15 +199,20 @@ class LiveTrading:
     def _match(self, at: float) -> None:
         made, refused = self._market.match(at)
         for one in refused:
-            data = {"vc": one.giver, "to": one.taker, "cells": _plain(self.base, one.cells), "why": one.why,
+            data = {"vc": one.giver, "to": one.taker, "cells": one.cells.by_name(self.base), "why": one.why,
                     "request": one.request}  # fmt: skip
             self._note("offer_refused", data)
         self._note_trades("trade_agreed", made)
         self._note_trades("trade_begun", [trade for trade in made if self._market.trades.is_on(trade)])
 
-    def under(self, spec: ClusterSpec, at: float) -> Moved:
-        """What becomes of all this under a new spec without trades; nothing changes before :meth:`Moved.adopt`."""
-        return Moved(self, spec, at)
+    def adopt(self, rebased: Rebased, at: float) -> None:
+        """Go on under a new spec, as :meth:`.Market.under` has found it."""
+        for trade, why in rebased.ended:
+            self._note("trade_ended", {**self._trade(trade), "why": why})
+        for number, post, why in rebased.dropped:
+            self._note("post_dropped", {**_post(self.base, number, post), "why": why})
+        self._market.adopt(rebased, at)
+        self._next = None
 
     def _note(self, kind: str, data: dict[str, Any]) -> None:
         self._notes.append((kind, data))
@@ -202,8 +227,8 @@ class LiveTrading:
             "trade": trade.number,
             "vc": trade.giver,
             "to": trade.taker,
-            "cells": _plain(self.base, trade.cells),
-            "back": None if trade.back is None else _plain(self.base, trade.back),
+            "cells": trade.cells.by_name(self.base),
+            "back": None if trade.back is None else trade.back.by_name(self.base),
             "start": trade.start,
             "end": trade.end,
             "gpu_hours": trade.gpu_hours,
@@ -216,30 +241,22 @@ class LiveTrading:
 
     # -- for people -----------------------------------------------------------------------------------------------
 
-    def given_by(self, vc: str) -> list[CellsGiven]:
-        """The cells that a VC has given away now, as reasons for which its jobs wait."""
-        trades = self._market.trades
-        found = []
-        for trade in trades.records():
-            if trades.is_on(trade):
-                for giver, taker, cells in _moves(trade):
-                    if giver == vc:
-                        found.append(CellsGiven(vc, taker, *_plain(self.base, cells), trade.end, trade.number))
-        return found
-
-    def taken_by(self, vc: str) -> list[CellsGiven]:
-        """The cells of others that a VC has now."""
-        others = dict.fromkeys(giver for t in self._market.trades.of(vc) for giver in (t.giver, t.taker))
-        return [given for other in others if other != vc for given in self.given_by(other) if given.to == vc]
+    def given(self) -> Iterator[CellsGiven]:
+        """The cells that a VC has given to another one now, as reasons for which its jobs wait. O(trades)."""
+        for trade, giver, taker, cells in self._on():
+            yield CellsGiven(giver, taker, *cells.by_name(self.base), trade.end, trade.number)
 
     def gpus_given(self) -> Counter[tuple[str, str]]:
         """GPUs that change hands now: of who has given them and who has taken them. O(trades)."""
-        trades, found = self._market.trades, Counter[tuple[str, str]]()
-        for trade in trades.records():
-            if trades.is_on(trade):
-                for giver, taker, cells in _moves(trade):
-                    found[giver, taker] += cells.gpus(self.base)
+        found = Counter[tuple[str, str]]()
+        for _, giver, taker, cells in self._on():
+            found[giver, taker] += cells.gpus(self.base)
         return found
+
+    def _on(self) -> Iterator[tuple[Trade, str, str, Cells]]:
+        """The trades that are on: who has given which cells to whom."""
+        trades = self._market.trades
+        return ((trade, *side) for trade in trades.records() if trades.is_on(trade) for side in trade.sides())
 
     # -- for the next start ---------------------------------------------------------------------------------------
 
@@ -251,61 +268,26 @@ class LiveTrading:
         """Undo everything since the state: it could not be stored."""
         self._market.restore(state)
         self._notes.clear()
-        self.changed = False
+        self.changed, self._next = False, None
 
     def record(self) -> str:
-        """Everything as text: JSON, with cell types by name."""
+        """Everything as text (:mod:`.market_record`)."""
         self.changed = False
-        return msgspec.json.encode(_record(self.base, self._market.state())).decode()
+        return encoded(self.base, self._market.state())
 
-    def restore(self, text: str, at: float = -inf) -> list[str]:
+    def restore(self, text: str, at: float) -> list[str]:
         """Go on from a record; what cannot stand under the spec is left out, and returned in words.
 
         ``at``: now; trades that are left out are paid for as long as they lasted until then. Raises
         :class:`~hived.errors.InputError` for a text that is no record.
         """
-        try:
-            record = msgspec.json.decode(text, type=_Record)
-        except msgspec.DecodeError as error:
-            raise InputError(f"trades: not what hived has written ({error})") from None
-        state, left_out = _state(self.base, record, at)
+        state, left_out = decoded(self.base, text, at)
         self._market.restore(state)
-        rebased = self._market.under(self.base, at)
+        rebased = self._market.under(self.base)
         self._market.adopt(rebased, at)
+        self._next = None
         left_out += [f"trade {trade.number}: {why}" for trade, why in rebased.ended]
         return left_out + [f"post {number}: {why}" for number, _, why in rebased.dropped]
-
-
-class Moved:
-    """A market under a new spec, not adopted yet."""
-
-    def __init__(self, trading: LiveTrading, spec: ClusterSpec, at: float) -> None:
-        self._trading, self._at = trading, at
-        self._rebased = trading.market.under(spec, at)
-
-    def in_force(self) -> ClusterSpec:
-        """The new spec with the trades that can go on."""
-        return self._rebased.trades.in_force()
-
-    def adopt(self) -> None:
-        """Go on under the new spec."""
-        trading = self._trading
-        for trade, why in self._rebased.ended:
-            trading._note("trade_ended", {**trading._trade(trade), "why": why})
-        for number, post, why in self._rebased.dropped:
-            trading._note("post_dropped", {**_post(trading.base, number, post), "why": why})
-        trading.market.adopt(self._rebased, self._at)
-
-
-def _moves(trade: Trade) -> list[tuple[str, str, Cells]]:
-    """Who gives which cells to whom."""
-    moves = [(trade.giver, trade.taker, trade.cells)]
-    return moves if trade.back is None else [*moves, (trade.taker, trade.giver, trade.back)]
-
-
-def _plain(spec: ClusterSpec, cells: Cells) -> tuple[str, int]:
-    """Cell type and number."""
-    return spec.chain(cells.chain).path_to(cells.level), cells.number
 
 
 def _post(spec: ClusterSpec, number: int, post: Offer | Request) -> dict[str, Any]:
@@ -314,121 +296,8 @@ def _post(spec: ClusterSpec, number: int, post: Offer | Request) -> dict[str, An
         "post": number,
         "offer": isinstance(post, Offer),
         "vc": post.tenant,
-        "cells": _plain(spec, post.cells),
-        "for": None if other is None else _plain(spec, other),
+        "cells": post.cells.by_name(spec),
+        "for": None if other is None else other.by_name(spec),
         "start": post.start,
         "end": post.end,
     }
-
-
-# -- the record -------------------------------------------------------------------------------------------------------
-
-_Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-_Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-_Amount = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-
-
-class _Cells(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    cell_type: str
-    number: _Number
-
-    def under(self, spec: ClusterSpec) -> Cells:
-        return Cells(*kind_of(spec, self.cell_type), self.number)
-
-
-class _Post(msgspec.Struct, forbid_unknown_fields=True):
-    number: _Number
-    vc: str
-    cells: _Cells
-    start: _Moment
-    end: _Moment
-    other: _Cells | None  #: wanted for those of an offer, given for those of a request
-    price: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  #: least of an offer, most of a request
-
-
-class _Trade(msgspec.Struct, forbid_unknown_fields=True):
-    number: _Number
-    giver: str
-    taker: str
-    cells: _Cells
-    back: _Cells | None
-    start: _Moment
-    end: _Moment
-    gpu_hours: Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-    price: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    on: bool
-
-
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
-    offers: list[_Post]
-    requests: list[_Post]
-    trades: list[_Trade]
-    surplus: dict[str, _Amount]
-    next_post: _Number
-    next_trade: _Number
-
-
-def _record(spec: ClusterSpec, state: MarketState) -> _Record:
-    def cells(of: Cells) -> _Cells:
-        return _Cells(*_plain(spec, of))
-
-    def maybe(of: Cells | None) -> _Cells | None:
-        return None if of is None else cells(of)
-
-    return _Record(
-        [_Post(n, o.tenant, cells(o.cells), o.start, o.end, maybe(o.wants), o.price) for n, o in state.offers.items()],
-        [_Post(n, r.tenant, cells(r.cells), r.start, r.end, maybe(r.gives), r.bid) for n, r in state.requests.items()],
-        [
-            _Trade(
-                t.number, t.giver, t.taker, cells(t.cells), maybe(t.back), t.start, t.end, t.gpu_hours, t.price,
-                t.number in state.on,
-            )
-            for t in state.trades
-        ],
-        dict(state.surplus),
-        state.next_post,
-        state.next_trade,
-    )  # fmt: skip
-
-
-def _state(spec: ClusterSpec, record: _Record, at: float) -> tuple[MarketState, list[str]]:
-    """The state, and what has cells of a type that the spec lacks, in words: such trades are paid back from now on."""
-    left_out: list[str] = []
-    offers: dict[int, Offer] = {}
-    requests: dict[int, Request] = {}
-    trades: list[Trade] = []
-    surplus = dict(record.surplus)
-
-    def pair(cells: _Cells, other: _Cells | None) -> tuple[Cells, Cells | None]:
-        return cells.under(spec), None if other is None else other.under(spec)
-
-    for post in record.offers:
-        try:
-            cells, wants = pair(post.cells, post.other)
-            offers[post.number] = Offer(post.vc, cells, post.start, post.end, wants, post.price)
-        except RequestError as error:
-            left_out.append(f"post {post.number}: {error.message}")
-    for post in record.requests:
-        try:
-            cells, gives = pair(post.cells, post.other)
-            requests[post.number] = Request(post.vc, cells, post.start, post.end, gives, post.price)
-        except RequestError as error:
-            left_out.append(f"post {post.number}: {error.message}")
-    for of in record.trades:
-        try:
-            cells, back = pair(of.cells, of.back)
-            made = Trade(of.number, of.giver, of.taker, cells, of.start, of.end, of.gpu_hours, back, of.price)
-            trades.append(made)
-        except RequestError as error:
-            left_out.append(f"trade {of.number}: {error.message}")
-            left = max(0.0, of.end - max(of.start, at)) / max(1e-9, of.end - of.start)
-            surplus[of.taker] = surplus.get(of.taker, 0.0) + of.gpu_hours * of.price * left
-            surplus[of.giver] = surplus.get(of.giver, 0.0) - of.gpu_hours * of.price * left
-    on = tuple([trade.number for trade in record.trades if trade.on])
-    numbers = [trade.number for trade in record.trades]
-    posts = [post.number for post in (*record.offers, *record.requests)]
-    state = MarketState(
-        offers, requests, tuple(trades), on, surplus,
-        max(record.next_post, *(n + 1 for n in posts), 1), max(record.next_trade, *(n + 1 for n in numbers), 1),
-    )  # fmt: skip
-    return state, left_out

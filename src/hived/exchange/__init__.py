@@ -8,7 +8,7 @@ have reserved, for a window of time, and is refused where that would break shari
 from .arbiter import Arbiter, ArbiterKind, Balanced, Match, SecondPrice, make_arbiter
 from .board import Board, Offer, Request
 from .cells import Cells, kind_of
-from .market import Market, MarketState, Rebased, Refused
+from .market import Market, MarketState, Rebased, Refused, share_left
 from .proxy import IdleCells, Proxy, TenantView
 from .trades import Trade, Trades
 
@@ -33,4 +33,5 @@ __all__ = [
     "Trades",
     "kind_of",
     "make_arbiter",
+    "share_left",
 ]

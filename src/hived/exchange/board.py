@@ -168,15 +168,26 @@ class Board:
 
     def next_change(self, now: float) -> float:
         """When the next window of a post opens after ``now``, or is over; infinity for none. O(posts)."""
-        return min([post.start if post.start > now else post.end for post in self.posts().values()], default=inf)
+        return min([post.start if post.start > now else post.end for post in self._all()], default=inf)
+
+    def count(self, tenant: str) -> int:
+        """Posts of a tenant. O(posts)."""
+        return sum(post.tenant == tenant for post in self._all())
+
+    def _all(self) -> Iterator[Offer | Request]:
+        yield from self.offers.values()
+        yield from self.requests.values()
 
     def posts(self) -> dict[int, Offer | Request]:
         """Offers and requests, by number. O(posts log posts)."""
         found: dict[int, Offer | Request] = {**self.offers, **self.requests}
         return dict(sorted(found.items()))
 
-    def take_over(self, board: Board, spec: ClusterSpec, now: float) -> list[tuple[int, Offer | Request, str]]:
-        """Take over the posts of a board under another ``spec``; those that cannot be posted here, with the reason."""
+    def take_over(self, board: Board, spec: ClusterSpec) -> list[tuple[int, Offer | Request, str]]:
+        """Take over the posts of a board under another ``spec``; those that cannot be posted here, with the reason.
+
+        The time is not asked: a post whose window is over stays for :meth:`expire`.
+        """
         dropped: list[tuple[int, Offer | Request, str]] = []
         new = self._trades.spec
 
@@ -190,13 +201,13 @@ class Board:
             try:
                 if isinstance(post, Offer):
                     wants = None if post.wants is None else cells_of(post.wants)
-                    offer = replace(post, cells=cells_of(post.cells), wants=wants, start=max(now, post.start))
-                    self.check_offer(offer, now)
+                    offer = replace(post, cells=cells_of(post.cells), wants=wants)
+                    self.check_offer(offer, -inf)
                     self.offers[number] = offer
                 else:
                     gives = None if post.gives is None else cells_of(post.gives)
-                    request = replace(post, cells=cells_of(post.cells), gives=gives, start=max(now, post.start))
-                    self.check_request(request, now)
+                    request = replace(post, cells=cells_of(post.cells), gives=gives)
+                    self.check_request(request, -inf)
                     self.requests[number] = request
             except RequestError as error:
                 dropped.append((number, post, error.message))

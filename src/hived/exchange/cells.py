@@ -26,6 +26,10 @@ class Cells(NamedTuple):
         """Leaf cells of all of them."""
         return spec.chain(self.chain).levels[self.level - 1].gpus * self.number
 
+    def by_name(self, spec: ClusterSpec) -> tuple[str, int]:
+        """Cell type and number."""
+        return spec.chain(self.chain).path_to(self.level), self.number
+
     def in_words(self, spec: ClusterSpec) -> str:
         """``2 x RACK.NODE``."""
         return f"{self.number:,} x {spec.chain(self.chain).path_to(self.level)}"

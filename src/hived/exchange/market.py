@@ -72,6 +72,11 @@ class Rebased(NamedTuple):
     dropped: list[tuple[int, Offer | Request, str]]  #: posts, by number
 
 
+def share_left(start: float, end: float, now: float) -> float:
+    """What share of a window is to come; 1 before it."""
+    return max(0.0, end - max(start, now)) / max(_INSTANT, end - start)
+
+
 class Market:
     """Trades of cells between the tenants of one cluster. A call that raises has changed nothing."""
 
@@ -104,11 +109,11 @@ class Market:
         self.board = Board(self.trades, state.offers, state.requests, state.next_post)
         self.surplus, self._next = dict(state.surplus), state.next_trade
 
-    def under(self, spec: ClusterSpec, now: float) -> Rebased:
+    def under(self, spec: ClusterSpec) -> Rebased:
         """The trades and posts under a new spec, and those that cannot stand there. Changes nothing."""
         trades, ended = self.trades.under(spec)
         board = Board(trades, next_number=self.board.next_number)
-        return Rebased(trades, board, ended, board.take_over(self.board, self.trades.spec, now))
+        return Rebased(trades, board, ended, board.take_over(self.board, self.trades.spec))
 
     def adopt(self, rebased: Rebased, now: float) -> None:
         """Go on under a new spec. A trade that ends by it is paid for as long as it lasted."""
@@ -123,8 +128,7 @@ class Market:
 
     def _pay_back(self, trade: Trade, now: float) -> None:
         """Pay a trade that ends before its time back, for the rest of its window."""
-        left = trade.end - max(trade.start, now)
-        self._pay(trade, -max(0.0, left) / max(_INSTANT, trade.end - trade.start))
+        self._pay(trade, -share_left(trade.start, trade.end, now))
 
     def expire(self, now: float) -> Over:
         """End the trades whose time is over, and cut or remove the posts. O(trades + posts)."""

@@ -50,6 +50,11 @@ class Trade:
         """Whether its window is open."""
         return self.start <= now < self.end
 
+    def sides(self) -> list[tuple[str, str, Cells]]:
+        """Who gives which cells to whom."""
+        sides = [(self.giver, self.taker, self.cells)]
+        return sides if self.back is None else [*sides, (self.taker, self.giver, self.back)]
+
 
 class LacksCellsError(ConflictError):
     """A tenant has not the cells that it would give."""
@@ -227,11 +232,8 @@ class Trades:
 
 def _moves(trade: Trade) -> list[tuple[tuple[str, tuple[str, int]], _Move]]:
     """What a trade gives to each tenant, and takes from it, by tenant and kind."""
-    sides = [(trade.giver, trade.taker, trade.cells)]
-    if trade.back is not None:
-        sides.append((trade.taker, trade.giver, trade.back))
     return [
         ((tenant, cells.kind), _Move(trade.start, trade.end, number))
-        for giver, taker, cells in sides
+        for giver, taker, cells in trade.sides()
         for tenant, number in ((giver, -cells.number), (taker, cells.number))
     ]

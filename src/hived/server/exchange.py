@@ -84,7 +84,7 @@ class ExchangeService:
             except RequestError as error:
                 raise RequestError(_FIELDS.get(error.field, error.field), error.message) from None
             made = [trade for trade in trading.market.trades.records() if trade.number >= first]
-            waits = number in trading.market.board.posts()
+            waits = number in trading.market.board.offers or number in trading.market.board.requests
             return schema.Posted(number=number, waits=waits, trades=[_trade(trading, trade) for trade in made])
 
         return await self._trader.trade(posted)
@@ -98,7 +98,8 @@ def _pair(spec: ClusterSpec, cells: schema.Cells, other: schema.Cells | None, fi
 
 
 def _cells(spec: ClusterSpec, cells: Cells) -> schema.Cells:
-    return schema.Cells(cell_type=spec.chain(cells.chain).path_to(cells.level), number=cells.number)
+    cell_type, number = cells.by_name(spec)
+    return schema.Cells(cell_type=cell_type, number=number)
 
 
 def _maybe(spec: ClusterSpec, cells: Cells | None) -> schema.Cells | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -160,11 +161,16 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
 
 
 def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list[pictures.Usage]:
-    """Each VC of the spec, and each other that still has GPUs. O(VCs * trades)."""
+    """Each VC of the spec, and each other that still has GPUs. O(VCs + trades)."""
     used, lent = sums.used, sums.lent
     gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
     reserved = {**of.reserved, **dict.fromkeys(gone, 0)}
     shares = lent_by(lent.total(), of.gpus, list(reserved.values()), [used[vc] for vc in reserved])
+    given: defaultdict[str, list[pictures.Traded]] = defaultdict(list)
+    taken: defaultdict[str, list[pictures.Traded]] = defaultdict(list)
+    for cells in () if trading is None else trading.given():
+        given[cells.vc].append(_traded(cells.to, cells))
+        taken[cells.to].append(_traded(cells.vc, cells))
     return [
         pictures.Usage(
             vc=vc,
@@ -173,8 +179,8 @@ def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list
             lent=share,
             borrowed=lent[vc],
             waiting=sums.waiting[vc],
-            given=[] if trading is None else [_traded(of.to, of) for of in trading.given_by(vc)],
-            taken=[] if trading is None else [_traded(of.vc, of) for of in trading.taken_by(vc)],
+            given=given[vc],
+            taken=taken[vc],
         )
         for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]

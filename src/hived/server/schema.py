@@ -253,28 +253,26 @@ class Cells(Model):
     number: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
 
 
-class NewOffer(Model):
-    """Cells that a virtual cluster gives away for a while."""
-
+class _NewPost(Model):
     vc: VcName
     cells: Cells
     start: _Start = None
     """None: now."""
     duration_s: _Duration
+
+
+class NewOffer(_NewPost):
+    """Cells that a virtual cluster gives away for a while."""
+
     wants: Cells | None = None
     """Cells of another kind that it wants for them, for the same time."""
     price: _Credits = 0.0
     """In an auction: the least that it takes for a GPU hour."""
 
 
-class NewRequest(Model):
+class NewRequest(_NewPost):
     """Cells that a virtual cluster asks for."""
 
-    vc: VcName
-    cells: Cells
-    start: _Start = None
-    """None: now."""
-    duration_s: _Duration
     gives: Cells | None = None
     """Cells of another kind that it gives for them, for the same time."""
     bid: _Credits = 1.0

@@ -41,7 +41,7 @@ from .action_runner import ActionRunner
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, parsed_spec
-from .trades import SomebodyElseError, TradeRecord, Trades
+from .stored_market import RecordConflictError, StoredMarket, TradeRecord
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -89,7 +89,7 @@ class Engine:
         self._leader = self.elect(self._leadership_changed) if self.elect is not None else None
         self._owners = Owners(self.api)
         self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._preempted, self._evict_failed)
-        self._trades = Trades(self.trade_record, self.arbiter, self.clock)
+        self._market = StoredMarket(self.trade_record, self.arbiter, self.clock)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
         self._informers: Informers | None = None
@@ -160,7 +160,7 @@ class Engine:
 
     async def _listen(self) -> None:
         await self._writer.recall()
-        await _with_retries(self._trades.load)
+        await _with_retries(self._market.load)
         self._informers = Informers(
             self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._dispatch_soon
         )
@@ -170,7 +170,7 @@ class Engine:
         """Make the gang scheduler from all nodes and pods, and begin to decide."""
         policies, log = Policies(YarnCS(), policies_of_pods(self.spec)), self.event_log
         rank, ranks = policies.rank, policies.ranks
-        trading = self._trades.restored(self.spec)
+        trading = self._market.restored(self.spec)
         if log is None:
             cluster = Cluster(trading.in_force(), rank=rank, ranks=ranks)
         else:
@@ -237,8 +237,8 @@ class Engine:
 
     def _new_spec(self, text: str) -> None:
         """Apply a new spec, or refuse it; once a trade that is being stored is."""
-        if self._trades.busy:
-            self._spawn(self._trades.when_stored(lambda: self._apply_spec(text)))
+        if self._market.busy:
+            self._spawn(self._market.when_stored(lambda: self._apply_spec(text)))
         else:
             self._apply_spec(text)
 
@@ -248,7 +248,7 @@ class Engine:
             policies_of_pods(spec)
             if self.gang_scheduler is not None:
                 report = self.gang_scheduler.reconfigure(spec, self.clock())
-                self._trades.spec_changed()
+                self._market.spec_changed()
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
         except InputError as error:
             self._refuse_spec(error)
@@ -269,7 +269,7 @@ class Engine:
             await asyncio.sleep(_TICK_S)
             if self.gang_scheduler is not None:
                 self.gang_scheduler.due(self.clock())
-                if self._trades.tick(self.gang_scheduler):
+                if self._market.tick(self.gang_scheduler):
                     self._spawn(self._trades_due())
                 self._dispatch()
             if time.monotonic() - collected >= _COLLECT_S:
@@ -282,15 +282,15 @@ class Engine:
     def trading(self) -> LiveTrading:
         """The market, to be read. Raises :class:`UnavailableError` while this replica does not decide."""
         gang_scheduler = self.active_scheduler()
-        if self._trades.problem:
-            raise UnavailableError(self._trades.problem)
+        if self._market.problem:
+            raise UnavailableError(self._market.problem)
         return gang_scheduler.trading
 
     async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
-        """Change the market by ``act``; it is stored when this returns. Raises as :meth:`.Trades.change`."""
+        """Change the market by ``act``; it is stored when this returns. Raises as :meth:`.StoredMarket.change`."""
         try:
-            answer = await self._trades.change(self.active_scheduler, act)
-        except SomebodyElseError as error:
+            answer = await self._market.change(self.active_scheduler, act)
+        except RecordConflictError as error:
             self._fail(error)  # the next process goes by what is written
             raise
         self._dispatch_soon()

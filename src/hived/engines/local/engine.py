@@ -100,7 +100,7 @@ class Engine:
         self._names = new_names(last.spec, spec)
         self._now = LastStart(spec, devices.simulated, shares)
         policies = Policies(YarnCS(), by_vc(spec))
-        self._trading = restored_trades(renamed(last.spec, self._names), store, arbiter)
+        self._trading = restored_trades(renamed(last.spec, self._names), store, self.clock(), arbiter)
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
@@ -472,13 +472,13 @@ class Engine:
             self.job_scheduler.set_health([place], why, self.clock())
 
 
-def restored_trades(spec: ClusterSpec, store: Store, arbiter: Arbiter | None = None) -> LiveTrading:
-    """The market as stored; ``spec``: the last one, without trades. Raises :class:`StorageError`."""
+def restored_trades(spec: ClusterSpec, store: Store, at: float, arbiter: Arbiter | None = None) -> LiveTrading:
+    """The market as stored, ``at`` now; ``spec``: the last one, without trades. Raises :class:`StorageError`."""
     trading = LiveTrading(spec, arbiter)
     text = store.value("trades")
     if text is not None:
         try:
-            trading.left_out = trading.restore(text)
+            trading.left_out = trading.restore(text, at)
         except InputError as error:
             raise StorageError(f"{store.folder}: hived.db is damaged ({error}); give another --state") from None
     return trading
@@ -496,15 +496,15 @@ def _check_devices(last: LastStart, store: Store, devices: Devices) -> None:
         )
 
 
-def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
-    """Guaranteed jobs that a start under ``spec`` would make opportunistic, and why. O(cells + jobs)."""
+def displaced_by(spec: ClusterSpec, store: Store, at: float) -> list[tuple[Job, str]]:
+    """Guaranteed jobs that a start under ``spec`` ``at`` now would make opportunistic, and why. O(cells + jobs)."""
     last = last_start(store) or LastStart(spec)
     names = new_names(last.spec, spec)
-    trading = restored_trades(renamed(last.spec, names), store)
+    trading = restored_trades(renamed(last.spec, names), store, at)
     if same(trading.base, spec):
         return []
     job_scheduler = JobScheduler(Cluster(trading.in_force()), YarnCS(), int, trading=trading)
-    job_scheduler.recover(store.active(), 0.0, names)
+    job_scheduler.recover(store.active(), at, names)
     guaranteed = [job for job in job_scheduler.jobs.values() if job.guaranteed]
-    job_scheduler.reconfigure(spec, 0.0)
+    job_scheduler.reconfigure(spec, at)
     return [(job, job.reason) for job in guaranteed if not job.guaranteed]

@@ -18,13 +18,13 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
-from hived.engines.dispatcher import GHOST, Dispatcher
+from hived.engines.dispatcher import GHOST, NEW_SPEC, Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
 from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError
 from hived.policies import by_vc
-from hived.scheduling import SomePolicies
+from hived.scheduling import Policy, SomePolicies
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -215,22 +215,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                     self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
         self._hardware_changed(at)
 
-    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Change the spec and the policies of VCs under running jobs; trades go on where they can stand.
+    def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:
+        return by_vc(spec)
 
-        Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
-        """
-        policies = by_vc(spec)
-        self.policies.check(policies)
-        moved = self.trading.under(spec, at)
-        report = self.cluster.reconfigure(moved.in_force())
-        self.policies.assign(policies)
-        moved.adopt()
+    def _note_spec(self, report: Reconfiguration, at: float) -> None:
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
         self.note("reconfigured", None, at, {"kept": len(report.kept), **data})
-        self._note_trades(at)
-        self._reconfigured(report, "the cluster has a new spec", at)
-        return report
 
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.health.again()
@@ -243,7 +233,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             for job in self.usage.displaced.values()
         }
         self._guarantees_changed(report, at, still, why)
-        self.lost_reservations(self.scheduler.reconfigured(), "the cluster was reconfigured", at)
+        self.lost_reservations(self.scheduler.reconfigured(), why, at)
 
     def recover(
         self,
@@ -386,7 +376,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         report: Reconfiguration,
         at: float,
         still: Mapping[str, str] = MappingProxyType({}),
-        why: str = "the cluster has a new spec",
+        why: str = NEW_SPEC,
     ) -> None:
         """Take over the bindings of all running groups after the core has bound them anew, to other cells or none.
 

@@ -221,22 +221,12 @@ class GangScheduler(GangTable):
         self.nodes.removed(name)
         self.nodes_applied(at)
 
-    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Apply a new spec under running pods.
+    def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:
+        return policies_of_pods(spec)
 
-        Raises what :func:`policies_of_pods` and :meth:`Cluster.reconfigure` raise, without any change.
-        """
-        policies = policies_of_pods(spec)
-        self.policies.check(policies)
-        moved = self.trading.under(spec, at)
-        report = self.cluster.reconfigure(moved.in_force())
-        self.policies.assign(policies)
-        moved.adopt()
-        changed = len(report.downgraded) + len(report.lost)
-        self.note("spec", None, at, {"kept": len(report.kept), "changed": changed})
-        self._note_trades(at)
-        self._reconfigured(report, "the cluster has a new spec", at)
-        return report
+    def _note_spec(self, report: Reconfiguration, at: float) -> None:
+        changed = {name for name, _ in (*report.downgraded, *report.lost)}
+        self.note("spec", None, at, {"kept": len(report.kept), "changed": len(changed)})
 
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.nodes.again()

@@ -30,7 +30,7 @@ _NOT_WRITTEN = (400, 401, 403, 413, 422, 429)  #: statuses of writes that have c
 T = TypeVar("T")
 
 
-class SomebodyElseError(UnavailableError):
+class RecordConflictError(UnavailableError):
     """Somebody else has written the record: this process does not know any more what is in force."""
 
 
@@ -77,7 +77,7 @@ class TradeRecord:
 
 
 @dataclass(eq=False)
-class Trades:
+class StoredMarket:
     """The market of a replica that leads."""
 
     record: TradeRecord | None
@@ -145,7 +145,7 @@ class Trades:
                 answer = act(trading, at)
                 if trading.changed or self._behind:
                     self._before = before
-                    gang_scheduler.trade(at, trading.before_stored(before))
+                    gang_scheduler.follow_trades(trading.before_stored(before), at)
                     await self._save(record, trading.record())
                     active()  # it may not lead any more
             except BaseException:
@@ -161,7 +161,7 @@ class Trades:
     async def _save(self, record: TradeRecord, text: str) -> None:
         """Write the record. Raises :class:`~.client.api.ApiError` if it is certain that it is as it was before.
 
-        :class:`SomebodyElseError` if it is neither as before nor what was to be written.
+        :class:`RecordConflictError` if it is neither as before nor what was to be written.
         """
         try:
             await record.save(text)
@@ -176,7 +176,7 @@ class Trades:
             elif found == self._text or found is None:
                 raise
             else:
-                raise SomebodyElseError(f"{record.name} was written by somebody else; this process ends") from error
+                raise RecordConflictError(f"{record.name} was written by somebody else; this process ends") from error
         self._text = text
         self._behind = False
 
@@ -197,7 +197,10 @@ class Trades:
         trading = gang_scheduler.trading
         if trading.next_end <= at:
             trading.expire(at)
-            gang_scheduler.trade(at, None if self._before is None else trading.before_stored(self._before))
+            if self._before is None:
+                gang_scheduler.trade(at)
+            else:
+                gang_scheduler.follow_trades(trading.before_stored(self._before), at)
             self._behind = self._behind or trading.changed
 
     def tick(self, gang_scheduler: GangScheduler) -> bool:
