@@ -1,6 +1,6 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, simulation, sharing, live, dashboard, extender, kube-scheduler; all of them by default.
+Suites: core, contract, simulation, sharing, runtime, live, dashboard, extender, kube-scheduler; all of them by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hived.installed import form
 
-from . import contract, core, dashboard, extender, kube_scheduler, live, sharing, simulation
+from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, sharing, simulation
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
@@ -26,6 +26,7 @@ SUITES = {
     "contract": contract.measure,
     "simulation": simulation.measure,
     "sharing": sharing.measure,
+    "runtime": runtime.measure,
     "live": live.measure,
     "dashboard": dashboard.measure,
     "extender": extender.measure,

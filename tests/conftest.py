@@ -6,6 +6,7 @@ since what drives it leaves no room for other event loops in its process.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 # a shell ignores SIGINT for what it starts with `&`, and programs inherit that: those under test must not
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# the tests import hived.runtime, and are no training job
+os.environ["HIVED_RUNTIME"] = "off"
 
 settings.register_profile(
     "hived",

@@ -58,6 +58,7 @@ class Verb:
 
 _JOBS, _MACHINE = "Jobs", "The engine and its machine"
 _TRADES = "Trades of cells"
+_TRAINING = "Training jobs of PyTorch on this machine"
 _KUBERNETES, _STUDY = "The cluster on Kubernetes", "Specs, traces and simulation"
 _WITH_A_COMMAND = {"allow_interspersed_args": False}  #: all words after the first belong to the job
 
@@ -73,12 +74,18 @@ VERBS = (
     Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
+    Verb(_TRAINING, "run", "Run a training script that obeys the verbs below", "training", settings=_WITH_A_COMMAND),
+    Verb(_TRAINING, "suspend", "Free its device, and stop it, at the end of a mini-batch", "training"),
+    Verb(_TRAINING, "resume", "Let it go on where it was", "training"),
+    Verb(_TRAINING, "limit", "Change its device memory and its share of the device's time", "training"),
+    Verb(_TRAINING, "migrate", "Move it to another device, or to another host", "training"),
+    Verb(_TRAINING, "scale", "Grow or shrink it, if it is elastic", "training"),
     Verb(_TRADES, "offer", "Give cells of a virtual cluster away for a while", "exchange"),
     Verb(_TRADES, "request", "Ask for cells of others for a while", "exchange"),
     Verb(_TRADES, "withdraw", "Withdraw an offer or a request", "exchange"),
     Verb(_TRADES, "trades", "Offers, requests, trades, and who has given how much", "exchange"),
     Verb(_KUBERNETES, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
-    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs, virtual clusters", "kubernetes"),
+    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs; or a training job", "kubernetes"),
     Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "kubernetes", "vc_app"),
     Verb(_KUBERNETES, "groups", "Affinity groups: where they are, or why they wait", "kubernetes"),
     # -- a verb that works on files goes here

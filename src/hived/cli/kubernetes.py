@@ -31,16 +31,27 @@ vc_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Vir
 
 
 @asks_scheduler
-def status(ask: Asking) -> None:
-    """Show the cluster on Kubernetes: who decides, the spec, nodes, GPUs, virtual clusters.
+def status(
+    ask: Asking,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="A training job of this machine, as hived run named it.")
+    ] = None,
+) -> None:
+    """Show the cluster on Kubernetes: who decides, the spec, nodes, GPUs, virtual clusters. Or a training job here.
 
     Exit code 0: it is ready; 69: it is not, or nobody answers.
 
     \bExamples:
       hived status
+      hived status train
       hived status --engine http://hived.example:9096
       hived status -o json | jq .nodes.missing
     """
+    if job is not None:
+        from .training import print_job
+
+        print_job(job, ask.form)
+        return
     with ask.scheduler("hived top") as there:
         answer = there.get("/v1/status")
         found = there.parsed(Status, answer)

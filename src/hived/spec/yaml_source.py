@@ -100,6 +100,8 @@ def _compose(text: str, source: str, *, single: bool) -> list[Node]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         what = ", ".join(part for part in (error.context, error.problem) if part)
+        if "nesting depth" in what:  # libyaml from 0.2.6 on has a limit too, and may read ahead as far as that
+            what = _TOO_DEEP
         message = f"not valid YAML: {what}{_yaml_hint(text, line)}"
         raise SpecError(message, Location(source, line, mark.column + 1 if mark else 0)) from error
     except yaml.reader.ReaderError as error:

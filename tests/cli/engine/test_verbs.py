@@ -36,6 +36,7 @@ LIVE = (
     "withdraw",
     "trades",
 )
+TRAINING = ("run", "suspend", "resume", "limit", "migrate", "scale")
 KUBERNETES = ("status", "vc", "groups")
 MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
 HEAVY = {
@@ -77,7 +78,7 @@ def assert_understood(words: list[str]) -> None:
         context = command.make_context(name, list(rest), parent=context)
 
 
-@pytest.mark.parametrize("verb", [*LIVE, "status", "vc ls", "vc show", "groups"])
+@pytest.mark.parametrize("verb", [*LIVE, *TRAINING, "status", "vc ls", "vc show", "groups"])
 def test_help_has_examples_that_are_right(hived: Hived, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     answer = hived(*verb.split(), "--help")
@@ -95,7 +96,7 @@ def test_the_manual_has_every_verb_and_its_examples_are_right() -> None:
     text = MANUAL.read_text(encoding="utf-8")
     found = examples(text.partition("## Jobs")[2].partition("## Exit codes")[0])
     others = {"up", "view", "timeline", "replay", "simulate", "sweep", "reproduce", "spec", "check"}
-    assert {words[0] for words in found} == {*LIVE, *KUBERNETES, *others}
+    assert {words[0] for words in found} == {*LIVE, *TRAINING, *KUBERNETES, *others}
     for words in found:
         assert_understood(words)
 

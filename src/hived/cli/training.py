@@ -1,0 +1,414 @@
+"""``hived run``, ``suspend``, ``resume``, ``limit``, ``migrate``, ``scale``: training jobs of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+import hived
+from hived.control.commands import JobStatus, ProcessStatus, TrainingJob
+from hived.control.environment import JOB, MEMORY, MOVE, PAGER, SHARE
+from hived.control.folder import JobFolder, is_own, named_after, started_at
+from hived.control.page import State
+from hived.errors import ConflictError, InputError
+
+from .formats import Form, clean, columns, duration, print_answer, print_table
+from .options import duration_option
+
+_BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
+_STEPS = "BKMGT"
+_PATIENCE_S = 60.0
+_LAUNCH = Path(hived.__file__).parent / "runtime" / "launch"  #: not imported: the runtime would start here
+_PROCESSES = columns(
+    "RANK PID STATE MINI-BATCHES EACH DEVICE HELD USED PEAK LEAST HOST BUSY SHARE LIMIT TIER",
+    right="RANK PID MINI-BATCHES EACH HELD USED PEAK LEAST HOST BUSY SHARE LIMIT",
+)
+
+
+def read_bytes(text: str) -> int:
+    """Bytes of ``8GiB`` or ``500M``; 0, no limit, of ``none``.
+
+    >>> read_bytes("8GiB"), read_bytes("1.5k"), read_bytes("2GB"), read_bytes("none")
+    (8589934592, 1536, 2000000000, 0)
+    """
+    given = text.strip()
+    if given.lower() == "none":
+        return 0
+    match = _BYTES.fullmatch(given)
+    if match is None:
+        raise ValueError(f"{text!r} is no amount of memory; write 8GiB, 500MiB or none")
+    unit = match[2].upper()
+    base = 1000 if len(unit) == 2 else 1024
+    return int(float(match[1]) * base ** _STEPS.index(unit[:1] or "B"))
+
+
+def read_share(text: str) -> float:
+    """A part of ``40%`` or ``0.4``: more than 0, at most 1.
+
+    >>> read_share("40%"), read_share("1")
+    (0.4, 1.0)
+    """
+    given = text.strip()
+    try:
+        share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is no share of a device's time; write 40%, more than 0% and at most 100%")
+    return share
+
+
+def _checked(read: Any) -> Any:
+    def parsed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+_Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, as hived run says.")]
+_Timeout = Annotated[
+    float | None,
+    duration_option("--timeout", help="Wait so long for a mini-batch to end: 90s, 30m.", show_default="60s"),
+]
+_Memory = Annotated[
+    int | None,
+    typer.Option("--memory", metavar="BYTES", parser=_checked(read_bytes), help="Device memory, 6GiB; none: no limit."),
+]
+_Share = Annotated[
+    float | None,
+    typer.Option("--share", metavar="PERCENT", parser=_checked(read_share), help="Of the device's time, 30%."),
+]
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Program and arguments, after --.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The job's name.", show_default="the script's")
+    ] = None,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-limit", metavar="BYTES", parser=_checked(read_bytes), help="Device memory at first, 8GiB."
+        ),
+    ] = None,
+    share: _Share = None,
+    pager: Annotated[
+        bool,
+        typer.Option(
+            "--pager", help="Device memory by the pager, which has not met a GPU yet; else by the framework alone."
+        ),
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Take over the job that hived migrate --to FOLDER moves here."),
+    ] = None,
+) -> None:
+    """Run a training script of PyTorch, unchanged, so that it can be suspended, limited and moved.
+
+    The command replaces this process: its signals, output and exit code are its own. A program that uses no PyTorch
+    runs as it would alone.
+
+    \bExamples:
+      hived run -- python train.py --epochs 90
+      hived run --name bert --memory-limit 8GiB --share 40% -- python train.py
+      hived run -- torchrun --nproc-per-node 3 train.py
+      hived run --from /shared/moves/train
+    """
+    if source is not None:
+        command, name = _moved_here(source, command, name)
+    if not command:
+        raise InputError("hived run: no command; give it after --, as in hived run -- python train.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise InputError(f"{command[0]}: no such program; it is looked for in PATH, as a shell does")
+    job = _claimed(name, command)
+    environment = dict(os.environ)
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = str(_LAUNCH) + (os.pathsep + before if before else "")
+    environment[JOB] = job.name
+    if environment.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
+        environment["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
+    for variable, value in ((MEMORY, memory_limit), (SHARE, share)):
+        if value is not None:
+            environment[variable] = str(value)
+    environment.pop(MOVE, None)
+    if source is not None:
+        environment[MOVE] = str(source.absolute())
+    if pager:
+        environment[PAGER] = "cuda"
+    print(f"hived: training job {job.name}", file=sys.stderr, flush=True)
+    try:
+        os.execve(program, command, environment)
+    except OSError as error:
+        job.delete_if_dead(besides=os.getpid())
+        raise InputError(f"{command[0]}: cannot be run: {error.strerror}") from None
+
+
+def suspend(
+    job: _Job,
+    timeout: _Timeout = None,
+    lease: Annotated[
+        float | None, duration_option("--for", help="Resume by itself after so long: 10m.", show_default="never")
+    ] = None,
+) -> None:
+    """Suspend a job at the end of a mini-batch: its device memory is free, and it uses no CPU time.
+
+    Exit code 124: it has not come to one in time; it will be suspended at the next, unless it is resumed.
+
+    \bExamples:
+      hived suspend train
+      hived suspend train --timeout 5m
+    """
+    there = _there(job)
+    if there.suspend(_PATIENCE_S if timeout is None else timeout, lease or 0.0):
+        typer.echo(f"{clean(job)}: suspended (by the driver)")
+        return
+    first = there.status().processes[0].answer
+    moved = f"{_size(first.moved_bytes)} moved" if first.moved_bytes else "no memory moved"
+    typer.echo(
+        f"{clean(job)}: suspended ({first.tier}; {moved} in {first.seconds * 1000:.0f} ms)" + _because(first.note)
+    )
+
+
+def resume(job: _Job, timeout: _Timeout = None) -> None:
+    """Let a suspended job go on where it was.
+
+    \bExamples:
+      hived resume train
+      hived resume train --timeout 5m
+    """
+    there = _there(job)
+    there.resume(_PATIENCE_S if timeout is None else timeout)
+    typer.echo(f"{clean(job)}: runs")
+
+
+def limit(
+    job: _Job,
+    memory: _Memory = None,
+    share: _Share = None,
+    up_to: Annotated[
+        int | None,
+        typer.Option(
+            "--up-to",
+            metavar="BYTES",
+            parser=_checked(read_bytes),
+            help="The memory limit may rise so far by itself, by what had no room.",
+            show_default="it stays",
+        ),
+    ] = None,
+    lease: Annotated[
+        float | None,
+        duration_option("--for", help="After so long those of hived run hold again: 10m.", show_default="never"),
+    ] = None,
+) -> None:
+    """Change a job's limits while it runs, from its next mini-batch on.
+
+    \bExamples:
+      hived limit train --memory 6GiB --share 30%
+      hived limit train --memory 6GiB --up-to 8GiB
+      hived limit train --share 10% --for 10m
+      hived limit train --memory none --share 100%
+    """
+    if up_to is not None and not memory:
+        raise InputError("hived limit: --up-to needs --memory, the limit that it starts from")
+    if up_to is not None and memory and up_to < memory:
+        raise InputError(f"hived limit: --up-to {_size(up_to)} is below --memory {_size(memory)}")
+    if memory is None and share is None:
+        raise InputError("hived limit: nothing to change; give --memory, --share or both")
+    there = _there(job)
+    there.limit(memory, share, up_to, lease or 0.0)
+    typer.echo(f"{clean(job)}: limits change at the end of its mini-batch (hived status {clean(job)})")
+
+
+def migrate(
+    job: _Job,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="DEVICE|FOLDER", help="cuda:1, a GPU's UUID, cpu; or a folder, ./moves/train."),
+    ],
+    timeout: _Timeout = None,
+) -> None:
+    """Move a job to another device of this machine; or, by a folder that both see, to another host.
+
+    A new process runs the script to its first mini-batch while the job trains on; then it takes the state over, and the
+    job goes on there. For another host: hived run --from FOLDER there. If it cannot move, it goes on where it is.
+
+    \bExamples:
+      hived migrate train --to cuda:1
+      hived migrate train --to /shared/moves/train --timeout 30m
+    """
+    there = _there(job)
+    there.migrate(str(Path(to).absolute()) if "/" in to else to, _PATIENCE_S * 5 if timeout is None else timeout)
+    typer.echo(f"{clean(job)}: moved to {clean(to)}")
+
+
+def scale(
+    job: _Job,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers that it is to have.")],
+    timeout: _Timeout = None,
+) -> None:
+    """Grow or shrink a job that declares itself elastic (hived.runtime.elastic); its global batch stays the same.
+
+    \bExamples:
+      hived scale train --workers 3
+      hived scale train --workers 1 --timeout 2m
+    """
+    _there(job).scale(workers, _PATIENCE_S if timeout is None else timeout)
+    typer.echo(f"{clean(job)}: {workers} {'worker' if workers == 1 else 'workers'}")
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def print_job(name: str, form: Form) -> None:
+    """Print the state of a job, for ``hived status JOB``."""
+    status = _there(name).status()
+    if form is not Form.TABLE:
+        print_answer(_as_data(status), form)
+        return
+    typer.echo(f"{clean(status.name)}: {clean(status.command)}")
+    if status.launching:
+        typer.echo("no mini-batch has ended yet: it starts, or it does not train with PyTorch's optimizers")
+        return
+    print_table(_PROCESSES, map(_row, status.processes))
+    for each in status.processes:
+        if each.not_now_s:
+            typer.echo(
+                f"process {each.pid}: not now, since {each.not_now_s:.1f} s: no mini-batch has ended (an evaluation?)"
+            )
+        for text in filter(None, (each.answer.why, each.answer.note)):
+            typer.echo(f"process {each.pid}: {clean(text)}")
+
+
+def _row(each: ProcessStatus) -> tuple[str | Text, ...]:
+    progress, answer, sample = each.progress, each.answer, each.sample
+    since = duration(max(each.now - answer.since, 0)) if answer.since else ""
+    state = answer.state.name.lower()
+    return (
+        str(answer.rank),
+        str(each.pid),
+        state if answer.state is State.RUNNING else f"{state} {since}",
+        str(progress.iterations),
+        f"{progress.seconds * 1000:.1f} ms",
+        answer.device,
+        _size(sample.device_bytes),
+        _size(sample.used_bytes),
+        _size(sample.peak_bytes),
+        _size(sample.least_bytes),
+        _size(sample.host_bytes),
+        f"{sample.utilization:.0%}",
+        f"{answer.share:.0%}",
+        _size(answer.memory_limit) if answer.memory_limit else "none",
+        answer.tier,
+    )
+
+
+def _as_data(status: JobStatus) -> dict[str, Any]:
+    return {
+        "name": status.name,
+        "command": status.command,
+        "launching": status.launching,
+        "processes": [
+            {
+                "rank": each.answer.rank,
+                "pid": each.pid,
+                "state": each.answer.state.name.lower(),
+                "state_s": round(max(each.now - each.answer.since, 0.0), 3) if each.answer.since else 0.0,
+                "tier": each.answer.tier,
+                "why": each.answer.why,
+                "note": each.answer.note,
+                "not_now_s": round(each.not_now_s, 3),
+                "device": each.answer.device,
+                "mini_batches": each.progress.iterations,
+                "mini_batch_s": each.progress.seconds,
+                "device_bytes": each.sample.device_bytes,
+                "used_bytes": each.sample.used_bytes,
+                "peak_bytes": each.sample.peak_bytes,
+                "least_bytes": each.sample.least_bytes,
+                "host_bytes": each.sample.host_bytes,
+                "utilization": round(each.sample.utilization, 4),
+                "sample_age_s": round(max(time.monotonic() - each.sample.at, 0.0), 3) if each.sample.at else None,
+                "memory_limit": each.answer.memory_limit or None,
+                "share": each.answer.share,
+                "last_change_s": each.answer.seconds,
+                "last_change_bytes": each.answer.moved_bytes,
+            }
+            for each in status.processes
+        ],
+    }
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _there(name: str) -> TrainingJob:
+    return TrainingJob(JobFolder.found(name))
+
+
+def _moved_here(folder: Path, command: list[str] | None, name: str | None) -> tuple[list[str], str]:
+    """Command and name of the job that moves through a folder; its working folder becomes this process's."""
+    try:
+        if not is_own(folder):  # what is in it is run
+            raise InputError(f"{folder} can be written by others: it is to be a folder of your own, with mode 0700")
+        about = json.loads((folder / "job.json").read_text())
+        argv, there, was = [str(word) for word in about["argv"]], str(about["cwd"]), str(about["name"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"hived run --from {folder}: no job moves through it ({error}); hived migrate JOB --to {folder} comes first"
+        ) from None
+    if not command:
+        try:
+            os.chdir(there)
+        except OSError as error:
+            raise InputError(f"{there}, the job's folder, is not here ({error.strerror}); give the command") from None
+    return command or argv, name or was
+
+
+def _because(why: str) -> str:
+    return f"; {clean(why)}" if why else ""
+
+
+def _claimed(name: str | None, command: list[str]) -> JobFolder:
+    """The folder of a new job; without a name that of its script, with a number where that runs already."""
+    about = {"argv": command, "cwd": str(Path.cwd()), "pid": os.getpid(), "started": started_at(os.getpid())}
+    stem = name or named_after(command)
+    number = 1
+    while True:
+        job = JobFolder.named(stem if number == 1 else f"{stem}-{number}")
+        try:
+            job.claim(about)
+        except ConflictError:
+            if name is not None:
+                raise
+            number += 1
+        else:
+            return job
+
+
+def _size(size: float) -> str:
+    """Bytes for people.
+
+    >>> _size(0), _size(1500), _size(3 * 2**30)
+    ('0', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        if unit != "GiB":
+            size /= 1024
+    return f"{size:.0f}" if not unit else f"{size:.1f} {unit}"

@@ -1,0 +1,10 @@
+"""Names of the environment variables by which ``hived run`` and the runtime of a job agree."""
+
+from __future__ import annotations
+
+JOB = "HIVED_RUN_JOB"  #: the job's name
+MEMORY = "HIVED_RUN_MEMORY"  #: device bytes that it is started with
+SHARE = "HIVED_RUN_SHARE"  #: of the device's time, that it is started with
+PAGER = "HIVED_RUN_PAGER"  #: "cuda", or the library of another driver: device memory is paged
+MOVE = "HIVED_RUN_MOVE"  #: of a destination: how it reaches its source
+SWITCH = "HIVED_RUNTIME"  #: "off": the script runs as it would alone

@@ -1,0 +1,104 @@
+"""What other threads of a process may do: whether they run code of the script, and whether they could use tensors."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .moving.frames import outer_frames
+from .moving.kinds import is_users
+
+_MOST = 20_000  #: objects that are looked at: a thread that reaches more could reach anything
+
+
+def others_of_script() -> bool:
+    """Whether code of the script runs in another thread than this one. O(threads, times frames)."""
+    return bool(_stacks_of_script())
+
+
+def others_may_compute() -> bool:
+    """Whether code of the script in another thread can reach a tensor, a module, an optimizer, or torch itself.
+
+    From its variables, the globals that its code names, and what these hold and call. A thread that writes a log
+    cannot, so memory may be taken while it runs. O(objects that it reaches), at most :data:`_MOST`.
+    """
+    todo: list[Any] = [frame for stack in _stacks_of_script() for frame in stack]
+    seen: set[int] = set()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        is_torch = isinstance(each, types.ModuleType) and each.__name__.partition(".")[0] == "torch"
+        if is_torch or isinstance(each, torch.Tensor | torch.nn.Module | torch.optim.Optimizer) or len(seen) > _MOST:
+            return True
+        todo += _reached(each)
+    return False
+
+
+def _stacks_of_script() -> list[list[FrameType]]:
+    mine = threading.get_ident()
+    stacks = [list(outer_frames(frame)) for thread, frame in sys._current_frames().items() if thread != mine]
+    return [stack for stack in stacks if any(is_users(each.f_code.co_filename) for each in stack)]
+
+
+def _reached(value: Any) -> Iterator[Any]:
+    """What a thread that has a value can get from it."""
+    if isinstance(value, FrameType):
+        yield from value.f_locals.values()
+        if is_users(value.f_code.co_filename):
+            yield from _named(value.f_code, value.f_globals)
+    elif isinstance(value, types.FunctionType):
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+        for cell in value.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # empty
+                continue
+        if is_users(value.__code__.co_filename):
+            yield from _named(value.__code__, value.__globals__)
+        elif value.__module__.partition(".")[0] == "torch":
+            yield torch
+    elif isinstance(value, types.MethodType):
+        yield value.__func__
+        yield value.__self__
+    elif isinstance(value, types.GeneratorType):
+        if value.gi_frame is not None:
+            yield value.gi_frame
+    elif isinstance(value, types.ModuleType):
+        if is_users(getattr(value, "__file__", None)):
+            yield from vars(value).values()
+    elif isinstance(value, type):
+        if is_users(getattr(sys.modules.get(value.__module__), "__file__", None)):
+            yield from vars(value).values()
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield from filter(None, (value.fget, value.fset))
+    elif isinstance(value, Mapping):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from list(value)
+    else:
+        yield type(value)
+        yield from getattr(value, "__dict__", {}).values()
+        yield from (getattr(value, name, None) for name in getattr(type(value), "__slots__", ()))
+
+
+def _named(code: types.CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
+    """The globals that code names, with the functions within it."""
+    for name in code.co_names:
+        if name in variables:
+            yield variables[name]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _named(constant, variables)

@@ -1,0 +1,180 @@
+"""A training script for one device that declares itself elastic. It writes which samples each worker trains on.
+
+Its result is FOLDER/result.pt, its records are FOLDER/PID.jsonl. A mini-batch takes 20 ms, and up to 100 ms towards
+the end, until the file FOLDER/fast is there.
+"""
+
+# mypy: ignore-errors
+
+import argparse
+import atexit
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hived.runtime as runtime
+
+SAMPLES, BATCH = 98, 12  # the last global batch of an epoch has two samples: fewer than workers
+BATCHES = -(-SAMPLES // BATCH)
+
+
+class Model(nn.Module):
+    def __init__(self, conditional):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.rare, self.never = nn.Linear(16, 3), nn.Linear(16, 3)
+        self.conditional = conditional
+
+    def forward(self, x):
+        hidden = torch.tanh(self.first(x))
+        out = self.second(hidden)
+        chosen = x[:, 0] > 1.5
+        if self.conditional and chosen.any():  # a branch that only some of the workers take in a mini-batch
+            out = out + torch.where(chosen[:, None], self.rare(hidden), 0.0)
+        return out
+
+
+class Plain:
+    """What the script would be without a team."""
+
+    rank, workers, change_s, part = 0, 1, 0.0, None
+
+    def epochs(self, count):
+        for self.epoch in range(count):
+            yield self.epoch
+
+    def loader(self, data, shuffle, seed, num_workers):
+        self.data, self.seed = data, seed
+        return self
+
+    def __len__(self):
+        return BATCHES
+
+    def __iter__(self):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+        batches = [order[first : first + BATCH] for first in range(0, SAMPLES, BATCH)]
+        return iter(DataLoader(self.data, batch_sampler=batches, generator=torch.Generator()))
+
+
+def optimizer_of(name, model):
+    if name == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+
+
+def record_exit_codes(file):
+    """Write the exit codes of all processes that this one has started, when it ends."""
+    started = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self)
+
+    subprocess.Popen = Recorded
+    atexit.register(lambda: file.write_text(json.dumps([each.returncode for each in started])))
+
+
+def fail_as_told(args):
+    """In a new worker."""
+    if args.extra == "crash":
+        raise ValueError("this worker cannot start")
+    if args.extra == "hang":
+        time.sleep(1000)
+    if args.extra == "lost" and (args.folder / "lose").exists():
+        torch.distributed.init_process_group = lambda *_, **__: os._exit(7)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--loaders", type=int, default=0, help="processes of the data loader")
+    parser.add_argument("--extra", default="")
+    args = parser.parse_args()
+    joins = "HIVED_ELASTIC_JOIN" in os.environ
+    if joins:
+        fail_as_told(args)
+    elif os.environ.get("RANK", "0") == "0":
+        record_exit_codes(args.folder / "codes.json")
+    if args.extra == "lost":
+        from hived.runtime.elasticity import group
+
+        group.CONNECT_S = 3.0
+    if args.extra == "hang":
+        from hived.runtime.elasticity import recruiter
+
+        recruiter.READY_S = 2.0
+
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    data = TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 6), torch.randint(0, 3, (SAMPLES,)))
+    torch.manual_seed(2 if joins else 1)  # new workers have other weights until they join
+    model = Model(args.extra == "conditional")
+    optimizer = optimizer_of(args.optimizer, model)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=args.epochs * BATCHES)
+    every = torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
+
+    if args.extra == "plain":
+        team = Plain()
+    else:
+        team = runtime.elastic(model, optimizer, global_batch=BATCH, also=[scheduler, every])
+    record = Path(args.folder, f"{os.getpid()}.jsonl").open("w", buffering=1)  # noqa: SIM115
+    loader = team.loader(data, shuffle=True, seed=3, num_workers=args.loaders)
+    done, total = 0, args.epochs * len(loader)
+    for epoch in team.epochs(args.epochs):
+        for numbers, x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            part = team.part
+            if args.extra == "accumulate":
+                (loss / 2).backward()
+                if part.batch % 2 or part.batch == BATCHES - 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            else:
+                optimizer.zero_grad()
+                if args.extra == "assign":  # gradients that no backward pass has accumulated
+                    there = list(model.parameters())
+                    for each, grad in zip(there, torch.autograd.grad(loss, there, allow_unused=True), strict=True):
+                        each.grad = grad
+                else:
+                    loss.backward()
+                if args.extra == "clip":
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+            scheduler.step()
+            done += 1
+            if part is not None:
+                assert not part.indices or list(part.indices) == numbers.tolist()
+                line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "rank": team.rank}
+                record.write(json.dumps({**line, "workers": team.workers, "change_s": team.change_s}) + "\n")
+            if args.extra in ("dies", "unnoticed") and team.rank == 1 and done == 20:
+                rank_0 = os.getppid()
+                if args.extra == "unnoticed" and os.fork() == 0:
+                    while Path(f"/proc/{rank_0}").exists():
+                        time.sleep(0.1)  # with the sockets of the process group: they are not closed
+                os._exit(9)
+            if args.extra in ("fails", "leaves") and team.rank == 0 and team.workers == 3:
+                Plain.kept = torch.distributed.group.WORLD  # so its sockets are not closed
+                if args.extra == "fails":
+                    raise ValueError("rank 0 has failed")
+                break
+            if not Path(args.folder, "fast").exists():
+                time.sleep(0.02 * min(total / (total - epoch * len(loader) - part.batch), 5))
+        if args.extra == "leaves" and hasattr(Plain, "kept"):
+            break
+        every.step()
+    if team.rank == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rates": scheduler.get_last_lr()}
+        torch.save({**state, "random": torch.rand(1)}, args.folder / "result.pt")
+    record.write(json.dumps("end of the script") + "\n")
+
+
+main()

@@ -1,0 +1,195 @@
+"""Training jobs for tests: ordinary scripts under ``hived run``, commanded as the command line does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hived.control.commands import NotYetError, RefusedError, TrainingJob
+from hived.control.folder import JobFolder
+from hived.control.page import State
+from hived.errors import ConflictError, NotFoundError
+
+SCRIPTS = Path(__file__).parent / "scripts"
+#: one thread of a math library: sums are then the same in every run
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVED_RUNTIME": "on"}
+
+
+def environment(jobs: Path, **more: str) -> dict[str, str]:
+    """The environment of a job whose control pages are below ``jobs``."""
+    return {**os.environ, **ENVIRONMENT, "HIVED_JOBS": str(jobs), **more}
+
+
+def until(condition: Callable[[], Any], patience_s: float = 60.0, what: str = "") -> Any:
+    """Wait until ``condition`` is true; its value. Fails the test when patience ends."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what or f"not within {patience_s} s"
+        time.sleep(0.005)
+    return found
+
+
+class Job:
+    """A job under ``hived run``."""
+
+    def __init__(self, jobs: Path, name: str, command: list[str], *options: str, **variables: str) -> None:
+        self.name = name
+        self.log = jobs.parent / f"{name}.log"
+        self._jobs = jobs
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "from hived.cli import main; main()",
+                    "run",
+                    "--name",
+                    name,
+                    *options,
+                    "--",
+                    *command,
+                ],
+                env=environment(jobs, **variables),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.folder = JobFolder(jobs / name)
+        self.job = TrainingJob(self.folder)
+
+    def runs(self) -> bool:
+        """Whether the process that was started still runs."""
+        return self.process.poll() is None
+
+    def mini_batches(self) -> int:
+        """Mini-batches of its first process; 0: none has ended."""
+        found = self.job.status().processes
+        return found[0].progress.iterations if found else 0
+
+    def trains(self, after: int = 0) -> None:
+        """Wait until it has ended more than ``after`` mini-batches."""
+        until(lambda: not self.runs() or self.mini_batches() > after)
+        assert self.runs(), self.output()
+
+    def output(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(errors="replace")
+
+    def ended(self, patience_s: float = 120.0) -> int:
+        """Its exit code, when it has ended."""
+        code = self.process.wait(patience_s)
+        assert code == 0, self.output()[-4000:]
+        return code
+
+    def close(self) -> None:
+        """Kill whatever is left of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def script(name: str) -> list[str]:
+    """The command of a script of these tests, without its result's path."""
+    return [sys.executable, str(SCRIPTS / f"{name}.py")]
+
+
+def alone(name: str, result: Path, command: list[str] | None = None) -> Any:
+    """What a script gives that nobody manages."""
+    done = subprocess.run(
+        [*(command or script(name)), str(result)],
+        env={**os.environ, **ENVIRONMENT, "HIVED_RUNTIME": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return torch.load(result, weights_only=False)
+
+
+def differences(mine: Any, other: Any, path: str = "result") -> list[str]:
+    """Where two results are not the same, bit for bit."""
+    if type(mine) is not type(other):
+        return [f"{path}: {type(mine).__name__} and {type(other).__name__}"]
+    if isinstance(mine, torch.Tensor):
+        same = mine.dtype == other.dtype and mine.shape == other.shape and torch.equal(mine, other)
+        return [] if same else [path]
+    if isinstance(mine, dict):
+        if list(mine) != list(other):
+            return [f"{path}: keys"]
+        return [each for key in mine for each in differences(mine[key], other[key], f"{path}.{key}")]
+    if isinstance(mine, list | tuple):
+        if len(mine) != len(other):
+            return [f"{path}: {len(mine)} and {len(other)} items"]
+        return [each for i in range(len(mine)) for each in differences(mine[i], other[i], f"{path}[{i}]")]
+    return [] if mine == other or (mine != mine and other != other) else [f"{path}: {mine} and {other}"]
+
+
+class Meddler:
+    """Interrupts a job by a random schedule of suspend, limit and migrate, until it ends."""
+
+    def __init__(self, job: Job, seed: int, moves: int, shares: tuple[float, ...] = (0.3, 0.5)) -> None:
+        self._job = job
+        self._random = random.Random(seed)
+        self._moves = moves  #: as many as are wanted
+        self._shares = (None, *shares)
+        self.done: list[str] = []
+        self.refused: list[str] = []
+
+    def run(self) -> None:
+        """Meddle until the job has ended."""
+        self._job.trains()
+        kinds = ["suspend", "limit"]
+        while self._job.runs():
+            moved = sum(each == "migrate" for each in self.done)
+            kind = "migrate" if moved < self._moves and len(self.done) % 3 == 1 else self._random.choice(kinds)
+            with contextlib.suppress(ConflictError, NotFoundError, NotYetError, ProcessLookupError):
+                try:
+                    getattr(self, f"_{kind}")()
+                    self.done.append(kind)
+                except RefusedError as error:
+                    self.refused.append(str(error))
+                    self.done.append("refused")
+            if self._job.runs():
+                time.sleep(self._random.uniform(0.05, 0.4))
+
+    def _suspend(self) -> None:
+        self._job.job.suspend(timeout_s=15.0)
+        before = self._job.mini_batches()
+        time.sleep(self._random.uniform(0.0, 0.2))
+        states = [each.answer.state for each in self._job.job.status().processes]
+        assert set(states) == {State.SUSPENDED}
+        assert self._job.mini_batches() == before
+        self._job.job.resume(timeout_s=15.0)
+
+    def _limit(self) -> None:
+        memory = self._random.choice([None, 0, 1 << 20, 1 << 30])
+        self._job.job.limit(memory, self._random.choice(self._shares))
+
+    def _migrate(self) -> None:
+        before = {each.pid for each in self._job.job.status().processes}
+        self._job.job.migrate("cpu", timeout_s=40.0)
+        after = until(lambda: {each.pid for each in self._job.job.status().processes} - before or not self._job.runs())
+        assert after
+
+
+@contextlib.contextmanager
+def started(*arguments: Any, **named: Any) -> Iterator[Job]:
+    """A job that is gone at the end, however the test ends."""
+    job = Job(*arguments, **named)
+    try:
+        yield job
+    finally:
+        job.close()
+
+
+__all__ = ["Job", "Meddler", "alone", "differences", "script", "started", "until"]

@@ -1,0 +1,117 @@
+"""A small generative adversarial network that learns to draw bright discs on a 16 x 16 grid."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(99)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+SIDE, LATENT, BATCH, EPOCHS = 16, 64, 64, 6
+
+
+class AverageMeter:
+    """Keeps the latest value of a quantity and its average over all that was seen."""
+
+    def __init__(self, name):
+        self.name = name
+        self.reset()
+
+    def reset(self):
+        self.value = 0.0
+        self.total = 0.0
+        self.count = 0
+
+    def update(self, value, n=1):
+        self.value = value
+        self.total += value * n
+        self.count += n
+
+    @property
+    def average(self):
+        return self.total / max(1, self.count)
+
+    def __str__(self):
+        return f"{self.name} {self.value:.4f} ({self.average:.4f})"
+
+
+def draw_discs(n):
+    grid = torch.arange(SIDE, dtype=torch.float32)
+    cx, cy = 4 + 8 * torch.rand(2, n, 1, 1)
+    radius = 2 + 2.5 * torch.rand(n, 1, 1)
+    distance = ((grid[None, None, :] - cx) ** 2 + (grid[None, :, None] - cy) ** 2).sqrt()
+    return (2 * torch.sigmoid(2 * (radius - distance)) - 1).flatten(1)
+
+
+def build_generator():
+    return nn.Sequential(
+        nn.Linear(LATENT, 384),
+        nn.BatchNorm1d(384),
+        nn.ReLU(True),
+        nn.Linear(384, 768),
+        nn.BatchNorm1d(768),
+        nn.ReLU(True),
+        nn.Linear(768, SIDE * SIDE),
+        nn.Tanh(),
+    )
+
+
+def build_discriminator():
+    return nn.Sequential(
+        nn.Linear(SIDE * SIDE, 640),
+        nn.LeakyReLU(0.2),
+        nn.Dropout(0.3),
+        nn.Linear(640, 256),
+        nn.LeakyReLU(0.2),
+        nn.Linear(256, 1),
+        nn.Flatten(0),
+    )
+
+
+loader = DataLoader(TensorDataset(draw_discs(4096)), batch_size=BATCH, shuffle=True, drop_last=True)
+generator, discriminator = build_generator().to(device), build_discriminator().to(device)
+criterion = nn.BCEWithLogitsLoss()
+opt_g = torch.optim.Adam(generator.parameters(), lr=4e-4, betas=(0.5, 0.999))
+opt_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+fixed_noise = torch.randn(32, LATENT, device=device)
+real_label = torch.full((BATCH,), 0.9, device=device)
+fake_label = torch.zeros(BATCH, device=device)
+
+meter_g, meter_d, meter_fooled = AverageMeter("G"), AverageMeter("D"), AverageMeter("fooled")
+samples, history, iterations = [], [], 0
+for epoch in range(EPOCHS):
+    for meter in (meter_g, meter_d, meter_fooled):
+        meter.reset()
+    for i, (real,) in enumerate(loader):
+        real = real.to(device)
+        # the discriminator: real ones up, made ones down
+        discriminator.zero_grad()
+        loss_real = criterion(discriminator(real), real_label)
+        loss_real.backward()
+        fake = generator(torch.randn(BATCH, LATENT, device=device))
+        loss_fake = criterion(discriminator(fake.detach()), fake_label)
+        loss_fake.backward()
+        opt_d.step()
+        # the generator: made ones up
+        generator.zero_grad()
+        verdict = discriminator(fake)
+        loss_g = criterion(verdict, torch.ones_like(fake_label))
+        loss_g.backward()
+        opt_g.step()
+
+        meter_d.update(loss_real.item() + loss_fake.item(), BATCH)
+        meter_g.update(loss_g.item(), BATCH)
+        meter_fooled.update((verdict > 0).float().mean().item(), BATCH)
+        iterations += 1
+        if i % 32 == 0:
+            print(f"[{epoch}/{EPOCHS}][{i}/{len(loader)}] {meter_d} {meter_g} {meter_fooled}")
+    with torch.no_grad():
+        generator.eval()
+        samples.append(generator(fixed_noise).cpu())
+        generator.train()
+    history.append({"g": meter_g.average, "d": meter_d.average, "fooled": meter_fooled.average})
+
+models = {"generator": generator.state_dict(), "discriminator": discriminator.state_dict()}
+torch.save({**models, "samples": samples, "history": history, "iterations": iterations}, sys.argv[1])

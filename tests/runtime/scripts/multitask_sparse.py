@@ -1,0 +1,121 @@
+"""A recommender with two tasks: sparse gradients for its big tables, dense ones for the rest."""
+
+import argparse
+import random
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+USERS, ITEMS, DIM, GENRES = 20_000, 3_000, 48, 5
+
+
+class Visits(Dataset):
+    """A user with a history of items (of any length) looks at an item: is it clicked, and what is its genre?"""
+
+    def __init__(self, size, seed):
+        rng = random.Random(seed)
+        self.rows = []
+        for _ in range(size):
+            user = int(USERS * rng.random() ** 2)
+            seen = [int(ITEMS * rng.random() ** 2) for _ in range(rng.randint(1, 12))]
+            item = int(ITEMS * rng.random() ** 2)
+            taste = sum(s % 7 == item % 7 for s in seen) + (user % 3 == item % 3)
+            clicked = rng.random() < min(0.9, 0.1 + 0.25 * taste)
+            genre = min(GENRES - 1, item % 9)
+            self.rows.append({"user": user, "seen": seen, "item": item, "clicked": clicked, "genre": genre})
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def collate(rows):
+    seen = [torch.tensor(row["seen"]) for row in rows]
+    lengths = torch.tensor([0] + [len(s) for s in seen[:-1]])
+    return {
+        "user": torch.tensor([row["user"] for row in rows]),
+        "item": torch.tensor([row["item"] for row in rows]),
+        "seen": torch.cat(seen),
+        "offsets": lengths.cumsum(0),
+        "clicked": torch.tensor([float(row["clicked"]) for row in rows]),
+        "genre": torch.tensor([row["genre"] for row in rows]),
+    }
+
+
+class TwoTasks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user = nn.Embedding(USERS, DIM, sparse=True)
+        self.item = nn.Embedding(ITEMS, DIM, sparse=True)
+        self.seen = nn.EmbeddingBag(ITEMS, DIM, mode="mean", sparse=True)
+        self.trunk = nn.Sequential(nn.Linear(3 * DIM, 640), nn.ReLU(), nn.Dropout(0.1), nn.Linear(640, 640), nn.ReLU())
+        self.click = nn.Linear(640, 1)
+        self.genre = nn.Linear(640, GENRES)
+
+    def forward(self, batch):
+        history = self.seen(batch["seen"], batch["offsets"])
+        h = self.trunk(torch.cat([self.user(batch["user"]), self.item(batch["item"]), history], dim=1))
+        return self.click(h).squeeze(1), self.genre(h)
+
+    def split_parameters(self):
+        tables = [self.user.weight, self.item.weight, self.seen.weight]
+        return tables, [p for part in (self.trunk, self.click, self.genre) for p in part.parameters()]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("--epochs", type=int, default=5)
+    args = parser.parse_args()
+    torch.manual_seed(77)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    train_set, test_set = Visits(16_000, seed=1), Visits(2_000, seed=2)
+    loader = DataLoader(train_set, batch_size=256, shuffle=True, collate_fn=collate)
+    test_loader = DataLoader(test_set, batch_size=500, collate_fn=collate)
+    model = TwoTasks().to(device)
+    tables, dense = model.split_parameters()
+    sparse_optimizer = torch.optim.SparseAdam(tables, lr=3e-3)
+    dense_optimizer = torch.optim.AdamW(dense, lr=1e-3, weight_decay=0.01)
+
+    frequency = torch.bincount(torch.tensor([row["genre"] for row in train_set.rows]), minlength=GENRES).float()
+    genre_loss = nn.CrossEntropyLoss(weight=(frequency.sum() / (GENRES * frequency)).to(device))
+    clicks = sum(row["clicked"] for row in train_set.rows)
+    click_loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor((len(train_set) - clicks) / clicks, device=device))
+
+    running, best, steps, history = {"click": 0.0, "genre": 0.0}, 0.0, 0, []
+    for epoch in range(args.epochs):
+        model.train()
+        for batch in loader:
+            batch = {key: value.to(device) for key, value in batch.items()}
+            click, genre = model(batch)
+            losses = {"click": click_loss(click, batch["clicked"]), "genre": genre_loss(genre, batch["genre"])}
+            model.zero_grad()
+            (losses["click"] + 0.5 * losses["genre"]).backward()
+            sparse_optimizer.step()
+            dense_optimizer.step()
+            steps += 1
+            for task, loss in losses.items():
+                running[task] += 0.02 * (loss.item() - running[task])
+        model.eval()
+        right = torch.zeros(2, dtype=torch.long)
+        with torch.no_grad():
+            for batch in test_loader:
+                click, genre = (out.cpu() for out in model({key: value.to(device) for key, value in batch.items()}))
+                right += torch.stack(
+                    [((click > 0) == batch["clicked"]).sum(), (genre.argmax(1) == batch["genre"]).sum()]
+                )
+        click_acc, genre_acc = (right / len(test_set)).tolist()
+        best = max(best, click_acc + genre_acc)
+        history.append([click_acc, genre_acc, *running.values()])
+        print(f"epoch {epoch}: clicks {click_acc:.3f}, genres {genre_acc:.3f}")
+
+    numbers = {"running": running, "best": best, "steps": steps, "history": history}
+    torch.save({"model": model.state_dict(), **numbers}, args.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""A small GPT-like language model of characters, trained on text that a toy grammar writes."""
+
+import math
+import random
+import sys
+
+import torch
+import torch.nn as nn
+from torch.nn import functional as F  # noqa: N812
+
+# hyperparameters
+batch_size, block_size = 8, 48
+n_embd, n_head, n_layer, dropout = 128, 4, 2, 0.1
+max_iters, eval_interval, eval_iters = 250, 50, 6
+learning_rate, min_lr, warmup_iters = 2e-3, 1e-4, 20
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+random.seed(1337)
+torch.manual_seed(1337)
+
+subjects = ["the cat", "a farmer", "my neighbour", "the old king", "one small bird"]
+verbs = ["sees", "follows", "paints", "forgets", "sings for"]
+objects = ["the river", "a red door", "two friends", "the quiet town", "nobody"]
+text = " ".join(
+    f"{random.choice(subjects)} {random.choice(verbs)} {random.choice(objects)}{random.choice('.!?')}"
+    for _ in range(4000)
+)
+chars = sorted(set(text))
+stoi = {c: i for i, c in enumerate(chars)}
+itos = dict(enumerate(chars))
+data = torch.tensor([stoi[c] for c in text])
+split = int(0.9 * len(data))
+train_data, val_data = data[:split], data[split:]
+
+
+def get_batch(which):
+    source = train_data if which == "train" else val_data
+    offsets = torch.randint(len(source) - block_size - 1, (batch_size,))
+    x = torch.stack([source[i : i + block_size] for i in offsets])
+    y = torch.stack([source[i + 1 : i + block_size + 1] for i in offsets])
+    return x.to(device), y.to(device)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
+        self.proj = nn.Linear(n_embd, n_embd)
+        self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (h.view(b, t, n_head, c // n_head).transpose(1, 2) for h in self.qkv(self.ln1(x)).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout if self.training else 0.0, is_causal=True)
+        x = x + self.drop(self.proj(y.transpose(1, 2).reshape(b, t, c)))
+        return x + self.drop(self.mlp(self.ln2(x)))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, n_embd)
+        self.positions = nn.Embedding(block_size, n_embd)
+        self.blocks = nn.Sequential(*[Block() for _ in range(n_layer)])
+        self.ln = nn.LayerNorm(n_embd)
+        self.head = nn.Linear(n_embd, vocab_size, bias=False)
+        self.apply(self._init)
+        self.head.weight = self.tokens.weight  # one matrix for both ends
+
+    def _init(self, module):
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, idx, targets=None):
+        x = self.tokens(idx) + self.positions(torch.arange(idx.size(1), device=idx.device))
+        logits = self.head(self.ln(self.blocks(x)))
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+
+@torch.no_grad()
+def estimate_loss():
+    model.eval()
+    means = {w: sum(model(*get_batch(w))[1].item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
+    model.train()
+    return means
+
+
+def lr_at(step):
+    if step < warmup_iters:
+        return learning_rate * (step + 1) / warmup_iters
+    ratio = (step - warmup_iters) / (max_iters - warmup_iters)
+    return min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (learning_rate - min_lr)
+
+
+model = GPT(len(chars)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
+evaluations, best_val, ema_loss = [], float("inf"), 0.0
+for step in range(max_iters):
+    if step % eval_interval == 0 or step == max_iters - 1:
+        losses = estimate_loss()
+        best_val = min(best_val, losses["val"])
+        evaluations.append((step, losses["train"], losses["val"]))
+        print(f"step {step}: train {losses['train']:.4f}, val {losses['val']:.4f}")
+    for group in optimizer.param_groups:
+        group["lr"] = lr_at(step)
+    _, loss = model(*get_batch("train"))
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    ema_loss = 0.98 * ema_loss + 0.02 * loss.item()
+
+numbers = {"evaluations": evaluations, "best_val": best_val, "ema_loss": ema_loss, "lr": lr_at(step), "steps": step + 1}
+torch.save({"model": model.state_dict(), **numbers}, sys.argv[1])

@@ -1,0 +1,139 @@
+"""Where mini-batches end: the rule for several optimizers, and the hooks on real modules and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+import torch
+
+from hived.runtime.boundaries import Boundaries, MiniBatches
+
+
+def ends(pattern: str, skip: int = 0) -> str:
+    """The steps of a pattern, those in upper case that end a mini-batch. Optimizers by letter."""
+    rule = MiniBatches()
+    said = "".join(each.upper() if rule.ends_with(ord(each)) else each for each in pattern)
+    return said[skip:]
+
+
+def test_with_one_optimizer_every_step_ends_a_mini_batch() -> None:
+    assert ends("aaaaa") == "AAAAA"
+
+
+def test_with_two_optimizers_the_mini_batch_ends_with_the_second() -> None:
+    assert ends("dgdgdgdg") == "DGdGdGdG"
+    assert ends("abcabcabc") == "ABCabCabC"
+
+
+def test_one_that_steps_several_times_is_waited_for() -> None:
+    assert ends("ddddgddddgddddg", skip=5) == "ddddGddddG"
+    assert ends("gddddgddddgdddd", skip=10) == "Gdddd"
+
+
+def test_one_that_has_gone_is_forgotten() -> None:
+    assert ends("w" * 5 + "a" * 90, skip=80) == "A" * 15
+    assert ends("a" * 5 + "dg" * 40, skip=65) == "dG" * 10
+
+
+def test_one_that_steps_very_seldom_does_not_end_mini_batches() -> None:
+    often = ends(("a" * 20 + "b") * 5, skip=42)
+    assert "AAAA" in often
+
+
+class Record:
+    """What the hooks have called, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.boundaries = Boundaries(lambda: self.calls.append("ended"), lambda: self.calls.append("boundary"))
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    made = Record()
+    yield made
+    made.boundaries.remove()
+
+
+def test_the_boundary_is_at_the_first_call_of_a_module_after_the_step(record: Record) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    live = []
+    record.boundaries._act = lambda: live.append([each.grad is None for each in model.parameters()])
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert live == [[True] * 4] * 2, "gradients have been dropped there: it is the minimum of the memory cycle"
+    assert record.calls == ["ended"] * 3
+
+
+def test_accumulated_gradients_are_one_mini_batch(record: Record) -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(8):
+        model(torch.ones(2, 4)).sum().backward()
+        if number % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert record.calls == ["ended", "boundary", "ended"]
+
+
+def test_a_script_without_modules_has_its_boundary_in_the_step(record: Record) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    for _ in range(4):
+        optimizer.zero_grad()
+        (weight * 2).sum().backward()
+        optimizer.step()
+    assert record.calls == ["ended", "ended", "boundary", "ended", "boundary", "ended", "boundary"]
+
+
+def test_a_phase_without_steps_is_found_at_a_call_from_outside_of_modules(record: Record) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    model(torch.ones(2, 4))
+    record.calls.clear()
+    record.boundaries.look_for_phase()
+    model(torch.ones(2, 4))
+    assert record.calls == [], "a graph is alive: it is within a mini-batch"
+    with torch.no_grad():
+        list(islice((model(torch.ones(2, 4)) for _ in range(9)), 3))
+    assert record.calls == ["boundary"]
+
+
+def test_no_hook_of_module_calls_is_left_between_boundaries(record: Record) -> None:
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    before = len(hooks)
+    optimizer.step()
+    assert len(hooks) == before + 1
+    model(torch.ones(1, 2))
+    assert len(hooks) == before
+
+
+def test_an_optimizer_with_the_number_of_one_that_is_gone_is_known(record: Record) -> None:
+    model = torch.nn.Linear(2, 1)
+    for _ in range(50):  # so that numbers are given again
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert record.boundaries.optimizers[-1] is optimizer
+        assert len(record.boundaries._optimizers) <= 2
+        del optimizer
+
+
+def test_an_optimizer_that_the_script_drops_is_freed(record: Record) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert record.boundaries.optimizers == [optimizer]
+    del optimizer
+    assert record.boundaries.optimizers == []

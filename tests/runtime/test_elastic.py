@@ -1,0 +1,560 @@
+"""Jobs that declare themselves elastic grow and shrink while they train, and end with the weights of one worker."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
+from hived.control.folder import JobFolder
+from hived.control.page import State
+from hived.errors import NotFoundError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime is for Linux")
+
+SCRIPTS = Path(__file__).parent / "elastic_scripts"
+SAMPLES, BATCH, EPOCHS = 98, 12, 100
+PATIENCE_S = 60.0  #: a new worker imports torch; on a busy machine that takes many seconds
+EXACT = 1e-12
+
+
+def command(folder: Path, options: Sequence[str]) -> list[str]:
+    return [sys.executable, str(SCRIPTS / "train.py"), str(folder), *options]
+
+
+def environment(**more: str) -> dict[str, str]:
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith("HIVED_RUN")}
+    return {**cleared, "OMP_NUM_THREADS": "1", "HIVED_RUNTIME": "on", **more}
+
+
+class Run:
+    """A job that runs, and what it leaves behind."""
+
+    def __init__(self, folder: Path, options: Sequence[str], launcher: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.options = tuple(options)
+        self.jobs = Path(os.environ["HIVED_JOBS"])
+        line = command(folder, options)
+        with (folder / "stderr").open("w") as errors:
+            self.process = subprocess.Popen(
+                [*launcher, *line[1:]] if launcher else line, env=environment(HIVED_RUN_JOB="train"), stderr=errors
+            )
+        wait_until(lambda: self._trains())
+
+    def _trains(self) -> bool:
+        assert self.process.poll() is None, self.errors()
+        try:
+            return bool(self.workers())
+        except NotFoundError:
+            return False
+
+    @property
+    def job(self) -> TrainingJob:
+        return TrainingJob(JobFolder.found("train"))
+
+    def workers(self) -> tuple[ProcessStatus, ...]:
+        return self.job.status().processes
+
+    def scale(self, workers: int, timeout_s: float = PATIENCE_S) -> None:
+        self.job.scale(workers, timeout_s)
+
+    def go_on_for(self, mini_batches: int) -> None:
+        before = self.workers()[0].progress.iterations
+        wait_until(lambda: self.workers()[0].progress.iterations >= before + mini_batches)
+
+    def finish(self, code: int = 0) -> None:
+        """Train on as fast as it can, to the end."""
+        (self.folder / "fast").touch()
+        assert self.process.wait(PATIENCE_S) == code, self.errors()
+
+    def errors(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def kill(self) -> None:
+        for pid in [self.process.pid, *self.pids()]:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    # -- what it wrote
+
+    def pids(self) -> list[int]:
+        return [int(file.stem) for file in self.folder.glob("*.jsonl")]
+
+    def lines(self, pid: int) -> list[Any]:
+        return [json.loads(line) for line in (self.folder / f"{pid}.jsonl").read_text().splitlines()]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [line for pid in self.pids() for line in self.lines(pid) if isinstance(line, dict)]
+
+    def exit_codes(self) -> list[int]:
+        """Of the processes that rank 0 has started; ``null`` for one that it has not reaped."""
+        codes: list[int] = json.loads((self.folder / "codes.json").read_text())
+        return codes
+
+    def numbers_of_workers(self) -> list[int]:
+        """In the order in which the team had them."""
+        found: list[int] = []
+        for line in sorted(self.records(), key=lambda line: (line["epoch"], line["batch"])):
+            if found[-1:] != [line["workers"]]:
+                found.append(line["workers"])
+        return found
+
+
+def wait_until(happens: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + limit_s
+    while not happens():
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> dict[int, str]:
+    """Children of a process, with their states."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid:
+            found[int(stat.parent.name)] = state
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
+    monkeypatch.setenv("HIVED_JOBS", str(tmp_path / "jobs"))
+    monkeypatch.delenv("HIVED_RUNTIME", raising=False)
+    runs: list[Run] = []
+
+    def started(*options: str, launcher: Sequence[str] = ()) -> Run:
+        folder = tmp_path / f"run-{len(runs)}"
+        folder.mkdir()
+        runs.append(Run(folder, options, launcher))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.kill()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], Any]:
+    """The result of a script with these options that is one worker, without the runtime."""
+
+    @functools.cache
+    def result(*options: str) -> Any:
+        folder = tmp_path_factory.mktemp("alone")
+        (folder / "fast").touch()
+        subprocess.run(command(folder, options), env=environment(HIVED_RUNTIME="off"), check=True, timeout=PATIENCE_S)
+        return torch.load(folder / "result.pt")
+
+    return lambda options: result(*options)
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest of two states, which have the same structure."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        return max((difference(one[key], other[key]) for key in one), default=0.0)
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        return max((difference(*pair) for pair in zip(one, other, strict=True)), default=0.0)
+    if isinstance(one, torch.Tensor):
+        assert one.shape == other.shape
+        return float((one - other).abs().max())
+    return abs(one - other) if isinstance(one, float) else float(one != other)
+
+
+def assert_same_result(run: Run, alone: Callable[[Sequence[str]], Any]) -> None:
+    """Weights, all of the optimizer's state, the rate, and rank 0's random numbers."""
+    assert difference(torch.load(run.folder / "result.pt"), alone(run.options)) < EXACT
+
+
+def assert_every_sample_once(run: Run, epochs: int = EPOCHS) -> None:
+    """The workers' parts are the global batches, and in each epoch every sample is of one of them."""
+    trained: dict[tuple[int, int], list[int]] = {}
+    for line in run.records():
+        trained.setdefault((line["epoch"], line["batch"]), []).extend(line["indices"])
+    for epoch in range(epochs):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(3 + epoch)).tolist()
+        batches = [order[first : first + BATCH] for first in range(0, SAMPLES, BATCH)]
+        assert [sorted(trained[epoch, batch]) for batch in range(len(batches))] == list(map(sorted, batches))
+    assert len(trained) == epochs * len(batches)
+
+
+def assert_nothing_is_left(run: Run) -> None:
+    assert not [pid for pid in run.pids() if alive(pid)]
+    assert not list(run.jobs.iterdir())
+
+
+# -- exactness --------------------------------------------------------------------------------------------------------
+
+
+def some_schedule(seed: int) -> list[int]:
+    """Three numbers of workers, each another than the one before."""
+    chance = random.Random(seed)
+    numbers = [1]
+    while len(numbers) < 4:
+        numbers.append(chance.choice([number for number in (1, 2, 3) if number != numbers[-1]]))
+    return numbers[1:]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        ([3, 2, 4, 1], ()),
+        (some_schedule(1), ("--optimizer", "adamw", "--extra", "clip")),
+        (some_schedule(2), ("--optimizer", "adamw", "--extra", "conditional")),
+        ([4, 2], ("--extra", "accumulate")),
+        ([2, 1], ("--extra", "assign")),
+        ([3, 2], ("--loaders", "1", "--epochs", "30")),
+    ],
+    ids=["momentum", "adamw-clipping", "adamw-branches", "accumulation", "gradients-by-hand", "loader-processes"],
+)
+def test_a_job_that_grows_and_shrinks_ends_as_one_worker_does(
+    start: Callable[..., Run], alone: Callable[..., Any], schedule: list[int], options: tuple[str, ...]
+) -> None:
+    run = start(*options)
+    chance = random.Random(len(schedule))
+    for workers in schedule:
+        run.scale(workers)
+        run.go_on_for(chance.randint(1, 15))
+    run.finish()
+
+    assert run.numbers_of_workers() == [1, *schedule]
+    assert_same_result(run, alone)
+    assert_every_sample_once(run, epochs=30 if "--epochs" in options else EPOCHS)
+    assert_nothing_is_left(run)
+
+
+def test_a_job_that_nobody_scales_is_a_plain_script_bit_for_bit(
+    start: Callable[..., Run], alone: Callable[..., Any]
+) -> None:
+    run = start()
+    run.finish()
+    assert difference(torch.load(run.folder / "result.pt"), alone(("--extra", "plain"))) == 0
+    assert difference(alone(()), alone(("--extra", "plain"))) == 0
+    assert difference(alone(()), alone(("--extra", "clip"))) > EXACT, "results can differ"
+
+
+# -- leaving and joining ----------------------------------------------------------------------------------------------
+
+
+def test_workers_that_leave_end_with_exit_code_0_and_run_no_code_after_the_loop(start: Callable[..., Run]) -> None:
+    run = start()
+    run.scale(3)
+    first = run.process.pid
+    left = {each.pid for each in run.workers()} - {first}
+    assert set(children(first)) == left
+    run.scale(1)
+    wait_until(lambda: not children(first))  # none of them a zombie either
+    run.scale(2)
+    files = [path.name for path in (run.jobs / "train").iterdir() if path.name.startswith("elastic")]
+    assert len(files) == 1, "the files of former groups are deleted"
+    joined = {each.pid for each in run.workers()} - {first}
+    run.finish()
+
+    ended = {pid for pid in run.pids() if run.lines(pid)[-1] == "end of the script"}
+    assert ended == {first, *joined}
+    assert not ended & left
+    assert run.exit_codes() == [0, 0, 0]
+    assert_nothing_is_left(run)
+
+
+def test_the_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
+    run = start()
+    with pytest.raises(NotYetError, match="1 of 4 workers"):
+        run.scale(4, timeout_s=0.3)
+    run.scale(2)
+    with pytest.raises(NotYetError, match="2 of 3 workers"):
+        run.scale(3, timeout_s=0.2)
+    run.scale(2)
+    run.go_on_for(3)
+    run.finish()
+    assert run.numbers_of_workers() == [1, 2]
+    assert run.exit_codes().count(0) == 1, "those that were not needed any more are ended"
+    assert None not in run.exit_codes()
+    assert_same_result(run, alone)
+    assert_nothing_is_left(run)
+
+
+def test_workers_that_are_not_ready_when_the_job_ends_are_ended(start: Callable[..., Run]) -> None:
+    run = start("--extra", "hang", "--epochs", "20")
+    with pytest.raises(NotYetError):
+        run.scale(3, timeout_s=0.2)
+    started = wait_for_children(run)
+    run.finish()
+    assert not [pid for pid in started if alive(pid)]
+    assert_nothing_is_left(run)
+
+
+def wait_for_children(run: Run) -> list[int]:
+    wait_until(lambda: len(children(run.process.pid)) == 2)
+    return list(children(run.process.pid))
+
+
+def test_limits_that_were_set_meanwhile_hold_for_new_workers_too(start: Callable[..., Run]) -> None:
+    run = start()
+    run.job.limit(share=0.9)
+    run.scale(2)
+    wait_until(lambda: [each.command.share for each in run.workers()] == [0.9, 0.9])
+    run.job.limit(share=1.0)
+    run.finish()
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [("crash", "a new worker ended with exit code 1 before it joined"), ("hang", "a new worker was not ready after")],
+)
+def test_a_new_worker_that_fails_changes_nothing_and_is_reported(
+    start: Callable[..., Run], alone: Callable[..., Any], failure: str, reason: str
+) -> None:
+    run = start("--extra", failure)
+    with pytest.raises(NotYetError):
+        run.scale(2, timeout_s=0.2)
+    wait_until(lambda: reason in run.workers()[0].answer.why)
+    run.go_on_for(5)
+    assert not children(run.process.pid), "it is not tried again and again"
+    with pytest.raises(RefusedError, match=reason):
+        run.scale(2, timeout_s=12)  # when it is wished again, it is
+    run.finish()
+    assert len(run.exit_codes()) == 2
+    assert_same_result(run, alone)
+    assert_nothing_is_left(run)
+
+
+def test_more_workers_than_samples_in_a_global_batch_are_refused(start: Callable[..., Run]) -> None:
+    run = start("--epochs", "20")
+    with pytest.raises(RefusedError, match="13 workers for a global batch of 12 samples"):
+        run.scale(13, timeout_s=1)
+    run.finish()
+    assert run.exit_codes() == []
+
+
+def test_a_new_worker_that_dies_on_joining_leaves_the_others_as_they_were(
+    start: Callable[..., Run], alone: Callable[..., Any]
+) -> None:
+    run = start("--extra", "lost")
+    run.scale(2)
+    (run.folder / "lose").touch()
+    with pytest.raises(NotYetError):
+        run.scale(3, timeout_s=0.2)
+    wait_until(lambda: "a new worker was lost on joining" in run.workers()[0].answer.why)
+    run.go_on_for(5)
+    (run.folder / "lose").unlink()
+    run.scale(3)
+    run.finish()
+    assert run.numbers_of_workers() == [1, 2, 3]
+    assert_same_result(run, alone)
+    assert_every_sample_once(run)
+    assert_nothing_is_left(run)
+
+
+def test_a_worker_that_dies_in_training_ends_the_job_with_an_error(start: Callable[..., Run]) -> None:
+    run = start("--extra", "dies")
+    run.scale(3)
+    assert run.process.wait(PATIENCE_S) == 1
+    assert "Traceback" in run.errors()
+    assert not (run.folder / "result.pt").exists()
+    assert_nothing_is_left(run)
+
+
+def test_a_worker_that_dies_ends_the_job_where_the_process_group_does_not_notice(start: Callable[..., Run]) -> None:
+    run = start("--extra", "unnoticed")
+    run.scale(3)
+    pids = run.pids()
+    assert run.process.wait(PATIENCE_S) == 1
+    assert "ended with exit code 9, and the process group waits for it: this job ends" in run.errors()
+    wait_until(lambda: not any(map(alive, pids)))
+
+
+def test_only_a_worker_that_waits_once_and_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hived.runtime.elasticity.watch import Watch
+
+    done: list[object] = []
+    monkeypatch.setattr(os, "_exit", done.append)
+    watch = Watch(lambda: "worker 7 has ended", lambda: done.append("given up"))
+    for _ in range(20):  # in each of these the process group has finished, whoever has died since
+        with watch.waiting():
+            for _ in range(4):
+                watch.look()
+        watch.look()
+    assert not done
+    with watch.waiting():
+        for _ in range(10):
+            watch.look()
+    assert done == ["given up", 1]
+
+
+@pytest.mark.parametrize(
+    ("extra", "code", "said"),
+    [
+        ("fails", 1, "ValueError: rank 0 has failed"),
+        ("leaves", 0, "rank 0 has left its loop, and the process group waits for it: this job ends"),
+    ],
+)
+def test_no_worker_waits_for_a_rank_0_that_has_left_its_loop(
+    start: Callable[..., Run], extra: str, code: int, said: str
+) -> None:
+    run = start("--extra", extra)
+    run.scale(3)
+    assert run.process.wait(PATIENCE_S) == code
+    assert said in run.errors()
+    assert_nothing_is_left(run)
+
+
+def test_no_worker_outlives_a_rank_0_that_is_killed(start: Callable[..., Run]) -> None:
+    run = start()
+    run.scale(2)
+    with pytest.raises(NotYetError):
+        run.scale(3, timeout_s=0.3)
+    workers = wait_for_children(run)
+    run.process.kill()
+    run.process.wait()
+    wait_until(lambda: not any(map(alive, workers)))
+
+
+# -- together with suspension -----------------------------------------------------------------------------------------
+
+
+def test_a_suspended_job_of_two_workers_goes_on_and_can_be_scaled(
+    start: Callable[..., Run], alone: Callable[..., Any]
+) -> None:
+    run = start()
+    run.scale(2)
+    for _ in range(3):
+        run.job.suspend(20)
+        workers = run.workers()
+        assert [each.answer.state for each in workers] == [State.SUSPENDED] * 2
+        assert len({each.progress.iterations for each in workers}) == 1, "at one mini-batch"
+        run.job.resume(20)
+        run.go_on_for(3)
+    run.scale(3)
+    run.job.suspend(20)
+    assert [each.answer.state for each in run.workers()] == [State.SUSPENDED] * 3
+    run.job.resume(20)
+    run.scale(1)
+    run.finish()
+    assert run.numbers_of_workers() == [1, 2, 3, 1]
+    assert_same_result(run, alone)
+    assert_nothing_is_left(run)
+
+
+def test_suspensions_and_changes_at_the_same_time_do_not_meet(
+    start: Callable[..., Run], alone: Callable[..., Any]
+) -> None:
+    run = start()
+    run.scale(2)
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def suspend_and_resume() -> None:
+        try:
+            while not stop.is_set():
+                run.job.suspend(20)
+                run.job.resume(20)
+                time.sleep(0.05)
+        except Exception as error:
+            failures.append(error)
+
+    controller = threading.Thread(target=suspend_and_resume)
+    controller.start()
+    try:
+        for workers in (1, 3, 2, 1):
+            run.scale(workers)
+    finally:
+        stop.set()
+        controller.join()
+    assert not failures
+    run.finish()
+    assert run.numbers_of_workers() == [1, 2, 1, 3, 2, 1]
+    assert_same_result(run, alone)
+    assert_every_sample_once(run)
+    assert_nothing_is_left(run)
+
+
+def test_an_elastic_job_does_not_move_whatever_its_number_of_workers(start: Callable[..., Run]) -> None:
+    run = start()
+    with pytest.raises(RefusedError, match="an elastic job does not move: it grows and shrinks"):
+        run.job.migrate("cpu", 20)
+    run.go_on_for(3)
+    run.finish()
+
+
+def test_a_job_is_suspended_while_a_new_worker_starts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
+    run = start()
+    with pytest.raises(NotYetError):
+        run.scale(2, timeout_s=0.1)
+    wait_until(lambda: bool(children(run.process.pid)))
+    run.job.suspend(20)
+    (new,) = children(run.process.pid)
+    assert children(run.process.pid)[new] == "T", "it uses no CPU time either"
+    run.job.resume(20)
+    run.scale(2)
+    run.finish()
+    assert_same_result(run, alone)
+
+
+# -- with a launcher, and what is refused ------------------------------------------------------------------------------
+
+
+def test_a_job_of_torchrun_begins_with_its_workers_and_can_be_scaled(
+    start: Callable[..., Run], alone: Callable[..., Any]
+) -> None:
+    run = start(launcher=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+    wait_until(lambda: len(run.workers()) == 2)
+    run.scale(1)
+    run.go_on_for(3)
+    run.scale(2)
+    run.go_on_for(3)
+    run.finish()
+    assert run.numbers_of_workers() == [2, 1, 2]
+    assert_same_result(run, alone)
+    assert_every_sample_once(run)
+
+
+def test_what_an_elastic_job_cannot_do_is_refused_with_the_reason() -> None:
+    script = [sys.executable, str(SCRIPTS / "refusals.py")]
+    done = subprocess.run(
+        script, env=environment(HIVED_RUNTIME="off"), check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert json.loads(done.stdout) == {
+        "sparse": "TypeError: sparse gradients cannot be averaged among workers: build the embeddings with "
+        "sparse=False",
+        "lbfgs": "TypeError: LBFGS decides by its own loss how often it evaluates: workers would not agree",
+        "empty batch": "ValueError: a global batch has at least one sample, not 0",
+        "second team": "RuntimeError: this process is a worker of an elastic job already",
+        "stream": "TypeError: an elastic job needs a data set with numbered samples: parts of a stream cannot be told",
+        "batch size": "TypeError: team.loader() takes no batch_size: the team's global batch is split",
+        "outside epochs": "RuntimeError: an elastic job passes over its data once in every epoch of team.epochs(): "
+        "use a DataLoader for what is not training",
+        "two passes": "RuntimeError: an elastic job passes over its data once in every epoch of team.epochs(): "
+        "use a DataLoader for what is not training",
+        "two loops": "RuntimeError: an elastic job has one loop over its epochs: new workers could not tell two apart",
+        "short batch": 3,
+        "dropped batch": 2,
+    }

@@ -1,0 +1,261 @@
+"""The runs that need a GPU, without one: every planned row is there, and their own parts are right.
+
+No figure of a run on the CPU is a result, and none is looked at here; only whether weights are equal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.gpu import checkpoint, cuda, memory, models, sharing
+from benchmarks.gpu.harness import CPU_WARNING, Answers, Figure, Row, Settings, Status, _ended, quantile, shown
+
+from hived.control import checkpoint as driver
+
+ROOT = Path(__file__).parents[2]
+RUNS = {"memory": memory.MEASUREMENTS, "sharing": sharing.MEASUREMENTS, "checkpoint": checkpoint.MEASUREMENTS}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime is for Linux")
+
+
+def started(name: str, out: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+    """One of the runs, as a user starts it."""
+    command = [sys.executable, "-m", f"benchmarks.gpu.{name}", "--out", str(out), *options]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(out / "cache"), **variables}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def ended(run: subprocess.Popen[str], name: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """What a run has printed, and written."""
+    printed, _ = run.communicate(timeout=240)
+    assert run.returncode == 0, printed[-4000:]
+    return printed, json.loads((out / f"{name}.json").read_text())
+
+
+def test_on_a_cpu_each_planned_row_has_a_value_or_needs_a_gpu_and_weights_are_equal(tmp_path: Path) -> None:
+    running = {name: started(name, tmp_path / name, "--device", "cpu", "--quick") for name in RUNS}
+    for name, run in running.items():
+        printed, written = ended(run, name, tmp_path / name)
+        assert CPU_WARNING in printed.splitlines()[1]
+        assert {"date", "torch", "card"} <= written["about"].keys()
+        assert list(written["figures"]) == [each.name for each in RUNS[name]]
+        for measurement in RUNS[name]:
+            figures = written["figures"][measurement.name]
+            assert [each["row"]["key"] for each in figures] == [row.key for row in measurement.rows]
+            for figure in figures:
+                what = f"{measurement.name}, {figure['row']['key']}: {figure['note']}"
+                assert figure["status"] in (Status.MEASURED, Status.NEEDS_GPU), what
+                assert (figure["value"] is None) == (figure["status"] == Status.NEEDS_GPU), what
+                assert not (measurement.gpu_only and figure["value"] is not None), what
+                if "equal" in figure["row"]["key"] or "addresses" in figure["row"]["key"]:
+                    assert figure["value"] in (True, None), what
+        assert any(each["value"] is not None for rows in written["figures"].values() for each in rows)
+
+
+def test_without_a_gpu_a_run_on_one_says_why_each_row_failed(tmp_path: Path) -> None:
+    names = ("reads-host", "alive")
+    run = started("memory", tmp_path, "--only", *names, CUDA_VISIBLE_DEVICES="")
+    printed, written = ended(run, "memory", tmp_path)
+    assert CPU_WARNING not in printed
+    assert list(written["figures"]) == list(names)
+    for figures in written["figures"].values():
+        assert all(each["status"] == Status.FAILED and each["note"] for each in figures)
+    assert "failed: exit code 1" in printed
+    assert (tmp_path / "memory-alive.log").stat().st_size
+
+
+def test_they_need_torch_and_numpy_alone() -> None:
+    body = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in NAMES:
+            raise ModuleNotFoundError(name)
+NAMES = {"pydantic", "yaml", "typer", "rich", "fastapi", "uvicorn", "sse_starlette", "h11", "httpx", "msgspec",
+         "pynvml", "starlette", "anyio", "hypothesis", "pytest", "matplotlib"}
+sys.meta_path.insert(0, Absent())
+import benchmarks.gpu.memory, benchmarks.gpu.sharing, benchmarks.gpu.checkpoint
+assert "torch" not in sys.modules, "what commands jobs has no context on the GPU"
+import benchmarks.gpu.training
+import hived.runtime.process, hived.runtime.memory.paged, hived.runtime.moving.source, hived.runtime.moving.destination
+"""
+    environment = {**os.environ, "HIVED_RUNTIME": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_that_the_driver_checkpoints_imports_nothing_of_hived() -> None:
+    body = "import benchmarks.gpu.training, sys; sys.exit(any(each.startswith('hived') for each in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", body], cwd=ROOT, check=False).returncode == 0
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+PARAMETERS = {
+    "resnet50": 25_557_032,  # the number of the paper's model: 25.6 M
+    "resnet50-cifar": 23_520_842,
+    "vgg16-cifar": 14_728_266,
+    "vae": 652_824,
+    "lm-117m": 117_702_912,
+    "lm-475m": 475_402_752,
+    "lm-1750m": 1_733_686_272,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_model_has_as_many_parameters_as_it_should(name: str) -> None:
+    with torch.device("meta"):
+        assert models.parameters(models.MODELS[name].full()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(("name", "bytes_"), [("resnet50", 0.3), ("lm-117m", 1.4), ("lm-475m", 5.7), ("lm-1750m", 21)])
+def test_the_four_sizes_are_those_of_the_targets(name: str, bytes_: float) -> None:
+    assert 12 * PARAMETERS[name] / 1e9 == pytest.approx(bytes_, rel=0.03)
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_a_model_learns_and_its_batches_are_the_same_in_every_run(name: str) -> None:
+    device = torch.device("cpu")
+    sums = []
+    for _ in range(2):
+        task, optimizer = models.make(name, "tiny", device)
+        before = models.checksum(models.state_tensors(task, optimizer))
+        for step in range(2):
+            optimizer.zero_grad(set_to_none=True)
+            loss = task.loss(*task.batch(step, device))
+            loss.backward()
+            optimizer.step()
+            assert loss.isfinite()
+        sums.append(models.checksum(models.state_tensors(task, optimizer)))
+        assert sums[-1] != before
+    assert sums[0] == sums[1]
+
+
+def test_a_transformer_has_texts_of_many_lengths_and_writes() -> None:
+    task = models.MODELS["lm-varying"].full
+    with torch.device("meta"):
+        lengths = {task().batch(step, torch.device("cpu"))[0].shape[1] - 1 for step in range(12)}
+    assert len(lengths) > 8
+    assert min(lengths) >= 16
+    assert max(lengths) <= 128
+    small = models.MODELS["lm-bursty"].tiny()
+    assert isinstance(small, models.Transformer)
+    text = torch.zeros(2, 7, dtype=torch.long)
+    for _ in range(3):
+        text = small.decode(text)
+    assert text.shape == (2, 8), "not beyond its greatest length"
+
+
+def test_a_checksum_sees_one_bit_and_the_place_of_a_value() -> None:
+    tensor = torch.arange(1000.0)
+    other = tensor.clone()
+    other.view(torch.int32)[500] ^= 1
+    swapped = tensor.clone()
+    swapped[[3, 4]] = swapped[[4, 3]]
+    assert len({models.checksum([each]) for each in (tensor, other, swapped)}) == 3
+    assert models.checksum([tensor]) == models.checksum([tensor.clone()])
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_point_of_a_trace() -> None:
+    events = [("alloc", 5), ("free_requested", 12), ("free_completed", 12), ("segment_free", 9), ("alloc", 20)]
+    assert memory.lowest(10, events) == 3
+    assert memory.lowest(10, []) == 10
+
+
+def test_a_share_rises_slowly_and_falls_quickly_and_never_below_two_percent() -> None:
+    feedback = sharing.Feedback(usual_s=0.1, share=0.5)
+    assert [round(feedback.heard(each), 3) for each in (0.1, 0.104, 0.106)] == [0.52, 0.54, 0.324]
+    assert min(feedback.heard(0.5) for _ in range(20)) == 0.02
+    assert max(feedback.heard(0.1) for _ in range(100)) == 1.0
+
+
+def test_what_was_written_before_a_crash_is_kept(tmp_path: Path) -> None:
+    answers = Answers(tmp_path / "answers")
+    answers.put("first", 1.5)
+    with answers.part("first", "second"):
+        raise ValueError("no room")
+    with (tmp_path / "answers").open("a") as file:
+        file.write('{"key": "third", "val')
+    found = {each["key"]: each for each in answers.read()}
+    assert found["first"]["value"] == 1.5
+    assert found["second"]["note"] == "ValueError: no room"
+    assert "third" not in found
+    assert _ended(-11) == "killed by SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "text"),
+    [
+        (Status.MEASURED, 12345.6, "12,346 ms"),
+        (Status.MEASURED, 0.01234, "0.0123 ms"),
+        (Status.MEASURED, False, "no"),
+        (Status.FAILED, None, "failed: why"),
+        (Status.NEEDS_GPU, None, "needs a GPU"),
+    ],
+)
+def test_how_a_row_is_shown(status: Status, value: float | bool | None, text: str) -> None:
+    assert shown(Figure(Row("key", "what", "ms"), status, value, "why")) == text
+
+
+def test_a_measurement_knows_its_size() -> None:
+    sizes = [Settings(device, quick, "", "", 0.0).size for device in ("cuda", "cpu") for quick in (False, True)]
+    assert sizes == ["full", "quick", "tiny", "tiny"]
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+
+
+def _header() -> Path:
+    found = next((path for root in sys.path for path in Path(root).glob("nvidia/cu*/include/cuda.h")), None)
+    if found is None:
+        pytest.skip("no cuda.h in this environment")
+    return found
+
+
+def test_the_structures_are_those_of_the_drivers_header(tmp_path: Path) -> None:
+    pairs = {
+        cuda.AllocationProp: ("CUmemAllocationProp", {"location": "location", "flags": "allocFlags"}),
+        cuda.AccessDesc: ("CUmemAccessDesc", {"flags": "flags"}),
+        driver.LockArgs: ("CUcheckpointLockArgs", {"timeout_ms": "timeoutMs", "more": "reserved1"}),
+        driver.GpuPair: ("CUcheckpointGpuPair", {"old": "oldUuid", "new": "newUuid"}),
+        driver.RestoreArgs: ("CUcheckpointRestoreArgs", {"pairs": "gpuPairs", "count": "gpuPairsCount"}),
+    }
+    lines = [f'#include "{_header()}"', "#include <cstddef>"]
+    for mine, (theirs, fields) in pairs.items():
+        lines.append(f"static_assert(sizeof({theirs}) == {ctypes.sizeof(mine)});")
+        lines += [f"static_assert(offsetof({theirs}, {b}) == {getattr(mine, a).offset});" for a, b in fields.items()]
+    lines.append("static_assert(sizeof(CUcheckpointUnlockArgs) == sizeof(CUcheckpointCheckpointArgs));")
+    lines += [
+        f"static_assert(CU_MEM_LOCATION_TYPE_{name} == {getattr(cuda, name)});"
+        for name in ("DEVICE", "HOST", "HOST_NUMA")
+    ]
+    source = tmp_path / "check.cpp"
+    source.write_text("\n".join(lines))
+    done = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_kernel_that_reads_can_be_assembled(tmp_path: Path, architecture: str) -> None:
+    places = (path for root in sys.path for path in Path(root).glob("triton/backends/nvidia/bin/ptxas"))
+    assembler = shutil.which("ptxas") or next(places, None)
+    if assembler is None:
+        pytest.skip("no ptxas in this environment")
+    (tmp_path / "reader.ptx").write_text(cuda.READER)
+    command = [assembler, f"-arch={architecture}", tmp_path / "reader.ptx", "-o", tmp_path / "reader.cubin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

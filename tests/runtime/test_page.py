@@ -1,0 +1,199 @@
+"""The control page: records are read whole or not at all, whoever is killed when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hived.control.folder import JobFolder, jobs_folder, started_at
+from hived.control.page import Answer, Command, Page, State, Wanted
+from hived.errors import ForbiddenError, InputError, NotFoundError
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    made = Page.create(tmp_path / "1.page", os.getpid(), started_at(os.getpid()) or 0, Command(share=0.5))
+    made.publish()
+    return made
+
+
+def test_a_page_begins_with_its_first_command(page: Page) -> None:
+    assert page.command() == Command(number=1, share=0.5)
+    assert page.answer() == Answer()
+
+
+def test_what_is_written_is_read_by_another_mapping(page: Page) -> None:
+    other = Page.open(page.file)
+    bell = page.command_word()
+    told = other.write_command(Command(wanted=Wanted.SUSPEND, at=7, target="cuda:1", memory_limit=1 << 40))
+    assert page.command_word() != bell
+    assert page.command() == told == Command(2, Wanted.SUSPEND, at=7, target="cuda:1", memory_limit=1 << 40)
+    page.report_answer(Answer(noted=2, state=State.SUSPENDED, why="wärme" * 200))
+    assert other.answer().state is State.SUSPENDED
+    assert other.answer().why == ("wärme" * 200).encode()[:480].decode(errors="ignore"), "cut, and not in a character"
+    page.report_progress(3, 0.5, 1.5)
+    assert (other.progress().iterations, other.progress().seconds, other.progress().at) == (3, 0.5, 1.5)
+
+
+def test_a_record_that_is_torn_leaves_the_one_before(page: Page) -> None:
+    page.write_command(Command(share=0.25))
+    page.write_command(Command(share=0.125))
+    data = bytearray(page.file.read_bytes())
+    number, before = page.command().number, page.command()
+    draws = random.Random(5)
+    torn = 0
+    for _ in range(300):
+        spoilt = bytearray(data)
+        at = draws.randrange(64, 2000)
+        spoilt[at] ^= 1 << draws.randrange(8)
+        page.file.write_bytes(spoilt)
+        found = Page.open(page.file).command()
+        assert found.number in (number, number - 1)
+        assert found == before or found.share == 0.25
+        torn += found != before
+    assert torn, "some hits were in the newest record"
+
+
+def test_reads_beside_a_writer_are_never_torn(page: Page) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        count = 0
+        while not stop.is_set():
+            count += 1
+            page.report_progress(count, float(count), float(count))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    other = Page.open(page.file)
+    try:
+        for _ in range(3000):
+            found = other.progress()
+            assert found.iterations == found.seconds == found.at
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_record(page: Page) -> None:
+    code = (
+        "import sys; from pathlib import Path; from hived.control.page import Page, Command\n"
+        "page = Page.open(Path(sys.argv[1])); print('ready', flush=True); n = 0\n"
+        "while True:\n n += 1; page.write_command(Command(at=n, memory_limit=n, workers=n))"
+    )
+    for _ in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", code, str(page.file)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(random.Random(3).uniform(0.0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        found = page.command()
+        assert found.at == found.memory_limit == found.workers
+        assert page.write_command(Command()).number == found.number + 1
+
+
+def test_another_file_is_no_page(tmp_path: Path) -> None:
+    (tmp_path / "x.page").write_bytes(bytes(8192))
+    with pytest.raises(ValueError, match="no control page"):
+        Page.open(tmp_path / "x.page")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HIVED_JOBS", str(tmp_path / "jobs"))
+    return tmp_path / "jobs"
+
+
+def test_a_job_without_a_living_process_is_none(jobs: Path) -> None:
+    job = JobFolder.named("train")
+    job.claim({"argv": ["python", "train.py"], "started": -1})
+    gone = subprocess.Popen(["true"])
+    job.join(gone.pid, Command()).publish()
+    gone.wait()
+    with pytest.raises(NotFoundError, match="no training job 'train' on this machine: none runs"):
+        JobFolder.found("train")
+    assert not job.path.exists(), "its folder is deleted by who finds it"
+    mine = JobFolder.named("mine")
+    mine.join(os.getpid(), Command()).publish()
+    with pytest.raises(NotFoundError, match="there are mine"):
+        JobFolder.found("train")
+    with pytest.raises(InputError, match="runs already"):
+        mine.claim({})
+    mine.leave(os.getpid())
+    assert not mine.path.exists()
+
+
+def test_a_page_is_seen_with_what_its_process_has_said_first(jobs: Path) -> None:
+    job = JobFolder.named("train")
+    made = job.join(os.getpid(), Command(share=0.5))
+    job.write_about({"argv": ["train"], "started": -1})  # whoever has started it has ended
+    assert job.pages() == []
+    assert [each.name for each in JobFolder.all()] == ["train"], "a process is joining: nothing is deleted"
+    assert job.about()["argv"] == ["train"]
+    made.report_answer(Answer(ranks=3, elastic=True))
+    made.publish()
+    [seen] = job.pages()
+    assert (seen.command().share, seen.answer()) == (0.5, Answer(ranks=3, elastic=True))
+    job.leave(os.getpid())
+    job.join(os.getpid(), Command())
+    job.leave(os.getpid())  # it ends, and was never seen
+    assert not job.path.exists()
+
+
+def test_a_process_that_joins_while_others_tidy_up_is_seen(jobs: Path) -> None:
+    """Of a job without a living process the folder is deleted, by whoever looks: just then a process joins."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            JobFolder.all()
+
+    job = JobFolder.named("train")
+    others = [threading.Thread(target=look) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(300):
+            page = job.join(os.getpid(), Command())
+            time.sleep(0.001)
+            page.publish()
+            time.sleep(0.001)
+            assert [each.pid for each in job.pages()] == [os.getpid()]
+            job.leave(os.getpid())
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+
+
+def test_names_and_folders_that_would_be_dangerous_are_refused(jobs: Path, tmp_path: Path) -> None:
+    for name in ("", "../x", "a/b", ".hidden", "x" * 64, "a\nb"):
+        with pytest.raises(InputError, match="cannot be named"):
+            JobFolder.named(name)
+    jobs_folder().chmod(0o777)
+    with pytest.raises(ForbiddenError, match="can be written by others"):
+        jobs_folder()
+
+
+def test_a_bell_rings_however_long_the_folder_is(jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("HIVED_JOBS", str(deep / "jobs"))
+    job = JobFolder.named("train")
+    job.claim({})
+    bell = job.listen(os.getpid())
+    job.ring(os.getpid())
+    bell.settimeout(1.0)
+    assert bell.recv(16) == b"!"
+    bell.close()
+    job.ring(os.getpid())  # nobody listens: no error

@@ -1,0 +1,76 @@
+"""Training scripts that know nothing of hived end with the same weights, bit for bit, however they are interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from hived.errors import HivedError
+
+from .jobs import SCRIPTS, Meddler, alone, differences, script, started
+
+ALONE = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "ddp_gloo")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_script_interrupted_at_random_gives_the_same_weights(name: str, tmp_path: Path) -> None:
+    expected = alone(name, tmp_path / "alone.pt")
+    with started(
+        tmp_path / "jobs", name.replace("_", "-"), [*script(name), str(tmp_path / "result.pt")], "--share", "20%"
+    ) as job:
+        meddler = Meddler(job, seed=zlib.crc32(name.encode()), moves=2, shares=(0.2, 0.3))
+        meddler.run()
+        job.ended()
+    result = torch.load(tmp_path / "result.pt", weights_only=False)
+    assert differences(expected, result) == [], (meddler.done, meddler.refused)
+    assert meddler.done.count("suspend") >= 2, (meddler.done, meddler.refused)
+    assert "limit" in meddler.done
+    assert "migrate" in meddler.done, (meddler.done, meddler.refused, job.output()[-3000:])
+
+
+def test_three_ranks_over_gloo_interrupted_at_random_give_the_same_weights(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    command = [*launcher, str(SCRIPTS / "ddp_gloo.py"), "--epochs", "8"]
+    expected = alone("ddp_gloo", tmp_path / "alone.pt", command)
+    with started(tmp_path / "jobs", "ddp", [*command, str(tmp_path / "result.pt")], "--share", "12%") as job:
+        meddler = Meddler(job, seed=5, moves=1, shares=(0.1, 0.15))
+        meddler.run()
+        job.ended()
+    result = torch.load(tmp_path / "result.pt", weights_only=False)
+    assert differences(expected, result) == [], (meddler.done, meddler.refused)
+    assert meddler.done.count("suspend") >= 2, (meddler.done, meddler.refused)
+    assert "migrate" in meddler.done, (meddler.done, meddler.refused, job.output()[-3000:])
+
+
+@pytest.mark.parametrize("name", ["conv_batchnorm_dropout", "gan", "loader_workers"])
+def test_a_script_on_paged_memory_gives_the_same_weights(name: str, fake: Path, tmp_path: Path) -> None:
+    """The whole runtime on the pager, which has the fake driver: tensors of the CPU are its device memory."""
+    expected = alone(name, tmp_path / "alone.pt")
+    command = [*script(name), str(tmp_path / "result.pt")]
+    variables = {"HIVED_RUN_PAGER": str(fake), "HIVED_SPILL": "/nowhere"}
+    with started(tmp_path / "jobs", "paged", command, "--share", "40%", **variables) as job:
+        job.trains()
+        tiers, overflow = set(), 0
+        draws = random.Random(zlib.crc32(name.encode()))
+        with contextlib.suppress(HivedError, ProcessLookupError):
+            while job.runs():
+                limit = draws.choice([1 << 20, 4 << 20, 16 << 20, 0])
+                job.job.limit(limit, memory_most=draws.choice([None, 8 << 20]))
+                time.sleep(draws.uniform(0.1, 1.3))
+                overflow = max([overflow, *(each.sample.host_bytes for each in job.job.status().processes)])
+                job.job.suspend(20)
+                answer = job.job.status().processes[0].answer
+                tiers.add(answer.tier)
+                assert answer.moved_bytes > 0 or limit
+                job.job.resume(20)
+        job.ended()
+    assert differences(expected, torch.load(tmp_path / "result.pt", weights_only=False)) == []
+    assert tiers == {"pager"}
+    assert overflow > 0, "a limit below what it needs puts tensors on the host"

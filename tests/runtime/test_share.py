@@ -1,0 +1,131 @@
+"""A share of the device's time: work is paced within mini-batches, on a simulated clock and on real modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hived.runtime.share import Pacer
+
+
+class Plant:
+    """A clock that work and sleep move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waited = 0.0  #: for other ranks
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds * 1.1 + 0.0001  # a sleep takes longer than asked for
+        self.slept.append(seconds)
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.plant = Plant()
+        self.model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(6)])
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.pacer = Pacer(
+            torch.device("cpu"),
+            lambda: [self.optimizer],
+            lambda: self.plant.now,
+            self.plant.sleep,
+            lambda: self.plant.now - self.plant.waited,
+        )
+        for layer in self.model:
+            layer.register_forward_hook(self._works)
+        for parameter in self.model.parameters():
+            parameter.register_hook(lambda gradient: self._works())
+
+    def _works(self, *_: object) -> None:
+        self.plant.now += 0.002
+
+    def mini_batch(self) -> float:
+        began = self.plant.now
+        self.pacer.begin()
+        self.optimizer.zero_grad()
+        self.model(torch.ones(2, 4)).sum().backward()
+        self.optimizer.step()
+        self.pacer.end()
+        return self.plant.now - began
+
+
+@pytest.fixture
+def setup() -> Iterator[Setup]:
+    made = Setup()
+    yield made
+    made.pacer.set(1.0)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.25, 0.1, 0.02])
+def test_work_has_its_share_of_the_time(setup: Setup, share: float) -> None:
+    setup.pacer.set(share)
+    total = sum(setup.mini_batch() for _ in range(50))
+    work = 50 * 0.002 * (6 + 12)
+    assert setup.pacer.active_s == pytest.approx(work)
+    assert work / total == pytest.approx(share, rel=0.02)
+
+
+def test_it_is_paced_within_the_mini_batch(setup: Setup) -> None:
+    setup.pacer.set(0.5)
+    setup.mini_batch()
+    assert len(setup.plant.slept) >= 12, "no burst is longer than some milliseconds"
+    assert max(setup.plant.slept) < 0.006
+
+
+def test_work_between_mini_batches_is_neither_counted_nor_delayed(setup: Setup) -> None:
+    setup.pacer.set(0.5)
+    setup.mini_batch()
+    active = setup.pacer.active_s
+    setup.plant.now += 5.0  # data is loaded
+    setup.mini_batch()
+    assert setup.pacer.active_s == pytest.approx(2 * active)
+
+
+def test_waiting_for_other_ranks_is_no_work(setup: Setup) -> None:
+    setup.pacer.set(0.5)
+    setup.pacer.begin()
+    setup.plant.now += 0.5
+    setup.plant.waited += 0.5
+    setup.pacer.point()
+    assert setup.plant.slept == []
+
+
+def test_hooks_are_there_only_while_a_share_is_in_force(setup: Setup) -> None:
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    before = len(hooks)
+    setup.pacer.set(0.5)
+    assert len(hooks) == before + 1
+    setup.pacer.set(0.7)
+    assert len(hooks) == before + 1
+    setup.pacer.set(1.0)
+    assert len(hooks) == before
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in setup.model.parameters())
+    setup.mini_batch()
+    assert setup.plant.slept == []
+
+
+def test_a_long_wait_is_taken_in_parts(setup: Setup) -> None:
+    setup.pacer.set(0.02)
+    setup.pacer.begin()
+    setup.plant.now += 0.1  # one long operation
+    setup.pacer.point()
+    assert setup.plant.slept == [1.0]
+    setup.plant.now += 0.01
+    setup.pacer.point()
+    assert len(setup.plant.slept) == 2, "the rest is not forgotten"
+
+
+def test_gradients_are_the_same_with_a_share(setup: Setup) -> None:
+    plain = [each.detach().clone() for each in setup.model.parameters()]
+    setup.mini_batch()
+    expected = [each.detach().clone() for each in setup.model.parameters()]
+    with torch.no_grad():
+        for parameter, value in zip(setup.model.parameters(), plain, strict=True):
+            parameter.copy_(value)
+    setup.pacer.set(0.3)
+    setup.mini_batch()
+    assert all(map(torch.equal, setup.model.parameters(), expected))

@@ -1,0 +1,619 @@
+"""What is handed over in a move: contents of one run's objects, applied in place to those of another run."""
+
+from __future__ import annotations
+
+import array
+import collections
+import enum
+import functools
+import io
+import logging
+import multiprocessing
+import pickle
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from hived.runtime.moving import frames, kinds
+from hived.runtime.moving.describing import Description
+from hived.runtime.moving.kinds import MoveError
+from hived.runtime.moving.restoring import Restoration
+
+
+@pytest.fixture(autouse=True)
+def this_file_is_a_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the repository is in a folder of libraries."""
+    monkeypatch.setattr(kinds, "_LIBRARIES", ("/nowhere",))
+
+
+def handed_over(there: Any, here: Any) -> Any:
+    """``here`` after it has taken over the state of ``there``, as if they were in two processes."""
+    description = Description()
+    node = pickle.loads(pickle.dumps(description.node(there)))
+    description.check()
+    with torch.no_grad():
+        return Restoration([each.clone() for each in description.storages.tensors]).value(node, here)
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass(slots=True)
+class Slotted:
+    number: int = 0
+    things: list[int] = field(default_factory=list)
+
+
+class Meter:
+    total = 0.0
+
+    def __init__(self) -> None:
+        self.values: collections.deque[float] = collections.deque(maxlen=3)
+        self.best: dict[str, Any] | None = None
+
+    def update(self, value: float) -> None:
+        self.values.append(value)
+
+
+def linear(x: float) -> float:
+    return x
+
+
+def square(x: float) -> float:
+    return x * x
+
+
+def counted(step: int = 1, memory: list[int] = []) -> int:  # noqa: B006  # scripts do this
+    memory.append(step)
+    return len(memory)
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ([1, "a", None, 2.5, (3, 4)], [0]),
+        ({"a": {"b": [1, 2]}, 5: "x"}, {"a": {"b": [], "c": 1}, "z": 0}),
+        (collections.OrderedDict(b=1, a=2), collections.OrderedDict(a=5)),
+        (collections.Counter("hello"), collections.Counter()),
+        (collections.deque([1, 2, 3], maxlen=3), collections.deque([9], maxlen=3)),
+        ({"d": collections.deque([1], maxlen=2)}, {"d": None}),
+        ({1, 2, 3}, {9}),
+        (Colour.BLUE, Colour.RED),
+        (Pair(1, [2]), Pair(0, [])),
+        (Slotted(3, [1, 2]), Slotted()),
+        ({"f": square, "g": len, "h": torch.relu, "k": Meter}, {"f": linear, "g": max, "h": torch.tanh, "k": Pair}),
+        (bytearray(b"abc"), bytearray(b"")),
+        (np.arange(4.0), np.zeros(4)),
+        ({"a": np.arange(3)}, {"a": None}),
+        (torch.Size([1, 2]), torch.Size([])),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_and_containers(there: Any, here: Any) -> None:
+    after = handed_over(there, here)
+    assert type(after) is type(there)
+    assert str(after) == str(there)
+    assert getattr(after, "maxlen", None) == getattr(there, "maxlen", None)
+    if isinstance(here, list | dict | set | collections.deque | Slotted):
+        assert after is here, "in place: others hold it too"
+
+
+def test_objects_that_are_shared_stay_shared() -> None:
+    inner = [1, 2]
+    there = {"a": inner, "b": inner, "c": {"d": inner}}
+    mine = [0]
+    after = handed_over(there, {"a": mine, "b": [7], "c": {}})
+    assert after["a"] is after["b"] is after["c"]["d"] is mine
+    assert mine == [1, 2]
+    twice = [5]
+    after = handed_over({"a": [1], "b": [2]}, {"a": twice, "b": twice})
+    assert (after["a"], after["b"]) == ([1], [2]), "shared there alone"
+
+
+def test_what_refers_to_itself_does_too() -> None:
+    there: dict[str, Any] = {"n": 1}
+    there["me"] = [there]
+    after = handed_over(there, {"n": 0})
+    assert after["me"][0] is after
+
+
+def test_views_and_tied_tensors_share_their_storage() -> None:
+    def made() -> dict[str, Any]:
+        base = torch.zeros(4, 5)
+        return {
+            "base": base,
+            "row": base[1],
+            "every": base[:, ::2],
+            "tied": base,
+            "flag": torch.zeros(3, dtype=torch.bool),
+        }
+
+    there, here = made(), made()
+    there["base"].copy_(torch.arange(20.0).view(4, 5))
+    there["flag"][1] = True
+    row = here["row"]
+    after = handed_over(there, here)
+    assert after["row"] is row
+    assert torch.equal(row, torch.arange(5.0, 10.0))
+    after["base"][1, 0] = -1
+    assert row[0] == -1 == after["every"][1, 0]
+    assert after["tied"] is after["base"]
+    assert after["flag"].tolist() == [False, True, False]
+
+
+def test_a_tensor_of_another_shape_or_dtype_is_the_same_object() -> None:
+    here = {"x": torch.zeros(3), "y": torch.zeros(2)}
+    x, y = here["x"], here["y"]
+    after = handed_over({"x": torch.ones(5), "y": torch.ones(2, dtype=torch.int64)}, here)
+    assert after["x"] is x
+    assert x.tolist() == [1] * 5
+    assert (after["y"].dtype, after["y"].tolist()) == (torch.int64, [1, 1])
+    assert y.dtype is torch.float32
+
+
+def test_a_model_and_its_optimizer_are_changed_in_place() -> None:
+    def made(steps: int) -> dict[str, Any]:
+        torch.manual_seed(steps)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).sum().backward()
+            optimizer.step()
+            schedule.step()
+        model[0].weight.requires_grad_(steps < 3)
+        return {"model": model, "optimizer": optimizer, "schedule": schedule, "best": None if steps < 2 else [
+            each.detach().clone() for each in model.parameters()
+        ]}  # fmt: skip
+
+    there, here = made(5), made(1)
+    weight, state = here["model"][0].weight, here["optimizer"].state[here["model"][2].bias]
+    after = handed_over(there, here)
+    assert after["model"][0].weight is weight
+    assert not weight.requires_grad
+    assert after["optimizer"].state[after["model"][2].bias] is state
+    assert state["step"] == 5
+    for name, value in there["model"].state_dict().items():
+        assert torch.equal(value, after["model"].state_dict()[name])
+    assert after["optimizer"].param_groups[0]["lr"] == there["optimizer"].param_groups[0]["lr"]
+    assert all(map(torch.equal, after["best"], there["best"]))
+    for run in (there, after):
+        torch.manual_seed(9)
+        run["optimizer"].zero_grad()
+        run["model"](torch.randn(4, 3)).sum().backward()
+        run["optimizer"].step()
+        run["schedule"].step()
+    assert torch.equal(there["model"][2].weight, after["model"][2].weight)
+
+
+def test_functions_closures_methods_and_partials() -> None:
+    def made(start: int, function: Callable[[float], float]) -> dict[str, Any]:
+        count = start
+
+        def tick() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        meter = Meter()
+        for value in range(start):
+            meter.update(value)
+        return {
+            "meter": meter,
+            "tick": tick,
+            "method": meter.update,
+            "append": meter.values.append,
+            "partial": functools.partial(function, start),
+        }
+
+    after = handed_over(made(5, square), made(1, linear))
+    assert after["tick"]() == 6
+    after["method"](8.0)
+    after["append"](9.0)
+    assert list(after["meter"].values) == [4.0, 8.0, 9.0]
+    assert after["partial"]() == 25
+
+
+def test_what_decorators_of_libraries_and_compilers_wrap_is_state() -> None:
+    def make(start: int, weight: float) -> dict[str, Any]:
+        calls = start
+
+        @torch.no_grad()  # type: ignore[untyped-decorator]
+        def evaluate() -> int:
+            nonlocal calls
+            calls += 1
+            return calls
+
+        norm = torch.nn.BatchNorm1d(2)
+        norm.running_mean.fill_(weight)
+        return {"evaluate": evaluate, "network": torch.compile(norm, backend="eager")}
+
+    here = make(0, 0.0)
+    after = handed_over(make(40, 2.5), here)
+    assert after["evaluate"] is here["evaluate"]
+    assert after["evaluate"]() == 41
+    assert after["network"] is here["network"]
+    assert after["network"].running_mean.tolist() == [2.5, 2.5]
+
+
+def test_a_refusal_says_in_which_variable_it_is(tmp_path: Path) -> None:
+    trainer = Meter()
+    trainer.best = {"now": Slotted()}
+    with (tmp_path / "log").open("w") as log:
+        trainer.best["now"].things = log
+        with pytest.raises(MoveError, match=r"^best\.now\.things: the file '.*log', which the script has open"):
+            handed_over(trainer, Meter())
+
+
+def test_attributes_of_classes_and_default_values() -> None:
+    Meter.total = 3.5
+    node = Description().node({"class": Meter, "function": counted})
+    Meter.total = 0.0
+    Restoration([]).value(pickle.loads(pickle.dumps(node)), {"class": Meter, "function": counted})
+    assert Meter.total == 3.5
+    Meter.total = 0.0
+
+
+def test_random_generators_go_on_where_they_were() -> None:
+    def made(draws: int) -> dict[str, Any]:
+        one: dict[str, Any] = {
+            "python": random.Random(1),
+            "numpy": np.random.default_rng(2),
+            "legacy": np.random.RandomState(3),
+            "torch": torch.Generator().manual_seed(4),
+        }
+        for _ in range(draws):
+            drawn(one)
+        return one
+
+    def drawn(one: dict[str, Any]) -> list[float]:
+        return [
+            one["python"].random(),
+            one["numpy"].random(),
+            one["legacy"].random(),
+            torch.rand(1, generator=one["torch"]).item(),
+        ]
+
+    there, here = made(7), made(1)
+    assert drawn(handed_over(there, here)) == drawn(there)
+
+
+def test_generators_and_iterators_are_moved_on() -> None:
+    def batches(items: list[int]) -> Any:
+        while True:
+            for index, item in enumerate(items):
+                received = yield index * item
+                if received:
+                    items.append(received)
+
+    def made(taken: int) -> dict[str, Any]:
+        pairs = zip("abcdef", range(9), strict=False)
+        one: dict[str, Any] = {"batches": batches([5, 6, 7]), "loop": iter(range(10)), "zip": pairs}
+        for _ in range(taken):
+            for each in one.values():
+                next(each)
+        return one
+
+    assert frames.supported() == ""
+    there, here = made(5), made(2)
+    after = handed_over(there, here)
+    for _ in range(3):
+        for name, each in there.items():
+            assert next(after[name], None) == next(each, None)
+
+
+# -- state that is easily forgotten: each returns its objects, and a step that changes them and says what it finds ----
+
+
+def a_cache() -> tuple[Any, Callable[[int], Any]]:
+    @functools.cache
+    def totals(kind: str) -> dict[str, float]:
+        return {"sum": 0.0}
+
+    def step(number: int) -> float:
+        totals(f"k{number % 4}")["sum"] += number
+        return totals("k1")["sum"]
+
+    return totals, step
+
+
+def views_of_arrays() -> tuple[Any, Callable[[int], Any]]:
+    class Ring:
+        def __init__(self) -> None:
+            self.items = np.zeros(4)
+            self.head = self.items[:3]
+
+    ring = Ring()
+
+    def step(number: int) -> list[float]:
+        if number % 5 == 4:
+            ring.items = np.concatenate([ring.items, np.ones(2)])
+            ring.head = ring.items[1:4]
+        ring.items[number % 4] = number
+        ring.head[0] += 1
+        return [*map(float, ring.items), *map(float, ring.head)]
+
+    return ring, step
+
+
+def memory_that_is_shared() -> tuple[Any, Callable[[int], Any]]:
+    text, data = bytearray(b"abcdefgh"), np.zeros(3, dtype=np.float32)
+    held: dict[str, Any] = {
+        "text": text,
+        "letters": np.frombuffer(text, dtype=np.uint8),
+        "data": data,
+        "tensor": torch.from_numpy(data),
+    }
+
+    def step(number: int) -> Any:
+        held["letters"][number % 8] = 65 + number
+        held["tensor"][number % 3] += number
+        return bytes(held["text"]), held["data"].tolist()
+
+    return held, step
+
+
+def buffers_and_handlers() -> tuple[Any, Callable[[int], Any]]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    done = threading.Event()
+
+    def step(number: int) -> Any:
+        handler.emit(logging.makeLogRecord({"msg": f"step {number}"}))
+        (done.set if number % 2 else done.clear)()
+        return stream.getvalue(), done.is_set()
+
+    return {"handler": handler, "stream": stream, "done": done}, step
+
+
+def a_sentinel() -> tuple[Any, Callable[[int], Any]]:
+    held = {"nothing": object(), "seen": 0}
+    values = {"last": held["nothing"]}
+
+    def step(number: int) -> Any:
+        held["seen"] += values["last"] is held["nothing"]  # type: ignore[operator]
+        values["last"] = number if number % 3 else held["nothing"]
+        return held["seen"], values["last"] is held["nothing"]
+
+    return [held, values], step
+
+
+def default_values_of_methods() -> tuple[Any, Callable[[int], Any]]:
+    class Log:
+        def __call__(self, value: int, kept: list[int] = []) -> int:  # noqa: B006  # scripts do this
+            kept.append(value)
+            return sum(kept)
+
+        @staticmethod
+        @torch.no_grad()  # type: ignore[untyped-decorator]
+        def best(value: int, kept: list[int] = []) -> int:  # noqa: B006
+            kept.append(value % 7)
+            return max(kept)
+
+    log = Log()
+    return [Log, log], lambda number: (log(number), log.best(number))
+
+
+def attributes_of_functions_under_decorators() -> tuple[Any, Callable[[int], Any]]:
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def probe(value: int) -> int:
+        probe.total += value
+        return int(probe.total)
+
+    probe.total = 0
+    return probe, probe
+
+
+def half_an_expression_of_a_generator() -> tuple[Any, Callable[[int], Any]]:
+    def mean() -> Any:
+        total, count = 0.0, 0
+        while True:
+            total += yield total / max(count, 1)
+            count += 1
+
+    averages = mean()
+    next(averages)
+    return averages, averages.send
+
+
+def a_with_block_of_a_generator() -> tuple[Any, Callable[[int], Any]]:
+    def draws() -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            while True:
+                yield len(torch.get_rng_state())
+
+    there = draws()
+    return there, lambda number: next(there) + number
+
+
+def generators_of_generators() -> tuple[Any, Callable[[int], Any]]:
+    source = np.random.default_rng(5)
+    return source, lambda number: source.spawn(1)[0].random() + number
+
+
+def hooks_of_tensors() -> tuple[Any, Callable[[int], Any]]:
+    weight = torch.ones(2, requires_grad=True)
+    held: dict[str, Any] = {"weight": weight, "ema": 0.0}
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        held["ema"] = 0.5 * held["ema"] + float(gradient.sum())
+        return gradient * held["ema"]
+
+    handle = weight.register_hook(hook)
+
+    def step(number: int) -> Any:
+        if number == 4:
+            handle.remove()
+        weight.grad = None
+        (weight * number).sum().backward()
+        return held["ema"], weight.grad.tolist()
+
+    return held, step
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        a_cache,
+        views_of_arrays,
+        memory_that_is_shared,
+        buffers_and_handlers,
+        a_sentinel,
+        default_values_of_methods,
+        attributes_of_functions_under_decorators,
+        half_an_expression_of_a_generator,
+        a_with_block_of_a_generator,
+        generators_of_generators,
+        hooks_of_tensors,
+    ],
+    ids=lambda made: made.__name__,
+)
+def test_state_that_is_easily_forgotten_goes_along(made: Callable[[], tuple[Any, Callable[[int], Any]]]) -> None:
+    there, step = made()
+    here, own_step = made()
+    for number in range(1, 8):
+        step(number)
+        if number < 3:
+            own_step(number)
+    # as a frame of the script's that holds them: functions that it calls have the same variables
+    after = handed_over([there, step], [here, own_step])
+    assert after[0] is here
+    for number in range(8, 12):
+        assert own_step(number) == step(number), number
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (functools.partial(multiprocessing.Value, "i", 3), "an object of multiprocessing.*, which other processes may"),
+        (lambda: np.frombuffer(array.array("b", [1, 2]), np.uint8), "an array in memory of a array"),
+    ],
+    ids=["a value of multiprocessing", "an array of another library"],
+)
+def test_what_other_processes_or_libraries_hold_is_refused(made: Callable[[], Any], why: str) -> None:
+    with pytest.raises(MoveError, match=why):
+        handed_over({"x": made()}, {"x": made()})
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "why"),
+    [
+        (lambda: {"x": threading.Lock()}, lambda: {"x": None}, "an object of type lock is not here yet"),
+        (lambda: {"x": iter({1: 2})}, lambda: {"x": iter({1: 2})}, "an iterator of type dict_keyiterator"),
+        (lambda: {"x": {Meter(), Meter()}}, lambda: {"x": {Meter(), Meter()}}, "cannot be told apart"),
+        (lambda: {"x": np.array([[]], dtype=object)}, lambda: {"x": None}, "an array of Python objects"),
+        (lambda: {"x": [lambda: 1][0]}, lambda: {"x": [lambda: 1, lambda: 2][1]}, "is not here"),
+        (lambda: {"x": collections.defaultdict(list, a=[])}, lambda: {"x": None}, "a defaultdict is not here yet"),
+        (lambda: {"x": iter(range(9))}, lambda: {"x": iter(range(8))}, "not the same here|items less here"),
+        (lambda: {"x": (m := Meter()), "y": {id(m): 1}}, lambda: {"x": Meter(), "y": {}}, r"keeps id\(\)"),
+        (lambda: {"x": (torch.ones(3, requires_grad=True) * 2).exp()}, lambda: {"x": None}, "backward has not been"),
+    ],
+    ids=["lock", "dict iterator", "set", "object array", "lambda", "defaultdict", "range", "id", "graph"],
+)
+def test_what_cannot_be_handed_over_exactly_is_refused(
+    there: Callable[[], Any], here: Callable[[], Any], why: str
+) -> None:
+    with pytest.raises(MoveError, match=why):
+        handed_over(there(), here())
+
+
+def test_a_graph_that_backward_has_freed_is_no_obstacle() -> None:
+    loss = (torch.ones(3, requires_grad=True) * 2).exp().sum()
+    loss.backward()
+    other = torch.zeros(())
+    assert handed_over({"loss": loss}, {"loss": other})["loss"].item() == pytest.approx(loss.item())
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_loops_are_found_wherever_a_frame_is() -> None:
+    import sys
+
+    found: list[list[str]] = []
+
+    def look() -> None:
+        found.append([type(each).__name__ for each in frames.loop_iterators(sys._getframe(1))])
+
+    with torch.no_grad():
+        for _ in range(2):
+            for _ in enumerate("ab"):
+                try:
+                    look()
+                finally:
+                    pass
+                break
+            look()
+            break
+    look()
+    assert found == [["range_iterator", "enumerate"], ["range_iterator"], []]
+
+
+def test_operands_that_wait_for_a_call_are_found_and_replaced() -> None:
+    import sys
+
+    def look(*_: int, replace: float | None = None) -> float:
+        found = frames.operands(sys._getframe(1))
+        numbers = [each for each in found if each is not None and isinstance(each[0], float)]
+        assert [each[0] for each in numbers] == [total]
+        if replace is not None:
+            frames.set_operand(numbers[0][1], replace)
+        return 1.0
+
+    total = 0.0
+    for number in range(4):
+        total += look(number, 7, replace=1000.0) if number == 2 else look(number)
+    assert total == 1002.0
+    total = 5.0
+    total = total * 2.0 / 2.0 + look(*(1, 2))
+    assert total == 6.0
+
+
+def test_what_c_code_goes_over_cannot_be_told() -> None:
+    found: list[Any] = []
+
+    def looks(item: int) -> int:
+        frame = sys._getframe(1)
+        try:
+            found.append(len(frames.operands(frame)))
+        except frames.PlaceError as error:
+            found.append(str(error))
+        return item
+
+    def calls_it() -> int:
+        return 2 * looks(3)
+
+    def sorts() -> list[int]:
+        return sorted([3, 1], key=looks)
+
+    calls_it(), sorts()
+    assert found[0] == 1, "the factor"
+    assert all("is within sorted(), which holds what it goes over" in each for each in found[1:])
+    assert len(found) == 3
+
+
+def test_a_frame_in_an_exception_handler_cannot_be_told() -> None:
+    import sys
+
+    try:
+        int("x")
+    except ValueError:
+        with pytest.raises(frames.PlaceError, match="in an exception handler"):
+            frames.loop_iterators(sys._getframe())
