@@ -166,25 +166,48 @@ class ControlPlane:
         self._wait("kube-apiserver", f"{self.url}/readyz", self.admin_token)
 
     def _audit_policy(self) -> Path:
-        """Deletions, evictions and bindings of pods are written to ``audit.log``: a line of JSON each."""
+        """What creates, binds, deletes or evicts pods is written to ``audit.log``: a line of JSON each."""
         pods = {"resources": [{"group": "", "resources": ["pods", "pods/binding", "pods/eviction"]}]}
-        rules = [{"level": "Request", "verbs": ["create", "delete"], **pods}, {"level": "None"}]
+        rules = [
+            {"level": "Request", "verbs": ["create"], **pods},
+            {"level": "RequestResponse", "verbs": ["delete"], **pods},  # the answer says which pod had the name
+            {"level": "None"},
+        ]
         path = self.folder / "audit-policy.yaml"
         path.write_text(json.dumps({
             "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules,
         }))  # fmt: skip
         return path
 
-    def deletions(self, name: str) -> list[str]:
-        """Who has asked the API server to delete a pod of this name, or to evict it, in words."""
+    def requests_about(self, namespace: str, name: str) -> list[str]:
+        """Who has asked the API server to create, bind, delete or evict a pod of this name, in words."""
         found = []
+        for who, what, uid, event in self._audited(namespace):
+            if event["objectRef"].get("name") == name:
+                words = f"{event['requestReceivedTimestamp']} to {event['stageTimestamp']}"
+                code = event.get("responseStatus", {}).get("code")
+                found.append(f"{words} {who}: {what} of {uid or 'any uid'}: {code}")
+        return found
+
+    def deleted_by_scheduler(self, namespace: str) -> set[str]:
+        """The uids of the pods that kube-scheduler has deleted, as the API server answered it."""
+        return {
+            uid for who, what, uid, event in self._audited(namespace)
+            if (who, what, event.get("responseStatus", {}).get("code")) == ("kube-scheduler", "delete", 200)
+        }  # fmt: skip
+
+    def _audited(self, namespace: str) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+        """Who asked for what (a verb or a subresource), the pod's uid ("": not said), and the event."""
         for line in self.log("audit").splitlines():
             event = json.loads(line)
             what = event["objectRef"]
-            if what.get("name") == name and (event["verb"] == "delete" or what.get("subresource") == "eviction"):
-                answer = event.get("responseStatus", {}).get("code")
-                found.append(f"{event['requestReceivedTimestamp']} {event['userAgent'].split('/')[0]}: {answer}")
-        return found
+            if what.get("namespace") == namespace:
+                asked, answer = event.get("requestObject", {}), event.get("responseObject", {})
+                options = asked.get("deleteOptions", asked)
+                said = answer.get("details", answer.get("metadata", {})), asked.get("metadata", {})
+                uids = (*said, options.get("preconditions", {}))
+                uid = next((str(one["uid"]) for one in uids if "uid" in one), "")
+                yield event["userAgent"].split("/")[0], what.get("subresource", event["verb"]), uid, event
 
     def stop_api_server(self) -> None:
         """Stop the API server until :meth:`start_api_server`."""

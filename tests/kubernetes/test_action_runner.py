@@ -17,8 +17,8 @@ from hived.engines.kubernetes.gangs.gang import Evict, RecordEvent
 class OutOfReach:
     """An API server that evicts at once, and does not answer Events before that; then it breaks so many of them off."""
 
-    def __init__(self, broken: int, status: int = 0, answers: bool = False) -> None:
-        self.broken, self.status = broken, status
+    def __init__(self, broken: int, status: int = 0, answers: bool = False, gone: bool = False) -> None:
+        self.broken, self.status, self.gone = broken, status, gone
         self.evicted = asyncio.Event()
         self.answers = answers
         self.done: list[str] = []
@@ -26,6 +26,8 @@ class OutOfReach:
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
         if path.endswith("/eviction"):
             self.evicted.set()
+            if self.gone:
+                raise ApiError("no such pod", 404)
             self.done.append("evicted")
             return b'{"kind": "Status", "status": "Success"}'
         await (asyncio.sleep(0.01) if self.answers else self.evicted.wait())
@@ -36,8 +38,8 @@ class OutOfReach:
         return b"{}"
 
 
-def evicting(api: OutOfReach) -> int:
-    """A pod gets an Event, and is evicted; how many Events were given up."""
+def evicting(api: OutOfReach, spared: bool = False) -> int:
+    """A pod gets an Event, and is evicted unless it is spared meanwhile; how many Events were given up."""
 
     async def story() -> int:
         counts = Counts()
@@ -45,7 +47,7 @@ def evicting(api: OutOfReach) -> int:
         def nothing(*_: object) -> None:
             pass
 
-        runner = ActionRunner(cast(KubeApi, api), counts, lambda: 0.0, nothing, lambda uid: True, nothing)
+        runner = ActionRunner(cast(KubeApi, api), counts, lambda: 0.0, nothing, lambda uid: not spared, nothing)
         runner.carry_out(RecordEvent("uid", "default/pod", "HivedPreempted", "preempted by job of a", True))
         runner.carry_out(Evict("uid", "default/pod", "preempted by job of a"))
         await runner.stop(5)
@@ -77,3 +79,13 @@ def test_an_event_that_is_not_answered_holds_no_eviction_up_and_is_repeated(
     api = OutOfReach(broken, status)
     dropped = evicting(api)
     assert (api.done, dropped) == (["evicted"] + ["HivedPreempted"] * sent, 1 - sent)
+
+
+@pytest.mark.parametrize("spared", [False, True])
+def test_a_pod_that_is_gone_when_it_is_evicted_gets_the_event_that_could_not_be_sent_and_a_spared_one_does_not(
+    spared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(action_runner, "_RETRY_S", ())
+    api = OutOfReach(1, 503, answers=True, gone=True)  # the one attempt at an Event fails; then kube-scheduler deletes
+    evicting(api, spared)
+    assert api.done == ([] if spared else ["HivedPreempted"])

@@ -38,7 +38,7 @@ def test_a_service_that_is_killed_again_and_again_recovers_its_state_and_loses_n
     chaos = make(8, VCS, GPUS)
     chaos.kills(KILLS)
     chaos.settle()
-    assert not chaos.found
+    assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["kills"] == KILLS
     assert chaos.counts["bound pods compared"] > 2 * KILLS, (
         "hardly anybody was there to be remembered: nothing was tried"
@@ -50,7 +50,7 @@ def test_an_api_server_that_goes_away_again_and_again_costs_nothing_but_time(mak
     chaos.start()
     chaos.outages(2)
     chaos.settle()
-    assert not chaos.found
+    assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["works that ran"] > 6
 
 
@@ -66,14 +66,14 @@ def test_a_kube_scheduler_that_ends_since_a_pod_was_made_anew_while_it_did_not_l
         chaos.cluster.delete_pod("again", force=True)
         chaos.cluster.create_pod(scenes.pod("again", "a", 1))
     chaos.wait(chaos.cluster.placed, "the new one is bound")
-    assert not chaos.found
+    assert not chaos.found, "\n".join(chaos.found)
 
 
 def test_many_pods_at_once_are_all_placed_or_get_a_reason(make: Make) -> None:
     chaos = make(200, {"a": 60, "b": 50, "c": 40}, 8)
     chaos.start()
     chaos.many(1000)
-    assert not chaos.found
+    assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["pods bound"] > 400
 
 
@@ -83,7 +83,7 @@ def test_a_tenant_with_many_waiting_pods_does_not_keep_another_from_its_own(
     chaos = make(4, {"a": 2, "b": 2}, 4)
     chaos.start()
     chaos.crowd(60, tries=2)
-    assert not chaos.found
+    assert not chaos.found, "\n".join(chaos.found)
     # it would be 14 a minute with short backoffs, whenever anybody's pod is gone; from 1.33 on kube-scheduler looks at
     # pods in their backoff when it has nothing else to do: each time that one of the four others comes, runs or goes
     most = 5 if control_plane.binaries.version < (1, 33) else 1 + 3 * 4

@@ -171,7 +171,7 @@ class ActionRunner:
             self._send(self._unsent.pop(evict.uid))
         if evict.uid in self._warnings:
             await asyncio.wait((self._warnings[evict.uid],), timeout=_WARNING_S)
-        status = 404  # it was spared meanwhile, or is removed
+        status = None  # not asked for: it was spared meanwhile, or is removed
         async with self._gate:
             if self.preempted(evict.uid):
                 try:
@@ -183,11 +183,12 @@ class ActionRunner:
                     status = 200
                     _log.info("pod %s %s: %s", evict.key, "deleted" if evict.delete else "evicted", evict.why)
         done = "deleted" if evict.delete else "ok"
-        self.counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
-        if status not in (200, 404):
+        self.counts.evictions[{200: done, 404: "gone", None: "gone", 429: "blocked"}.get(status, "failed")] += 1
+        if status not in (200, 404, None):
             self.evict_failed(evict.uid)
-        elif (unsent := self._unsent.pop(evict.uid, None)) is not None and status == 200:
-            await self._record_event(unsent)  # no pod is evicted without an Event
+        elif (unsent := self._unsent.pop(evict.uid, None)) is not None and status is not None:
+            # no pod is evicted without an Event; if it is gone already, kube-scheduler was told of it, and was faster
+            await self._record_event(unsent)
 
     async def _request_eviction(self, evict: Evict) -> None:
         """Use the Eviction API: it honours disruption budgets and sets the pod's DisruptionTarget condition."""
