@@ -184,9 +184,9 @@ class ControlPlane:
         found = []
         for who, what, uid, event in self._audited(namespace):
             if event["objectRef"].get("name") == name:
-                words = f"{event['requestReceivedTimestamp']} to {event['stageTimestamp']}"
+                when = f"{event['requestReceivedTimestamp']} to {event['stageTimestamp']}"
                 code = event.get("responseStatus", {}).get("code")
-                found.append(f"{words} {who}: {what} of {uid or 'any uid'}: {code}")
+                found.append(f"{when} {who}: {what} of {uid or 'any uid'}: {code}")
         return found
 
     def deleted_by_scheduler(self, namespace: str) -> set[str]:
