@@ -19,7 +19,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_quick_run(tmp_path: Path) -> None:
+def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hived.reproduce.command._QUICK_DAYS", (0.0, 1.0))
     counts: list[tuple[int, int]] = []
     report = reproduce(tmp_path, quick=True, processes=2, finished=lambda done, total: counts.append((done, total)))
     assert counts[0][0] == 0

@@ -20,14 +20,19 @@ from hived.control.folder import JobFolder
 from hived.control.page import State
 from hived.errors import ConflictError, NotFoundError
 
+from .plain import ONE_THREAD, run_plain
+
 SCRIPTS = Path(__file__).parent / "scripts"
-#: one thread of a math library: sums are then the same in every run
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVED_RUNTIME": "on"}
+#: on the path of jobs: scripts of these tests themselves import ``light_torch`` first
+LIGHT = Path(__file__).parent / "light"
 
 
 def environment(jobs: Path, **more: str) -> dict[str, str]:
     """The environment of a job whose control pages are below ``jobs``."""
-    return {**os.environ, **ENVIRONMENT, "HIVED_JOBS": str(jobs), **more}
+    path = os.pathsep.join(filter(None, (str(LIGHT), os.environ.get("PYTHONPATH"))))
+    return {
+        **os.environ, **ONE_THREAD, "PYTHONPATH": path, "HIVED_RUNTIME": "on", "HIVED_JOBS": str(jobs), **more,
+    }  # fmt: skip
 
 
 def until(condition: Callable[[], Any], patience_s: float = 60.0, what: str = "") -> Any:
@@ -103,16 +108,9 @@ def script(name: str) -> list[str]:
     return [sys.executable, str(SCRIPTS / f"{name}.py")]
 
 
-def alone(name: str, result: Path, command: list[str] | None = None) -> Any:
+def alone(file: Path, result: Path) -> Any:
     """What a script gives that nobody manages."""
-    done = subprocess.run(
-        [*(command or script(name)), str(result)],
-        env={**os.environ, **ENVIRONMENT, "HIVED_RUNTIME": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_plain(file, [str(result)], result.with_suffix(".log"))
     return torch.load(result, weights_only=False)
 
 
@@ -135,7 +133,10 @@ def differences(mine: Any, other: Any, path: str = "result") -> list[str]:
 
 
 class Meddler:
-    """Interrupts a job by a random schedule of suspend, limit and migrate, until it ends."""
+    """Interrupts a job by a random schedule of suspend, limit and migrate.
+
+    Until it ends, or had all of them, several after its last move; then it trains on as fast as it can.
+    """
 
     def __init__(self, job: Job, seed: int, moves: int, shares: tuple[float, ...] = (0.3, 0.5)) -> None:
         self._job = job
@@ -146,10 +147,10 @@ class Meddler:
         self.refused: list[str] = []
 
     def run(self) -> None:
-        """Meddle until the job has ended."""
+        """Meddle with the job."""
         self._job.trains()
         kinds = ["suspend", "limit"]
-        while self._job.runs():
+        while self._job.runs() and not self._enough():
             moved = sum(each == "migrate" for each in self.done)
             kind = "migrate" if moved < self._moves and len(self.done) % 3 == 1 else self._random.choice(kinds)
             with contextlib.suppress(ConflictError, NotFoundError, NotYetError, ProcessLookupError):
@@ -161,6 +162,15 @@ class Meddler:
                     self.done.append("refused")
             if self._job.runs():
                 time.sleep(self._random.uniform(0.05, 0.4))
+
+        with contextlib.suppress(ConflictError, NotFoundError, NotYetError, ProcessLookupError):
+            self._job.job.limit(share=1.0)
+
+    def _enough(self) -> bool:
+        """Whether there were enough of each kind, and after the last move."""
+        if self.done.count("migrate") < self._moves or self.done.count("suspend") < 4 or self.done.count("limit") < 2:
+            return False
+        return "migrate" not in self.done[-6:]
 
     def _suspend(self) -> None:
         self._job.job.suspend(timeout_s=15.0)

@@ -14,11 +14,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import light_torch  # noqa: F401, first
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hived.runtime as runtime
+from hived.runtime.elasticity import group, recruiter
 
 SAMPLES, BATCH = 98, 12  # the last global batch of an epoch has two samples: fewer than workers
 BATCHES = -(-SAMPLES // BATCH)
@@ -81,13 +83,19 @@ def record_exit_codes(file):
     atexit.register(lambda: file.write_text(json.dumps([each.returncode for each in started])))
 
 
-def fail_as_told(args):
+def failing(args):
+    """How new workers are to fail, as the test says it; "": they are not."""
+    file = args.folder / "failing"
+    return file.read_text() if file.exists() else ""
+
+
+def fail(how):
     """In a new worker."""
-    if args.extra == "crash":
+    if how == "crash":
         raise ValueError("this worker cannot start")
-    if args.extra == "hang":
+    if how == "hang":
         time.sleep(1000)
-    if args.extra == "lost" and (args.folder / "lose").exists():
+    if how == "lost":
         torch.distributed.init_process_group = lambda *_, **__: os._exit(7)
 
 
@@ -97,32 +105,26 @@ def main():
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--loaders", type=int, default=0, help="processes of the data loader")
-    parser.add_argument("--extra", default="")
+    parser.add_argument("--extra", nargs="*", default=[])
     args = parser.parse_args()
     joins = "HIVED_ELASTIC_JOIN" in os.environ
     if joins:
-        fail_as_told(args)
+        fail(failing(args))
     elif os.environ.get("RANK", "0") == "0":
         record_exit_codes(args.folder / "codes.json")
-    if args.extra == "lost":
-        from hived.runtime.elasticity import group
-
+    if "fails-to-join" in args.extra:
         group.CONNECT_S = 3.0
-    if args.extra == "hang":
-        from hived.runtime.elasticity import recruiter
-
-        recruiter.READY_S = 2.0
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     data = TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 6), torch.randint(0, 3, (SAMPLES,)))
     torch.manual_seed(2 if joins else 1)  # new workers have other weights until they join
-    model = Model(args.extra == "conditional")
+    model = Model("conditional" in args.extra)
     optimizer = optimizer_of(args.optimizer, model)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=args.epochs * BATCHES)
     every = torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
 
-    if args.extra == "plain":
+    if "plain" in args.extra:
         team = Plain()
     else:
         team = runtime.elastic(model, optimizer, global_batch=BATCH, also=[scheduler, every])
@@ -133,21 +135,21 @@ def main():
         for numbers, x, y in loader:
             loss = nn.functional.cross_entropy(model(x), y)
             part = team.part
-            if args.extra == "accumulate":
+            if "accumulate" in args.extra:
                 (loss / 2).backward()
                 if part.batch % 2 or part.batch == BATCHES - 1:
+                    if "clip" in args.extra:
+                        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                     optimizer.step()
                     optimizer.zero_grad()
             else:
                 optimizer.zero_grad()
-                if args.extra == "assign":  # gradients that no backward pass has accumulated
+                if "assign" in args.extra:  # gradients that no backward pass has accumulated
                     there = list(model.parameters())
                     for each, grad in zip(there, torch.autograd.grad(loss, there, allow_unused=True), strict=True):
                         each.grad = grad
                 else:
                     loss.backward()
-                if args.extra == "clip":
-                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
             scheduler.step()
             done += 1
@@ -155,20 +157,22 @@ def main():
                 assert not part.indices or list(part.indices) == numbers.tolist()
                 line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "rank": team.rank}
                 record.write(json.dumps({**line, "workers": team.workers, "change_s": team.change_s}) + "\n")
-            if args.extra in ("dies", "unnoticed") and team.rank == 1 and done == 20:
+            if "fails-to-join" in args.extra:
+                recruiter.READY_S = 2.0 if failing(args) == "hang" else 60.0
+            if {"dies", "unnoticed"} & set(args.extra) and team.rank == 1 and done == 20:
                 rank_0 = os.getppid()
-                if args.extra == "unnoticed" and os.fork() == 0:
+                if "unnoticed" in args.extra and os.fork() == 0:
                     while Path(f"/proc/{rank_0}").exists():
                         time.sleep(0.1)  # with the sockets of the process group: they are not closed
                 os._exit(9)
-            if args.extra in ("fails", "leaves") and team.rank == 0 and team.workers == 3:
+            if {"fails", "leaves"} & set(args.extra) and team.rank == 0 and team.workers == 2:
                 Plain.kept = torch.distributed.group.WORLD  # so its sockets are not closed
-                if args.extra == "fails":
+                if "fails" in args.extra:
                     raise ValueError("rank 0 has failed")
                 break
             if not Path(args.folder, "fast").exists():
                 time.sleep(0.02 * min(total / (total - epoch * len(loader) - part.batch), 5))
-        if args.extra == "leaves" and hasattr(Plain, "kept"):
+        if "leaves" in args.extra and hasattr(Plain, "kept"):
             break
         every.step()
     if team.rank == 0:

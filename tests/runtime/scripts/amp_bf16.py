@@ -7,16 +7,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 SEED = 1234
-EPOCHS = 3
-BATCH = 64
-PATCHES, PATCH_DIM, WIDTH = 16, 48, 128
+EPOCHS = 2
+BATCH = 32
+PATCHES, PATCH_DIM, WIDTH = 8, 24, 16
 
 
 class MixerBlock(nn.Module):
     def __init__(self, tokens, width):
         super().__init__()
         self.token_norm = nn.LayerNorm(width)
-        self.token_mlp = nn.Sequential(nn.Linear(tokens, 64), nn.GELU(), nn.Linear(64, tokens))
+        self.token_mlp = nn.Sequential(nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens))
         self.channel_norm = nn.LayerNorm(width)
         self.channel_mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
@@ -26,7 +26,7 @@ class MixerBlock(nn.Module):
 
 
 class Mixer(nn.Module):
-    def __init__(self, classes, depth=3):
+    def __init__(self, classes, depth=2):
         super().__init__()
         self.embed = nn.Linear(PATCH_DIM, WIDTH)
         self.blocks = nn.ModuleList(MixerBlock(PATCHES, WIDTH) for _ in range(depth))
