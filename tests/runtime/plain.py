@@ -16,6 +16,7 @@ from unittest import mock
 
 #: one thread of a math library: sums are then the same in every run
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_PATIENCE_S = 120.0
 
 
 @functools.cache
@@ -27,12 +28,12 @@ def _context() -> ForkServerContext:
     return context
 
 
-def run_plain(script: Path, arguments: list[str], log: Path, timeout_s: float = 120.0, **variables: str) -> None:
+def run_plain(script: Path, arguments: list[str], log: Path, **variables: str) -> None:
     """Run a script without the runtime; what it prints goes to ``log``, and into the error if it fails."""
     environment = {**os.environ, **ONE_THREAD, "HIVED_RUNTIME": "off", **variables}
     process = _context().Process(target=_run, args=(str(script), arguments, str(log), environment))
     process.start()
-    process.join(timeout_s)
+    process.join(_PATIENCE_S)
     if process.is_alive():
         process.kill()
         process.join()
@@ -47,7 +48,7 @@ def _run(script: str, arguments: list[str], log: str, environment: Mapping[str, 
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)  # as in any other process
     sleep = time.sleep
-    time.sleep = lambda seconds: sleep(min(seconds, 0.0001))  # nobody has anything to do meanwhile
+    time.sleep = lambda _: sleep(0.0001)  # nobody has anything to do meanwhile
     sys.argv = [script, *arguments]
     sys.path[:0] = [str(Path(script).parent), str(Path(__file__).parent / "light")]
     runpy.run_path(script, run_name="__main__")

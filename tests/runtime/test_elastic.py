@@ -169,7 +169,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]],
     def result(*options: str) -> Any:
         folder = tmp_path_factory.mktemp("alone")
         (folder / "fast").touch()
-        run_plain(SCRIPTS / "train.py", [str(folder), *options], folder / "log", PATIENCE_S)
+        run_plain(SCRIPTS / "train.py", [str(folder), *options], folder / "log")
         return torch.load(folder / "result.pt")
 
     return lambda options: result(*options)
