@@ -8,6 +8,7 @@ from hived.reproduce.evaluation import EXPERIMENTS, draft, fig1, fig7, fig8, fig
 from hived.reproduce.evaluation.fig6 import CROWDED
 from hived.reproduce.experiment import FULL
 from hived.reproduce.results import Result
+from hived.reproduce.simulations import TENANTS
 
 from .made import WORKLOAD, evaluate, ours, result, run, shapes
 
@@ -49,6 +50,17 @@ def test_figure_7_names_who_waits_longer_than_in_private() -> None:
     assert ours(outcome, "all tenants: tenants above 1 with HiveD") == "none"
     assert ours(outcome, "largest reduction") == "99%, prod-a"
     assert set(shapes(outcome)[:-1]) == {HOLDS}
+
+
+def test_where_nobody_waits_a_ratio_is_no_number_and_shows_nothing() -> None:
+    idle = run(dict.fromkeys(TENANTS, 0.0))
+    none = result(private=idle, quota=idle, hived=idle)
+    outcome = evaluate(fig7.EXPERIMENT, a=none, b=none, c=none)
+    assert ours(outcome, "largest reduction") == "-"
+    assert ours(outcome, "change of the mean delay of all jobs, HiveD over quota") == "-"
+    outcome = evaluate(fig8.EXPERIMENT, a=none, b=none, c=none, d=none)
+    assert ours(outcome, "res-f: delay of res-f over private, quota") == "-"
+    assert shapes(outcome) == [NOT_SEEN] * 3
 
 
 def test_figure_7_fails_where_hived_leaves_somebody_above_1() -> None:

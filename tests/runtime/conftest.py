@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["scripts", "elastic_scripts"]
+collect_ignore = ["scripts", "elastic_scripts", "light"]
 
 
 @pytest.fixture(scope="session", autouse=True)
