@@ -352,7 +352,7 @@ def test_new_workers_that_fail_change_nothing_and_are_reported(
 
 def test_a_worker_that_dies_in_training_ends_the_job_with_an_error(start: Callable[..., Run]) -> None:
     run = start("--extra", "dies")
-    run.scale(2)
+    run.scale(3)
     assert run.process.wait(PATIENCE_S) == 1
     assert "Traceback" in run.errors()
     assert not (run.folder / "result.pt").exists()
@@ -361,7 +361,7 @@ def test_a_worker_that_dies_in_training_ends_the_job_with_an_error(start: Callab
 
 def test_a_worker_that_dies_ends_the_job_where_the_process_group_does_not_notice(start: Callable[..., Run]) -> None:
     run = start("--extra", "unnoticed")
-    run.scale(2)
+    run.scale(3)
     pids = run.pids()
     assert run.process.wait(PATIENCE_S) == 1
     assert "ended with exit code 9, and the process group waits for it: this job ends" in run.errors()
@@ -397,7 +397,7 @@ def test_no_worker_waits_for_a_rank_0_that_has_left_its_loop(
     start: Callable[..., Run], extra: str, code: int, said: str
 ) -> None:
     run = start("--extra", extra)
-    run.scale(2)
+    run.scale(3)
     assert run.process.wait(PATIENCE_S) == code
     assert said in run.errors()
     assert_nothing_is_left(run)
@@ -460,14 +460,14 @@ def test_suspensions_and_changes_at_the_same_time_do_not_meet(
     controller = threading.Thread(target=suspend_and_resume)
     controller.start()
     try:
-        for workers in (1, 3, 1):
+        for workers in (1, 3, 2, 1):
             run.scale(workers)
     finally:
         stop.set()
         controller.join()
     assert not failures
     run.finish()
-    assert run.numbers_of_workers() == [1, 2, 1, 3, 1]
+    assert run.numbers_of_workers() == [1, 2, 1, 3, 2, 1]
     assert_same_result(run, alone)
     assert_every_sample_once(run)
     assert_nothing_is_left(run)
