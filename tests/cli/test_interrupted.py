@@ -82,7 +82,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert process.stderr is not None
     said = process.stderr.read()
     process.stderr.close()
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     assert said == ""
     assert process.returncode in (0, 141, -signal.SIGPIPE)
 

@@ -121,13 +121,13 @@ def test_a_sweep_that_is_stopped_continues_with_the_same_bytes(
     runs, words = folder / "out" / "runs", [str(word) for word in (*SMALL, "--jobs", 2, "--out", "out")]
     # a group of its own, to which a terminal would send Ctrl-C
     process = subprocess.Popen([*HIVED, *words], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while len(finished := list(runs.glob("*.json"))) < 2:
         assert time.monotonic() < until
         assert process.poll() is None, "ended before it could be stopped"
         time.sleep(0.002)
     os.killpg(process.pid, stop) if stop == signal.SIGINT else process.send_signal(stop)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[stop]
     assert "Traceback" not in err
     assert not (folder / "out" / "sweep.parquet").exists()

@@ -12,7 +12,7 @@ from hived.engines.local.environment import MARK, environments, kill_marked
 from hived.engines.local.tasks import Ending, Liveness, Task, Work
 
 #: how long anything may take before a test is given up, in seconds
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def until(true: Callable[[], object], what: str = "it did not happen") -> None:

@@ -23,7 +23,7 @@ from hived.errors import StorageError
 
 from .driver import job
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 FIRST_VERSION = Path(__file__).parent / "first_version.sql"
 
 

@@ -16,7 +16,7 @@ from .control_plane import ControlPlane
 T = TypeVar("T")
 Json = dict[str, Any]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 #: statuses and words of an API server that fills its caches at its start, or ends: nothing was done

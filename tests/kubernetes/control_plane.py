@@ -25,7 +25,7 @@ import yaml
 from .binaries import Binaries
 from .manifests import PLAIN, by_key, in_folder
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: our name for each user, the user's own name there, and the user's groups
 USERS = {
     "admin": ("admin", "system:masters"),

@@ -22,7 +22,7 @@ from .control_plane import ControlPlane
 from .warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 TOKEN = "a-token-for-the-tests-0123456789"
 
 

@@ -35,7 +35,7 @@ def environment(jobs: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def until(condition: Callable[[], Any], patience_s: float = 60.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], patience_s: float = 180.0, what: str = "") -> Any:
     """Wait until ``condition`` is true; its value. Fails the test when patience ends."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
@@ -90,7 +90,7 @@ class Job:
         """What it has printed."""
         return self.log.read_text(errors="replace")
 
-    def ended(self, patience_s: float = 120.0) -> int:
+    def ended(self, patience_s: float = 300.0) -> int:
         """Its exit code, when it has ended."""
         code = self.process.wait(patience_s)
         assert code == 0, self.output()[-4000:]
@@ -173,13 +173,13 @@ class Meddler:
         return "migrate" not in self.done[-6:]
 
     def _suspend(self) -> None:
-        self._job.job.suspend(timeout_s=15.0)
+        self._job.job.suspend(timeout_s=60.0)
         before = self._job.mini_batches()
         time.sleep(self._random.uniform(0.0, 0.2))
         states = [each.answer.state for each in self._job.job.status().processes]
         assert set(states) == {State.SUSPENDED}
         assert self._job.mini_batches() == before
-        self._job.job.resume(timeout_s=15.0)
+        self._job.job.resume(timeout_s=60.0)
 
     def _limit(self) -> None:
         memory = self._random.choice([None, 0, 1 << 20, 1 << 30])
@@ -187,7 +187,7 @@ class Meddler:
 
     def _migrate(self) -> None:
         before = {each.pid for each in self._job.job.status().processes}
-        self._job.job.migrate("cpu", timeout_s=40.0)
+        self._job.job.migrate("cpu", timeout_s=150.0)
         after = until(lambda: {each.pid for each in self._job.job.status().processes} - before or not self._job.runs())
         assert after
 

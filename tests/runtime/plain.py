@@ -16,7 +16,7 @@ from unittest import mock
 
 #: one thread of a math library: sums are then the same in every run
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 
 
 @functools.cache

@@ -38,7 +38,7 @@ def started(name: str, out: Path, *options: str, **variables: str) -> subprocess
 
 def ended(run: subprocess.Popen[str], name: str, out: Path) -> tuple[str, dict[str, Any]]:
     """What a run has printed, and written."""
-    printed, _ = run.communicate(timeout=240)
+    printed, _ = run.communicate(timeout=600)
     assert run.returncode == 0, printed[-4000:]
     return printed, json.loads((out / f"{name}.json").read_text())
 

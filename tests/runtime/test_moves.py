@@ -18,6 +18,8 @@ from .jobs import Job, alone, differences, until
 
 SCRIPT = """
 import light_torch, collections, os, random, subprocess, sys, threading, time, torch
+from pacing import pace
+from pathlib import Path
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 torch.manual_seed(3)
 random.seed(3)
@@ -32,8 +34,7 @@ def learn(x, y, weight=1.0):
     loss = {loss}
     loss.backward()
     optimizer.step()
-    if not os.path.exists(sys.argv[1] + ".fast"):
-        time.sleep(0.008)
+    pace(step, 15 * {epochs}, Path(sys.argv[1] + ".hurry"))
     return loss.item()
 
 {before}
@@ -58,7 +59,7 @@ def fit(learn, data):
 USUAL = {
     "loss": "criterion(model(x), y)",
     "before": "loader = DataLoader(data, 16, shuffle=True)",
-    "epochs": 80,  # some 15 s, if it is not to be fast: a destination imports torch meanwhile
+    "epochs": 80,
     "loop": "for x, y in loader:",
     "body": "pass",
 }
@@ -85,7 +86,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def finish(job: Job) -> None:
     """Train to the end, as fast as it can."""
-    (job.log.parent / "result.pt.fast").touch()
+    (job.log.parent / "result.pt.hurry").touch()
     job.ended()
 
 
@@ -155,7 +156,7 @@ SAME: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("what", SAME)
 def test_a_job_that_has_moved_ends_as_it_does_alone(run: Callable[..., Job], what: str) -> None:
     job = run(**SAME[what])
-    job.job.migrate("cpu", 60)
+    job.job.migrate("cpu", 150)
     assert_same_as_alone(job)
 
 
@@ -167,13 +168,13 @@ def test_a_job_that_has_moved_ends_as_it_does_alone(run: Callable[..., Job], wha
          "result.pt.log', which the script has open for writing"),
         ({"before": "loader = DataLoader(data, 16); os.open(sys.argv[1] + '.raw', os.O_CREAT | os.O_WRONLY)"},
          "result.pt.raw', which the script has open for writing"),
-        ({"before": "loader = DataLoader(data, 16)\nsubprocess.Popen(['sleep', '9'])"},
-         "the process .*, which the script has started: sleep 9"),
+        ({"before": "loader = DataLoader(data, 16)\nsubprocess.Popen(['sleep', '99'])"},
+         "the process .*, which the script has started: sleep 99"),
         ({"before": "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)",
           "loop": "for x, y in pool.map(lambda _: data[:16], range(15)):"},
          "the thread 'ThreadPoolExecutor.*', which may hold work of the script"),
         ({"before": "loader = DataLoader(data, 16)\n"
-          "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(2000)], daemon=True).start()"},
+          "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(20_000)], daemon=True).start()"},
          "code of the script runs in another thread too"),
     ],
     ids=["a log that is open for writing", "a descriptor", "a process", "a pool of threads", "a thread"],
@@ -183,7 +184,7 @@ def test_a_job_that_cannot_move_exactly_says_why_and_is_unharmed(
 ) -> None:
     job = run(**parts)
     with pytest.raises(RefusedError, match=why):
-        job.job.migrate("cpu", 60)
+        job.job.migrate("cpu", 150)
     finish(job)
     log = job.log.parent / "result.pt.log"
     if log.exists():
@@ -193,7 +194,7 @@ def test_a_job_that_cannot_move_exactly_says_why_and_is_unharmed(
 def test_limits_go_with_the_job(run: Callable[..., Job]) -> None:
     job = run()
     job.job.limit(1 << 30, 0.7)
-    job.job.migrate("cpu", 60)
+    job.job.migrate("cpu", 150)
     (there,) = until(lambda: job.job.status().processes)
     assert (there.command.share, there.command.memory_limit) == (0.7, 1 << 30)
     assert there.progress.iterations > 3
@@ -201,11 +202,11 @@ def test_limits_go_with_the_job(run: Callable[..., Job]) -> None:
 
 def test_a_suspended_job_is_to_be_resumed_before_it_moves(run: Callable[..., Job]) -> None:
     job = run()
-    job.job.suspend(20)
+    job.job.suspend(60)
     with pytest.raises(ConflictError, match="is suspended: hived resume train first"):
-        job.job.migrate("cpu", 60)
+        job.job.migrate("cpu", 150)
     assert job.job.status().processes[0].answer.state is State.SUSPENDED
-    job.job.resume(20)
+    job.job.resume(60)
     assert_same_as_alone(job)
 
 
@@ -221,9 +222,9 @@ def test_memory_that_other_threads_compute_on_stays_while_it_is_suspended(run: C
         epochs=20,
     )
     for _ in range(3):
-        job.job.suspend(20)
+        job.job.suspend(60)
         answer = job.job.status().processes[0].answer
         assert answer.tier == "stop"
         assert "another thread of the script may compute" in answer.note
-        job.job.resume(20)
+        job.job.resume(60)
     assert_same_as_alone(job)

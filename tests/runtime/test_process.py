@@ -26,10 +26,12 @@ from hived.errors import ConflictError
 
 from .jobs import Job, alone, differences, environment, until
 
-#: an ordinary script, long enough for any test: it ends when a file appears
+#: an ordinary script, which takes its time until it is to hurry
 TRAIN = """
 import light_torch, sys, time, torch
+from pacing import pace
 from pathlib import Path
+hurry = Path(sys.argv[1] + ".hurry")
 torch.manual_seed(1)
 {prologue}
 layers = torch.nn.Linear(200, {width}), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear({width}, 5)
@@ -49,15 +51,17 @@ torch.save(dict(model=model.state_dict(), losses=losses, steps=steps), sys.argv[
 {epilogue}
 """
 
+PACE = "pace(steps, 500, hurry)"
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Starts a script made of :data:`TRAIN`: by default 250 steps of about 10 ms."""
+    """Starts a script made of :data:`TRAIN`: by default 500 steps."""
     jobs: list[Job] = []
 
     def start(*options: str, variables: dict[str, str] | None = None, **parts: Any) -> Job:
-        usual = {"prologue": "", "width": 300, "loop": "for step in range(250):", "body": "time.sleep(0.008)"}
-        parts = {**usual, "epilogue": "", **parts}
+        usual = {"prologue": "", "width": 300, "loop": "for step in range(500):", "body": PACE, "epilogue": ""}
+        parts = {**usual, **parts}
         file = tmp_path / "train.py"
         file.write_text(TRAIN.format(**parts))
         command = [sys.executable, str(file), str(tmp_path / "result.pt")]
@@ -71,8 +75,14 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.close()
 
 
-def result(job: Job) -> Any:
+def finish(job: Job) -> None:
+    """Train to the end, as fast as it can."""
+    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
     job.ended()
+
+
+def result(job: Job) -> Any:
+    finish(job)
     return torch.load(job.log.parent / "result.pt", weights_only=False)
 
 
@@ -147,14 +157,14 @@ def test_handlers_of_signals_find_the_tensors_that_they_save(run: Callable[..., 
         loop="while True:",
     )
     saved = job.log.parent / "result.pt"
-    job.job.suspend(20)
+    job.job.suspend(60)
     os.kill(pid_of(job), signal.SIGTERM)
     os.kill(pid_of(job), signal.SIGCONT)  # as supervisors do: the handler runs, and it is suspended again
     until(Path(f"{saved}.15").exists)
     until(lambda: job.job.status().processes[0].answer.state is State.SUSPENDED)
     os.kill(pid_of(job), signal.SIGINT)
-    job.job.resume(20)
-    assert job.process.wait(30) != 0
+    job.job.resume(60)
+    assert job.process.wait(120) != 0
     assert "ValueError: enough" in job.output(), "what a handler raises is the script's"
     for number in (15, 2):
         weights = torch.load(f"{saved}.{number}")["0.weight"]
@@ -163,22 +173,22 @@ def test_handlers_of_signals_find_the_tensors_that_they_save(run: Callable[..., 
 
 
 def test_a_suspension_that_waits_is_called_off_by_resume(run: Callable[..., Job]) -> None:
-    job = run(body="time.sleep(2.5 if steps == 12 else 0.02)", loop="for step in range(40):")
+    job = run(body="time.sleep(5 if steps == 12 else 0.02)", loop="for step in range(40):")
     until(lambda: job.mini_batches() >= 11)
     time.sleep(0.3)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(job.job.suspend, 30.0)
+        waiting = pool.submit(job.job.suspend, 60.0)
         time.sleep(0.3)
-        job.job.resume(5)
+        job.job.resume(60)
         with pytest.raises(ConflictError, match="has been given another command meanwhile"):
-            waiting.result(5)
+            waiting.result(60)
     assert job.job.status().processes[0].answer.state is State.RUNNING
     assert_same_as_alone(job)
 
 
 def test_a_suspended_job_whose_folder_is_deleted_goes_on(run: Callable[..., Job]) -> None:
     job = run()
-    job.job.suspend(20)
+    job.job.suspend(60)
     pid = pid_of(job)
     shutil.rmtree(job.folder.path)
     os.kill(pid, signal.SIGCONT)
@@ -187,23 +197,23 @@ def test_a_suspended_job_whose_folder_is_deleted_goes_on(run: Callable[..., Job]
 
 def test_one_that_is_continued_by_somebody_else_stops_again(run: Callable[..., Job]) -> None:
     job = run()
-    job.job.suspend(20)
+    job.job.suspend(60)
     pid, steps = pid_of(job), job.mini_batches()
     os.kill(pid, signal.SIGCONT)
     time.sleep(1.0)
     assert job.mini_batches() == steps
-    job.job.resume(20)
+    job.job.resume(60)
     assert_same_as_alone(job)
 
 
 def test_a_lease_that_nobody_renews_ends_the_suspension(run: Callable[..., Job]) -> None:
     job = run("--share", "90%")
     job.job.limit(share=0.5)
-    job.job.suspend(20, lease_s=1.5)
+    job.job.suspend(60, lease_s=3.0)
     steps = job.mini_batches()
     time.sleep(0.5)
     assert job.job.status().processes[0].answer.state is State.SUSPENDED
-    until(lambda: job.mini_batches() > steps, 10, "the kernel has not woken it")
+    until(lambda: job.mini_batches() > steps, what="the kernel has not woken it")
     answer = job.job.status().processes[0].answer
     assert (answer.state, answer.share) == (State.RUNNING, 0.5), "a limit without a lease holds on"
     assert_same_as_alone(job)
@@ -211,34 +221,33 @@ def test_a_lease_that_nobody_renews_ends_the_suspension(run: Callable[..., Job])
 
 def test_a_lease_that_is_renewed_keeps_it_suspended_and_ends_later(run: Callable[..., Job]) -> None:
     job = run()
-    job.job.suspend(20)  # until it is taken back
+    job.job.suspend(60)  # until it is taken back
     steps = job.mini_batches()
-    job.job.suspend(20, lease_s=1.0)
-    job.job.suspend(20, lease_s=3.0)
-    time.sleep(2.0)
+    job.job.suspend(60, lease_s=1.5)
+    job.job.suspend(60, lease_s=6.0)
+    time.sleep(2.5)
     assert job.job.status().processes[0].answer.state is State.SUSPENDED
     assert job.mini_batches() == steps
-    until(lambda: job.mini_batches() > steps, 10, "the renewed lease has not ended")
+    until(lambda: job.mini_batches() > steps, what="the renewed lease has not ended")
     assert_same_as_alone(job)
 
 
 def test_limits_with_a_lease_give_way_to_those_that_the_job_was_started_with(run: Callable[..., Job]) -> None:
-    job = run("--share", "80%", loop="while not Path(sys.argv[1] + '.end').exists():", body="pass")
-    job.job.limit(share=0.05, lease_s=3.0)
-    job.job.suspend(20)
-    job.job.resume(20)
+    job = run("--share", "80%", loop="while not hurry.exists():", body="pass")
+    job.job.limit(share=0.05, lease_s=6.0)
+    job.job.suspend(60)
+    job.job.resume(60)
     time.sleep(0.2)
     assert job.job.status().processes[0].answer.share == 0.05
     slow = job.mini_batches()
     time.sleep(0.8)
     slow = job.mini_batches() - slow
-    until(lambda: job.job.status().processes[0].answer.share == 0.8, 10)
+    until(lambda: job.job.status().processes[0].answer.share == 0.8)
     fast = job.mini_batches()
     time.sleep(0.8)
     fast = job.mini_batches() - fast
     assert fast > 3 * slow, (fast, slow)
-    Path(str(job.log.parent / "result.pt") + ".end").touch()
-    job.ended()
+    finish(job)
 
 
 # -- phases without steps ---------------------------------------------------------------------------------------------
@@ -247,8 +256,8 @@ LONG_EVALUATION = """
     if steps == 5:
         model.eval()
         with torch.no_grad():
-            until = time.monotonic() + 6
-            while time.monotonic() < until and not Path(sys.argv[1] + '.go').exists():
+            until = time.monotonic() + 100
+            while time.monotonic() < until and not hurry.exists():
                 {evaluation}
         model.train()
 """
@@ -267,11 +276,10 @@ def test_it_is_suspended_within_an_evaluation(run: Callable[..., Job], evaluatio
     job = run(body=body, loop="for step in range(20):", prologue="import hived.runtime")
     until(lambda: job.mini_batches() >= 4)
     time.sleep(0.5)
-    job.job.suspend(4)
+    job.job.suspend(60)
     assert job.mini_batches() == 5
-    job.job.resume(4)
-    Path(str(job.log.parent / "result.pt") + ".go").touch()
-    job.ended()
+    job.job.resume(60)
+    finish(job)
 
 
 def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -> None:
@@ -281,9 +289,9 @@ def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -
     with pytest.raises(NotYetError, match=r"not suspended after 1 s: process \d+: not now, since \d"):
         job.job.suspend(1.0)
     assert job.job.status().processes[0].not_now_s > 1
-    Path(str(job.log.parent / "result.pt") + ".go").touch()
-    until(lambda: job.job.status().processes[0].answer.state is State.SUSPENDED, 10, "the command stays in force")
-    job.job.resume(10)
+    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
+    until(lambda: job.job.status().processes[0].answer.state is State.SUSPENDED, what="the command stays in force")
+    job.job.resume(60)
     job.ended()
 
 
@@ -292,7 +300,7 @@ def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -
 
 def test_without_room_for_its_memory_it_stops_with_it_and_says_so(run: Callable[..., Job]) -> None:
     job = run(variables={"HIVED_SPILL": "/nowhere"})
-    job.job.suspend(20)
+    job.job.suspend(60)
     answer = job.job.status().processes[0].answer
     assert (answer.tier, answer.moved_bytes) == ("stop", 0)
     assert "no room on the host" in answer.note
@@ -306,7 +314,7 @@ def test_without_room_for_its_memory_it_stops_with_it_and_says_so(run: Callable[
     )
     assert "suspended (stop; no memory moved" in shown.stdout
     assert "no room on the host" in shown.stdout, "who asks for it is told at once"
-    job.job.resume(20)
+    job.job.resume(60)
     assert_same_as_alone(job)
 
 
@@ -349,7 +357,7 @@ def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
     try:
         pages = until(lambda: list(jobs.glob("mine-*/*.page")))
         assert pages[0].parent.name == f"mine-{process.pid}"
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
         assert not pages[0].parent.exists(), "nothing is left of it"
     finally:
         process.kill()
@@ -363,14 +371,14 @@ def test_a_python_that_has_no_hived_is_managed_too(tmp_path: Path) -> None:
     probe = subprocess.run([python, "-c", "import torch, hived"], capture_output=True, text=True, check=False)
     assert "No module named 'hived'" in probe.stderr
     file = tmp_path / "train.py"
-    parts = {"prologue": "", "width": 20, "loop": "for step in range(100):", "body": "time.sleep(0.02)"}
+    parts = {"prologue": "", "width": 20, "loop": "for step in range(500):", "body": PACE}
     file.write_text(TRAIN.format(epilogue="assert 'hived.cluster' not in sys.modules", **parts))
     job = Job(tmp_path / "jobs", "train", [str(python), str(file), str(tmp_path / "result.pt")])
     try:
         job.trains(3)
-        job.job.suspend(20)
-        job.job.resume(20)
-        job.ended()
+        job.job.suspend(60)
+        job.job.resume(60)
+        finish(job)
     finally:
         job.close()
 
@@ -394,24 +402,25 @@ def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
 def moved(job: Job) -> int:
     """Move the job; the pid of the process that has taken over."""
     before = pid_of(job)
-    job.job.migrate("cpu", 60)
+    job.job.migrate("cpu", 150)
     return int(until(lambda: next((p.pid for p in job.job.status().processes if p.pid != before), 0)))
 
 
 def test_who_waits_for_the_job_notices_nothing_of_a_move(run: Callable[..., Job]) -> None:
-    job = run(epilogue="sys.exit(7)", loop="for step in range(1600):")
+    job = run(epilogue="sys.exit(7)")
     first = pid_of(job)
     assert moved(job) != first == job.process.pid
     until(lambda: b"waiter.py" in _command_line(first))
-    assert job.process.wait(60) == 7
-    assert torch.load(job.log.parent / "result.pt", weights_only=False)["steps"] == 1600
+    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
+    assert job.process.wait(120) == 7
+    assert torch.load(job.log.parent / "result.pt", weights_only=False)["steps"] == 500
 
 
 def test_a_signal_reaches_the_job_where_it_is(run: Callable[..., Job]) -> None:
     job = run(loop="while True:")
     there = moved(job)
     job.process.send_signal(signal.SIGTERM)
-    assert job.process.wait(30) == -signal.SIGTERM
+    assert job.process.wait(120) == -signal.SIGTERM
     until(lambda: started_at(there) is None)
 
 
@@ -425,13 +434,12 @@ def test_kill_9_of_the_process_that_was_started_ends_the_job(run: Callable[..., 
 def test_what_the_destination_prints_of_its_beginning_is_not_seen(run: Callable[..., Job]) -> None:
     job = run(
         prologue="print('begins'); print('to stderr', file=sys.stderr)",
-        loop="for step in range(1200):",
-        body="print('step', steps, flush=True); time.sleep(0.008)",
+        body=f"print('step', steps, flush=True); {PACE}",
     )
     moved(job)
-    job.ended()
+    finish(job)
     lines = job.output().splitlines()
-    assert [line for line in lines if line.startswith("step")] == [f"step {number}" for number in range(1, 1201)]
+    assert [line for line in lines if line.startswith("step")] == [f"step {number}" for number in range(1, 501)]
     assert lines.count("begins") == lines.count("to stderr") == 1
 
 
@@ -443,7 +451,7 @@ def test_what_the_destination_prints_of_its_beginning_is_not_seen(run: Callable[
             {
                 "prologue": "counter = iter(()); import os; first = 'HIVED_TEST' not in os.environ\n"
                 "os.environ['HIVED_TEST'] = '1'",
-                "loop": "while steps < 1200:",
+                "loop": "while steps < 500:",
             },
             "",
         ),
@@ -459,10 +467,10 @@ def test_what_the_destination_prints_of_its_beginning_is_not_seen(run: Callable[
 def test_what_cannot_be_handed_over_is_a_reason_not_to_move(
     run: Callable[..., Job], parts: dict[str, str], why: str
 ) -> None:
-    job = run(**({"body": "time.sleep(0.008)\n    if steps == 1200: break"} | parts))
+    job = run(**({"body": f"{PACE}\n    if steps == 500: break"} | parts))
     if why:
         with pytest.raises(RefusedError, match=why):
-            job.job.migrate("cpu", 60)
+            job.job.migrate("cpu", 150)
         steps = job.mini_batches()
         until(lambda: job.mini_batches() > steps)
         assert not [pid for pid in descendants(job.process.pid) if b"train.py" in _command_line(pid)][1:]
@@ -481,33 +489,32 @@ def _command_line(pid: int) -> bytes:
 def test_another_kind_of_device_is_refused(run: Callable[..., Job]) -> None:
     job = run()
     with pytest.raises(RefusedError, match="the job trains on cpu, and cuda:1 is another kind of device"):
-        job.job.migrate("cuda:1", 20)
+        job.job.migrate("cuda:1", 60)
     assert_same_as_alone(job)
 
 
 def test_a_destination_that_fails_leaves_the_job_where_it_is(run: Callable[..., Job]) -> None:
     job = run(
         prologue=("once = Path(sys.argv[1] + '.once')\nif once.exists(): sys.exit('not twice')\nonce.touch()"),
-        loop="for step in range(1600):",
     )
     with pytest.raises(
         RefusedError, match="the destination has ended before it came to where the script is, with exit"
     ):
-        job.job.migrate("cpu", 60)
+        job.job.migrate("cpu", 150)
     Path(str(job.log.parent / "result.pt") + ".once").unlink()
-    job.ended()
-    assert torch.load(job.log.parent / "result.pt", weights_only=False)["steps"] == 1600
+    finish(job)
+    assert torch.load(job.log.parent / "result.pt", weights_only=False)["steps"] == 500
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_whoever_is_killed_during_a_move_the_job_goes_on(run: Callable[..., Job], seed: int) -> None:
     """The destination, or the controller, at a random moment of the move."""
     draws = random.Random(seed)
-    job = run(loop="for step in range(1500):", body="time.sleep(0.004)")
+    job = run()
     first = job.process.pid
     code = (
         "import sys; from hived.control.commands import TrainingJob; from hived.control.folder import JobFolder\n"
-        "from pathlib import Path; TrainingJob(JobFolder(Path(sys.argv[1]))).migrate('cpu', 60)"
+        "from pathlib import Path; TrainingJob(JobFolder(Path(sys.argv[1]))).migrate('cpu', 150)"
     )
     controller = subprocess.Popen([sys.executable, "-c", code, str(job.folder.path)], stderr=subprocess.DEVNULL)
     there = until(lambda: next((p for p in descendants(first) if b"train.py" in _command_line(p)), 0))
@@ -527,15 +534,16 @@ def test_it_moves_through_a_folder_to_another_host(run: Callable[..., Job], tmp_
     """The other host is a second folder of jobs: neither side sees the other's processes."""
     folder = tmp_path / "moves"
     folder.mkdir(mode=0o700)
-    job = run(loop="for step in range(1600):")
+    job = run()
     page = job.folder.pages()[0]
     page.write_command(Command(wanted=Wanted.MOVE, target=f"{folder}/"))
     job.folder.ring(page.pid)
     until((folder / "job.json").exists)
     there = Job(tmp_path / "jobs-there", "train", [], "--from", str(folder))
     try:
-        assert job.process.wait(60) == 0
+        assert job.process.wait(120) == 0
         assert not (tmp_path / "result.pt").exists(), "it has only left"
+        finish(job)
         there.ended()
     finally:
         there.close()
@@ -548,5 +556,5 @@ def test_a_folder_that_others_can_write_is_refused(run: Callable[..., Job], tmp_
     folder.chmod(0o777)
     job = run()
     with pytest.raises(RefusedError, match="can be written by others"):
-        job.job.migrate(f"{folder}/", 20)
+        job.job.migrate(f"{folder}/", 60)
     assert_same_as_alone(job)

@@ -82,11 +82,11 @@ def test_a_script_on_paged_memory_gives_the_same_weights(name: str, fake: Path, 
                 job.job.limit(limit, memory_most=draws.choice([None, 8 << 20]))
                 time.sleep(draws.uniform(0.1, 1.3))
                 overflow = max([overflow, *(each.sample.host_bytes for each in job.job.status().processes)])
-                job.job.suspend(20)
+                job.job.suspend(60)
                 answer = job.job.status().processes[0].answer
                 tiers.add(answer.tier)
                 assert answer.moved_bytes > 0 or limit
-                job.job.resume(20)
+                job.job.resume(60)
             job.job.limit(share=1.0)  # what is left, as fast as it can, and on the host where there is too little
         job.ended()
     assert differences(expected, torch.load(tmp_path / "result.pt", weights_only=False)) == []

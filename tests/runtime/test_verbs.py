@@ -31,7 +31,7 @@ def hived(tmp_path: Path) -> Hived:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Iterator[Job]:
-    job = Job(tmp_path / "jobs", "train", [*script("sgd_momentum"), str(tmp_path / "result.pt")], "--share", "30%")
+    job = Job(tmp_path / "jobs", "train", [*script("sgd_momentum"), str(tmp_path / "result.pt")], "--share", "10%")
     job.trains()
     yield job
     job.close()
@@ -50,20 +50,21 @@ def test_a_job_from_its_start_to_its_end(hived: Hived, train: Job) -> None:
     assert shown[0].split()[2].endswith("sgd_momentum.py")
     assert shown[1].split()[:4] == ["RANK", "PID", "STATE", "MINI-BATCHES"]
     assert shown[2].split()[2] == "suspended"
-    assert "30%" in shown[2]
+    assert "10%" in shown[2]
 
     assert hived("resume", "train").stdout == "train: runs\n"
-    assert hived("limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "90%").returncode == 0
+    assert hived("limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "15%").returncode == 0
     train.trains(train.mini_batches() + 1)
     (process,) = json.loads(hived("status", "train", "-o", "json").stdout)["processes"]
     assert (process["state"], process["tier"], process["device"]) == ("running", "framework", "cpu")
-    assert (process["memory_limit"], process["share"]) == (1 << 30, 0.9)
+    assert (process["memory_limit"], process["share"]) == (1 << 30, 0.15)
     assert process["note"] == "without a GPU there is no device memory to limit"
     assert process["mini_batches"] > 0 < process["mini_batch_s"] < 1
 
     done = hived("scale", "train", "--workers", "2", "--timeout", "1s")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "job train is not elastic: see hived.runtime.elastic" in done.stderr
+    assert hived("limit", "train", "--share", "100%").returncode == 0
     train.ended()
     assert hived("resume", "train").returncode == 4
 

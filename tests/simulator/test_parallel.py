@@ -99,14 +99,14 @@ def test_an_error_names_the_task_and_finished_results_stay(tmp_path: Path, kind:
     done = doubles(tmp_path / "log", 1, 2)
     with kept_results(tmp_path / "kept") as kept:
         run_tasks(done, kept, 1)
-    tasks = [*done, Task("the third", fail, (kind,), {"kind": kind}), Task("long", sleep, (60,), {"sleep": 60})]
+    tasks = [*done, Task("the third", fail, (kind,), {"kind": kind}), Task("long", sleep, (300,), {"sleep": 300})]
     start = time.monotonic()
     with kept_results(tmp_path / "kept") as kept:
         with pytest.raises(TaskError, match=message) as error:
             run_tasks(tasks, kept, 2)
         assert error.value.exit_code == code
         assert [kept.result(task) for task in done] == [2, 4]
-    assert time.monotonic() - start < 50, "the long task was waited for"
+    assert time.monotonic() - start < 200, "the long task was waited for"
 
 
 def test_a_bug_keeps_its_type_and_has_the_tasks_name(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ if __name__ == "__main__":
     pids = [int(wait_for(tmp_path / name)) for name in "01"]
     first.kill()
     first.wait()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
         assert time.monotonic() < until, "a process has survived"
         time.sleep(0.05)
@@ -163,7 +163,7 @@ def report_and_sleep(name: str) -> None:
 
 
 def wait_for(path: Path) -> str:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, f"{path.name} did not appear"
         time.sleep(0.02)

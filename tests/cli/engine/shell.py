@@ -32,7 +32,7 @@ class Process:
 
     def rest(self) -> tuple[str, str]:
         """What it still says until it ends."""
-        return self._process.communicate(timeout=60)
+        return self._process.communicate(timeout=180)
 
     def code(self) -> int:
         """How it ended."""
@@ -55,7 +55,7 @@ Begin = Callable[..., Process]
 
 def until(true: Callable[[], object], what: str) -> None:
     """Wait for something that has to come."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not true():
         assert time.monotonic() < end, f"never came: {what}"
         time.sleep(0.02)
@@ -89,7 +89,7 @@ class Terminal:
 
     def until(self, words: str) -> str:
         """All that was shown once ``words`` were."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while words not in self.seen:
             assert time.monotonic() < end, f"never shown: {words!r}, but {self.seen!r}"
             assert self._read(), f"ended without {words!r}: {self.seen!r}"
@@ -101,7 +101,7 @@ class Terminal:
 
     def code(self) -> int:
         """How it ended."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while self._read():
             assert time.monotonic() < end, f"did not end: {self.seen[-2000:]!r}"
         return self._process.wait(60)

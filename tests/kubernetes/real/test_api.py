@@ -18,7 +18,7 @@ from ..control_plane import ControlPlane
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def with_api(plane: ControlPlane, story: Callable[[KubeApi], Coroutine[Any, Any, T]], user: str = "admin") -> T:

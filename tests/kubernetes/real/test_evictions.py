@@ -12,7 +12,7 @@ from tests.kubernetes.service import Service
 from . import scenes
 
 BATCH, POLICY = "/apis/batch/v1/namespaces", "/apis/policy/v1/namespaces"
-PATIENCE_S = 8
+PATIENCE_S = 12
 #: who makes pods of Jobs, and counts how many of a budget's are there
 pytestmark = pytest.mark.usefixtures("controller_manager")
 

@@ -200,7 +200,7 @@ def test_the_account_has_its_rights_and_no_others(
     with contextlib.suppress(
         AssertionError
     ):  # RBAC takes effect a moment after it is written; what differs is shown below
-        wait_until(lambda: rights(account, namespace) == expected, "the rights are in force", timeout=5)
+        wait_until(lambda: rights(account, namespace) == expected, "the rights are in force")
     assert rights(account, namespace) == expected
 
 
@@ -258,7 +258,7 @@ def test_what_the_account_must_not_do_is_denied(
 def test_what_the_account_has_to_do_is_allowed(
     api: Api, account: httpx.Client, verb: str, group: str, resource: str, namespace: str, name: str
 ) -> None:
-    assert wait_until(lambda: allowed(api, verb, group, resource, namespace, name), "it may", timeout=5)
+    assert wait_until(lambda: allowed(api, verb, group, resource, namespace, name), "it may")
 
 
 def allowed(api: Api, verb: str, group: str, resource: str, namespace: str, name: str = "") -> bool:

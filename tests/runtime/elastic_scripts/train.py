@@ -1,7 +1,7 @@
 """A training script for one device that declares itself elastic. It writes which samples each worker trains on.
 
-Its result is FOLDER/result.pt, its records are FOLDER/PID.jsonl. A mini-batch takes 20 ms, and up to 100 ms towards
-the end, until the file FOLDER/fast is there.
+Its result is FOLDER/result.pt, its records are FOLDER/PID.jsonl. Mini-batches take their time until
+the file FOLDER/fast is there.
 """
 
 # mypy: ignore-errors
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import light_torch  # noqa: F401, first
 import torch
+from pacing import pace
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -112,8 +113,6 @@ def main():
         fail(failing(args))
     elif os.environ.get("RANK", "0") == "0":
         record_exit_codes(args.folder / "codes.json")
-    if "fails-to-join" in args.extra:
-        group.CONNECT_S = 3.0
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
@@ -159,6 +158,7 @@ def main():
                 record.write(json.dumps({**line, "workers": team.workers, "change_s": team.change_s}) + "\n")
             if "fails-to-join" in args.extra:
                 recruiter.READY_S = 2.0 if failing(args) == "hang" else 60.0
+                group.CONNECT_S = 3.0 if failing(args) == "lost" else 30.0
             if {"dies", "unnoticed"} & set(args.extra) and team.rank == 1 and done == 20:
                 rank_0 = os.getppid()
                 if "unnoticed" in args.extra and os.fork() == 0:
@@ -170,8 +170,7 @@ def main():
                 if "fails" in args.extra:
                     raise ValueError("rank 0 has failed")
                 break
-            if not Path(args.folder, "fast").exists():
-                time.sleep(0.02 * min(total / (total - epoch * len(loader) - part.batch), 5))
+            pace(epoch * len(loader) + (part.batch if part else 0), total, args.folder / "fast")
         if "leaves" in args.extra and hasattr(Plain, "kept"):
             break
         every.step()

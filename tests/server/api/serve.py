@@ -31,7 +31,7 @@ async def serving(service: FakeService, folder: Path) -> AsyncIterator[httpx.Asy
     await server.start(socket_app=app, socket=folder / "s")
     transport = httpx.AsyncHTTPTransport(uds=str(folder / "s"))
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://hived", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://hived", timeout=180) as client:
             yield client
     finally:
         await server.stop()

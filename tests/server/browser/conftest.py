@@ -19,7 +19,7 @@ from .finished import finished_run
 from .serving import Served, find_chromium, launch
 
 SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"))
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="package")

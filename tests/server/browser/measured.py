@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def measure_page(page: Page, change: Callable[[], object], updates: int) -> dict[str, float]:

@@ -40,5 +40,5 @@ def test_the_demo_shows_placements_preemptions_and_reasons_for_waiting(browser: 
         context.close()
     finally:
         engine.send_signal(signal.SIGINT)
-        engine.communicate(timeout=60)
+        engine.communicate(timeout=180)
     assert engine.returncode == 0

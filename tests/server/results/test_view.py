@@ -51,7 +51,7 @@ def serving(*arguments: object, **environment: str) -> Iterator[tuple[subprocess
 def ended(process: subprocess.Popen[str], stop: signal.Signals) -> tuple[int, str]:
     """Exit code and what it said, once it was told to stop."""
     process.send_signal(stop)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     return process.returncode, said
 
 
