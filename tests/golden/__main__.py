@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from .cases import HERE, generated, philly
@@ -15,9 +16,13 @@ HASHES = HERE / "hashes.json"
 def results(folder: Path) -> dict[str, str]:
     """The hashes of all files of results; the files lie below ``folder``."""
     found: dict[str, str] = {}
-    for case in [*generated(), *philly()]:
-        found |= case.write(folder)
-        print(f"{case.name}: {len(found)} files", flush=True)
+    with ProcessPoolExecutor() as pool:  # the longest first
+        parts = [
+            pool.submit(each.write, options, folder) for each in [*philly(), *generated()] for options in each.options()
+        ]
+        for part in as_completed(parts):
+            found |= part.result()
+            print(f"{next(iter(part.result())).rpartition('/')[0]}: {len(found)} files", flush=True)
     return found
 
 
@@ -42,4 +47,5 @@ def main(arguments: list[str]) -> int:
     return 1 if different else 0
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # and not in its processes, where they are not forked
+    sys.exit(main(sys.argv[1:]))

@@ -37,25 +37,21 @@ class Case:
         for opportunistic, preempted in product((True, False), Preempted):
             yield Options(opportunistic=opportunistic, preempted=preempted, clock_compression=self.compression)
 
-    def write(self, folder: Path) -> dict[str, str]:
+    def write(self, options: Options, folder: Path) -> dict[str, str]:
         """Simulate, write the files to ``folder``, and return the SHA-256 of each by its path below it."""
         trace: Trace = compress_clock(read_trace(self.trace), self.compression)
-        found = {}
-        for options in self.options():
-            lending = "lending" if options.opportunistic else "no-lending"
-            name = f"{self.name}/{lending}-{options.preempted.value}"
-            target = folder / name
-            target.mkdir(parents=True)
-            results = run_experiment(self.spec, trace, options)
-            write_jobs(results, target / "jobs.csv")
-            write_runs(results, target / "runs.csv")
-            write_summary(make_report(results), target / "summary.json")
-            summary = json.loads((target / "summary.json").read_text())
-            del summary["hived_version"]
-            (target / "summary.json").write_text(json.dumps(summary, indent=2))
-            for file in RESULTS:
-                found[f"{name}/{file}"] = hashlib.sha256((target / file).read_bytes()).hexdigest()
-        return found
+        lending = "lending" if options.opportunistic else "no-lending"
+        name = f"{self.name}/{lending}-{options.preempted.value}"
+        target = folder / name
+        target.mkdir(parents=True)
+        results = run_experiment(self.spec, trace, options)
+        write_jobs(results, target / "jobs.csv")
+        write_runs(results, target / "runs.csv")
+        write_summary(make_report(results), target / "summary.json")
+        summary = json.loads((target / "summary.json").read_text())
+        del summary["hived_version"]
+        (target / "summary.json").write_text(json.dumps(summary, indent=2))
+        return {f"{name}/{file}": hashlib.sha256((target / file).read_bytes()).hexdigest() for file in RESULTS}
 
 
 def generated() -> list[Case]:
