@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime is 
 def started(name: str, out: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
     """One of the runs, as a user starts it."""
     command = [sys.executable, "-m", f"benchmarks.gpu.{name}", "--out", str(out), *options]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(out / "cache"), **variables}
+    environment = {**os.environ, **variables}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
