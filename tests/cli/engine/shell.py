@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -87,12 +88,13 @@ class Terminal:
         self._process.wait()
         os.close(self._end)
 
-    def until(self, words: str) -> str:
-        """All that was shown once ``words`` were."""
+    def until(self, words: str | re.Pattern[str], after: int = 0) -> str:
+        """All that was shown once ``words`` were, behind the first ``after`` characters."""
+        sought = words if isinstance(words, re.Pattern) else re.compile(re.escape(words))
         end = time.monotonic() + 180
-        while words not in self.seen:
-            assert time.monotonic() < end, f"never shown: {words!r}, but {self.seen!r}"
-            assert self._read(), f"ended without {words!r}: {self.seen!r}"
+        while not sought.search(self.seen, after):
+            assert time.monotonic() < end, f"never shown: {words!r}, but {self.seen[-4000:]!r}"
+            assert self._read(), f"ended without {words!r}: {self.seen[-4000:]!r}"
         return self.seen
 
     def press(self, key: str) -> None:
