@@ -80,7 +80,7 @@ class Run:
 
     def finish(self, code: int = 0) -> None:
         """Train on as fast as it can, to the end."""
-        (self.folder / "fast").touch()
+        (self.folder / "hurry").touch()
         assert self.process.wait(PATIENCE_S) == code, self.errors()
 
     def errors(self) -> str:
@@ -168,7 +168,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]],
     @functools.cache
     def result(*options: str) -> Any:
         folder = tmp_path_factory.mktemp("alone")
-        (folder / "fast").touch()
+        (folder / "hurry").touch()
         run_plain(SCRIPTS / "train.py", [str(folder), *options], folder / "log")
         return torch.load(folder / "result.pt")
 

@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def finish(job: Job) -> None:
     """Train to the end, as fast as it can."""
-    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
+    job.hurry()
     job.ended()
 
 
@@ -179,9 +179,9 @@ def test_a_suspension_that_waits_is_called_off_by_resume(run: Callable[..., Job]
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(job.job.suspend, 60.0)
         time.sleep(0.3)
-        job.job.resume(60)
+        job.job.resume(5)
         with pytest.raises(ConflictError, match="has been given another command meanwhile"):
-            waiting.result(60)
+            waiting.result(5)
     assert job.job.status().processes[0].answer.state is State.RUNNING
     assert_same_as_alone(job)
 
@@ -213,7 +213,7 @@ def test_a_lease_that_nobody_renews_ends_the_suspension(run: Callable[..., Job])
     steps = job.mini_batches()
     time.sleep(0.5)
     assert job.job.status().processes[0].answer.state is State.SUSPENDED
-    until(lambda: job.mini_batches() > steps, what="the kernel has not woken it")
+    until(lambda: job.mini_batches() > steps, 10, "the kernel has not woken it")
     answer = job.job.status().processes[0].answer
     assert (answer.state, answer.share) == (State.RUNNING, 0.5), "a limit without a lease holds on"
     assert_same_as_alone(job)
@@ -228,7 +228,7 @@ def test_a_lease_that_is_renewed_keeps_it_suspended_and_ends_later(run: Callable
     time.sleep(2.5)
     assert job.job.status().processes[0].answer.state is State.SUSPENDED
     assert job.mini_batches() == steps
-    until(lambda: job.mini_batches() > steps, what="the renewed lease has not ended")
+    until(lambda: job.mini_batches() > steps, 10, "the renewed lease has not ended")
     assert_same_as_alone(job)
 
 
@@ -242,7 +242,7 @@ def test_limits_with_a_lease_give_way_to_those_that_the_job_was_started_with(run
     slow = job.mini_batches()
     time.sleep(0.8)
     slow = job.mini_batches() - slow
-    until(lambda: job.job.status().processes[0].answer.share == 0.8)
+    until(lambda: job.job.status().processes[0].answer.share == 0.8, 10)
     fast = job.mini_batches()
     time.sleep(0.8)
     fast = job.mini_batches() - fast
@@ -289,8 +289,8 @@ def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -
     with pytest.raises(NotYetError, match=r"not suspended after 1 s: process \d+: not now, since \d"):
         job.job.suspend(1.0)
     assert job.job.status().processes[0].not_now_s > 1
-    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
-    until(lambda: job.job.status().processes[0].answer.state is State.SUSPENDED, what="the command stays in force")
+    job.hurry()
+    until(lambda: job.job.status().processes[0].answer.state is State.SUSPENDED, 10, "the command stays in force")
     job.job.resume(60)
     job.ended()
 
@@ -411,7 +411,7 @@ def test_who_waits_for_the_job_notices_nothing_of_a_move(run: Callable[..., Job]
     first = pid_of(job)
     assert moved(job) != first == job.process.pid
     until(lambda: b"waiter.py" in _command_line(first))
-    Path(str(job.log.parent / "result.pt") + ".hurry").touch()
+    job.hurry()
     assert job.process.wait(120) == 7
     assert torch.load(job.log.parent / "result.pt", weights_only=False)["steps"] == 500
 

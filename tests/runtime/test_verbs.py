@@ -31,7 +31,7 @@ def hived(tmp_path: Path) -> Hived:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Iterator[Job]:
-    job = Job(tmp_path / "jobs", "train", [*script("sgd_momentum"), str(tmp_path / "result.pt")], "--share", "10%")
+    job = Job(tmp_path / "jobs", "train", [*script("sgd_momentum"), str(tmp_path / "result.pt")], "--share", "20%")
     job.trains()
     yield job
     job.close()
@@ -50,14 +50,14 @@ def test_a_job_from_its_start_to_its_end(hived: Hived, train: Job) -> None:
     assert shown[0].split()[2].endswith("sgd_momentum.py")
     assert shown[1].split()[:4] == ["RANK", "PID", "STATE", "MINI-BATCHES"]
     assert shown[2].split()[2] == "suspended"
-    assert "10%" in shown[2]
+    assert "20%" in shown[2]
 
     assert hived("resume", "train").stdout == "train: runs\n"
-    assert hived("limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "15%").returncode == 0
+    assert hived("limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "30%").returncode == 0
     train.trains(train.mini_batches() + 1)
     (process,) = json.loads(hived("status", "train", "-o", "json").stdout)["processes"]
     assert (process["state"], process["tier"], process["device"]) == ("running", "framework", "cpu")
-    assert (process["memory_limit"], process["share"]) == (1 << 30, 0.15)
+    assert (process["memory_limit"], process["share"]) == (1 << 30, 0.3)
     assert process["note"] == "without a GPU there is no device memory to limit"
     assert process["mini_batches"] > 0 < process["mini_batch_s"] < 1
 

@@ -1,7 +1,7 @@
 """A training script for one device that declares itself elastic. It writes which samples each worker trains on.
 
 Its result is FOLDER/result.pt, its records are FOLDER/PID.jsonl. Mini-batches take their time until
-the file FOLDER/fast is there.
+the file FOLDER/hurry is there.
 """
 
 # mypy: ignore-errors
@@ -170,7 +170,7 @@ def main():
                 if "fails" in args.extra:
                     raise ValueError("rank 0 has failed")
                 break
-            pace(epoch * len(loader) + (part.batch if part else 0), total, args.folder / "fast")
+            pace(epoch * len(loader) + (part.batch if part else 0), total, args.folder / "hurry")
         if "leaves" in args.extra and hasattr(Plain, "kept"):
             break
         every.step()
