@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,9 +35,26 @@ settings.register_profile(
 settings.load_profile("hived")
 
 
+ROOT = Path(__file__).parents[1]
+#: folders that are of one tier as a whole; the first two are given to one worker each
+TIERS = {"tests/kubernetes/real": "cluster", "tests/server/browser": "browser", "tests/runtime": "torch"}
+#: packages that a tier imports
+NEEDS = {"browser": "playwright", "torch": "torch"}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A tier whose packages are not installed is not collected."""
+    tier = TIERS.get(str(collection_path.relative_to(ROOT)), "") if collection_path.is_relative_to(ROOT) else ""
+    return True if tier in NEEDS and find_spec(NEEDS[tier]) is None else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """No test is left out unseen: xdist runs one of those that have the same id, as schemathesis' have."""
+    """Folders give their tier. No test is left out: xdist runs one of those with the same id, as schemathesis' have."""
     for item in items:
+        for folder, tier in TIERS.items():
+            if item.nodeid.startswith(folder + "/"):
+                item.add_marker(tier)
         if not item.nodeid.endswith(item.name):  # from pytest 9.2 on, until schemathesis learns of it
             assert item.parent is not None
             item._id = item.parent.id.child(item.name)
