@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOUR = ROOT / "docs" / "tour.md"
+TOUR = ROOT / "docs" / "tutorials" / "tour.md"
 #: what a tour of the whole contract needs at least
 ENOUGH = 25
 

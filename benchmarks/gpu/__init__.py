@@ -1,7 +1,7 @@
 """The runs that need a GPU: ``python3 -m benchmarks.gpu.memory``, ``.sharing`` and ``.checkpoint``.
 
 Started in the repository's folder, each takes less than ten minutes on one GPU, and needs torch and numpy alone: the
-package is taken from the checkout. docs/gpu-results.md says what they measure.
+package is taken from the checkout. docs/reference/gpu-results.md says what they measure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/policies.md is true: its modules and commands run, and its tables have what there is."""
+"""docs/howto/policies.md is true: its modules and commands run, and its tables have what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hived.spec import parse_spec
 
 from .helpers import JOBS, NODES, Hived
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "policies.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -207,7 +207,7 @@ def test_a_share_that_is_no_cell_is_told_with_the_most_that_a_task_can_have(
 
 
 def test_the_guides_spec_for_six_gpus_gives_pairs() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "one-machine.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "howto" / "one-machine.md").read_text(encoding="utf-8")
     text = re.search(r"^    physicalCluster:\n(    .*\n)+", guide, re.MULTILINE)
     assert text is not None
     cluster = Cluster(parse_spec(textwrap.dedent(text[0]), "the guide"))

@@ -1,4 +1,4 @@
-"""Both state machines, every pair of state and event: the tables, docs/states.md and what happens are one."""
+"""Both state machines, every pair of state and event: the tables, docs/reference/states.md and what happens are one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hived.errors import InvariantError
 
 from ..strategies import chain_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 Table = dict[tuple[str, str], str]
 
 

@@ -29,7 +29,7 @@ def exact(spec: ClusterSpec) -> ClusterSpec:
 
 
 def apart(seed: int) -> tuple[ClusterSpec, list[TraceJob]]:
-    """A crowded trace in which hardly any two things happen within a millisecond: see docs/exact-safety.md."""
+    """A crowded trace, hardly any two things within a millisecond: see docs/explanation/exact-safety.md."""
     spec, jobs = jobs_of(seed)
     choose = random.Random(seed)
     moved = [

@@ -11,7 +11,7 @@ from hived import InvariantError
 from hived.engines.job import next_state
 from hived.engines.local.model import JOB_TABLE, JobEvent, JobState
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(JobState, JobEvent)))

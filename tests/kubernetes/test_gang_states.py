@@ -11,7 +11,7 @@ from hived import InvariantError
 from hived.engines.job import next_state
 from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(GangState, GangEvent)))

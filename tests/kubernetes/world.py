@@ -202,7 +202,7 @@ class World:
     def _taken_for_an_older_one(self, uid: str, name: str) -> bool:
         """Whether kube-scheduler (1.36.3) has deleted it for one of the same name that was gone by then.
 
-        It deletes victims by their names alone, and its Event is about the pod that it meant: ``docs/deploying.md``.
+        It deletes victims by name alone, and its Event is about the pod that it meant: ``docs/howto/deploying.md``.
         """
         assert self.load is not None
         order = list(self.load.created)

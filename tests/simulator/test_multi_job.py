@@ -148,7 +148,7 @@ def test_any_search_conserves_work_and_ends(seed: int, policy: str, gpus: int, t
 def test_the_example_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "gandiva.md"
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "gandiva.md"
     (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "spec.yaml").write_text(nodes_of_8(1, {"research": 1}), encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,7 @@ from hived.spec import parse_spec
 from .helpers import Experiment, nodes_of_8, simulated, trace_text
 from .reader import JobRow, Outcome
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""docs/research.md is true: its blocks run in order, in one namespace, on a small trace."""
+"""docs/howto/research.md is true: its blocks run in order, in one namespace, on a small trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from .helpers import nodes_of_8, trace_text
 
-PAGE = Path(__file__).parents[2] / "docs" / "research.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "research.md"
 
 
 def test_every_block_of_the_page_runs(

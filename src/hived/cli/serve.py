@@ -84,7 +84,7 @@ def kubernetes(
         _trades(metavar="NS/NAME", help="Have virtual clusters trade cells; a ConfigMap in which trades are kept."),
     ] = None,
     exchange: Annotated[
-        ArbiterKind, _trades(help="How offers of cells are matched with requests: see docs/exchange.md.")
+        ArbiterKind, _trades(help="How offers of cells are matched with requests: see docs/explanation/exchange.md.")
     ] = ArbiterKind.BALANCED,
     evict_after: Annotated[
         float, _wait(help="How long kube-scheduler has for deleting victims before it is done here.")

@@ -97,7 +97,9 @@ def simulate(
     ] = 0.0,
     models: Annotated[
         Path | None,
-        typer.Option(help="Job models (CSV, docs/models.md): jobs run as fast as affinity and jobs beside them allow."),
+        typer.Option(
+            help="Job models (CSV, docs/reference/models.md): jobs run as fast as affinity and jobs beside them allow."
+        ),
     ] = None,
     mix: Annotated[
         str | None,
@@ -137,7 +139,7 @@ def simulate(
 
     They are of the tenants and sizes of the HiveD paper's Table 1, with durations and arrivals as in Philly's trace.
 
-    In Python: hived.simulate (docs/research.md).
+    In Python: hived.simulate (docs/howto/research.md).
 
     Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """

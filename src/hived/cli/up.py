@@ -72,12 +72,13 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Scheduling policy of all VCs, or VC=NAME of one; again for more. See docs/policies.md.",
+            help="Scheduling policy of all VCs, or VC=NAME of one; again for more. See docs/reference/policies.md.",
             show_default="that of the spec, else yarn-cs",
         ),
     ] = None,
     exchange: Annotated[
-        ArbiterKind, typer.Option(help="How offers of cells are matched with requests: see docs/exchange.md.")
+        ArbiterKind,
+        typer.Option(help="How offers of cells are matched with requests: see docs/explanation/exchange.md."),
     ] = ArbiterKind.BALANCED,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="The spec's devices are numbers: any spec runs on any machine.")

@@ -1,6 +1,6 @@
 """The two state machines of scheduling, each as one table: affinity groups, and leaf cells.
 
-docs/states.md has the same tables; tests compare the two, and try every transition, allowed or not.
+docs/reference/states.md has the same tables; tests compare the two, and try every transition, allowed or not.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ EVALUATIONS = {
         "Gandiva's evaluation, by simulation",
         "Figures and tables of Gandiva (Xiao et al., OSDI'18) that are about scheduling, simulated, with the paper's "
         "numbers beside ours. What measures GPUs is left out: Table 1 is the input of the contention law "
-        "(docs/models.md), Figures 12 and 13 are of real migrations.",
+        "(docs/reference/models.md), Figures 12 and 13 are of real migrations.",
         gandiva.EXPERIMENTS,
         False,
     ),

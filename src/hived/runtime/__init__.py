@@ -1,7 +1,7 @@
 """Makes a PyTorch training job manageable: ``import hived.runtime`` in its script, or ``hived run -- python train.py``.
 
 It finds the mini-batches, reports progress, and obeys: suspend, resume, limits of memory and compute, move, grow and
-shrink (Gandiva, OSDI'18; AntMan, OSDI'20). docs/runtime.md says what is promised for which jobs. It needs
+shrink (Gandiva, OSDI'18; AntMan, OSDI'20). docs/explanation/runtime.md says what is promised for which jobs. It needs
 torch and NumPy.
 """
 

@@ -239,7 +239,7 @@ class LocalService:
         )
 
     def decisions(self) -> Iterator[str]:
-        """The core's event log: lines of JSON, oldest first (docs/tour.md)."""
+        """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
         return self._engine.store.decisions()
 
     def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:

@@ -122,10 +122,11 @@ def simulate(
     file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
     window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
     those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever the spec says of each
-    (``docs/exact-safety.md``); ``exchange`` the arbiter by which they trade cells there (``docs/exchange.md``).
+    (``docs/explanation/exact-safety.md``); ``exchange`` the arbiter by which they trade cells there
+    (``docs/explanation/exchange.md``).
     ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for several runs, or a mapping of
-    tenants to theirs. With ``models``, a file of job models (``docs/models.md``), jobs run at the rate that affinity
-    and jobs beside them allow; under a policy by which they share GPUs they always do.
+    tenants to theirs. With ``models``, a file of job models (``docs/reference/models.md``), jobs run at the rate that
+    affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
     ``mix`` draws the models of jobs without one. Deterministic. Raises :class:`~hived.errors.InputError`, in one
     line, for anything that is wrong.
     """

@@ -110,7 +110,7 @@ class VirtualClusterSpec:
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
     guests: GuestsOf = NO_GUESTS  #: whose opportunistic groups may run beside its groups, on their leaf cells
     policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
-    #: ``exact``: none of its jobs ends later than in a private cluster (docs/exact-safety.md)
+    #: ``exact``: none of its jobs ends later than in a private cluster (docs/explanation/exact-safety.md)
     safety: SafetyOf = WORK_CONSERVING
 
     def reserved(self) -> list[tuple[str, int, int]]:

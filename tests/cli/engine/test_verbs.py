@@ -1,4 +1,4 @@
-"""All verbs together: their help and its examples, what they load, what the shell completes, and docs/cli.md."""
+"""All verbs together: help and its examples, what they load, completion, and docs/reference/command-line.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIVE = (
 )
 TRAINING = ("run", "suspend", "resume", "limit", "migrate", "scale")
 KUBERNETES = ("status", "vc", "groups")
-MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "reference" / "command-line.md"
 HEAVY = {
     "kubernetes_asyncio",
     "msgspec",

@@ -14,7 +14,7 @@ from .values import FAMILIES, GAINS, LEDGER, TABLE_1
 
 MODELS = Models.load()
 COLUMNS = (*QUANTITIES, "phases")
-PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
 
 
 def sources(model: JobModel) -> list[tuple[str, str]]:

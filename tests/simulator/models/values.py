@@ -1,4 +1,4 @@
-"""The numbers of the papers that the table of models has, by the ids of ``docs/models.md``: typed in a second time."""
+"""The papers' numbers in the table of models, by the ids of ``docs/reference/models.md``: typed in a second time."""
 
 from __future__ import annotations
 

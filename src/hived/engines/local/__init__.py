@@ -1,1 +1,1 @@
-"""Jobs as processes on this machine: docs/engine.md has the map."""
+"""Jobs as processes on this machine: docs/explanation/engine.md has the map."""

@@ -67,7 +67,7 @@ _RUNS_ON = (
     JobEvent.REBOUND,
 )
 
-#: state and event to the next state; any other pair is a bug. docs/states.md shows it, and every pair is tested
+#: state and event to the next state; any other pair is a bug. docs/reference/states.md shows it
 JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
     (_Q, JobEvent.RESERVED): _V,
     (_V, JobEvent.UNRESERVED): _Q,

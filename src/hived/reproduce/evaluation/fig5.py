@@ -27,7 +27,7 @@ _MIX = "nlp=6,speech=3,cv=1"
 _COMPLETION = {"yarn-cs": "+3% at most", "gandiva": "-12%", "tiresias": "between -12% and +3%"}
 _GANDIVA = (
     "Under Gandiva delay is completion time minus the time alone; the sizes and speeds of its jobs' models are ours "
-    "(docs/models.md), drawn 6:3:1 as in the paper."
+    "(docs/reference/models.md), drawn 6:3:1 as in the paper."
 )
 
 

@@ -112,7 +112,8 @@ def _evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
             Claim("exact: no job ends later than in private", Shape.FAILS if late else Shape.HOLDS),
             Claim("exact: no tenant's mean delay is above its private one", Shape.FAILS if worse else Shape.HOLDS),
         ],
-        "Ours, in no paper; docs/exact-safety.md has the proof." + (" Quick: a window." if scale is QUICK else ""),
+        "Ours, in no paper; docs/explanation/exact-safety.md has the proof."
+        + (" Quick: a window." if scale is QUICK else ""),
     )
 
 

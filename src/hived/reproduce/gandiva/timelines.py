@@ -204,7 +204,7 @@ def _evaluate(figure: str, workload: Workload, scale: Scale, results: Mapping[st
         rows,
         claims,
         "The paper's jobs, where it does not list them, are made so that the figure's events happen. Rates are those "
-        "of the job models (docs/models.md), not measured.",
+        "of the job models (docs/reference/models.md), not measured.",
         {
             f"gandiva-{figure}": partial(
                 over_time,

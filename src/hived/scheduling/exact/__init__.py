@@ -1,4 +1,4 @@
-"""Exact safety: no job is ever later than alone in its tenant's private cluster (docs/exact-safety.md)."""
+"""Exact safety: no job is ever later than alone in its tenant's private cluster (docs/explanation/exact-safety.md)."""
 
 from .following import Following, borrowing_policies, check_exact
 from .scheduler import ExactScheduler

@@ -3,7 +3,7 @@
 At a virtual start, a job that runs on a loan is promoted where it is, if the cells of its VC can be bound there.
 Otherwise it moves to them. What moving costs is charged against its head start, the work that it has done beyond its
 virtual job; without enough of it, the job starts anew, as its virtual job does. A job that its policy has stopped takes
-a loan only with enough head start to give it back at once. So it is never behind (docs/exact-safety.md).
+a loan only with enough head start to give it back at once. So it is never behind (docs/explanation/exact-safety.md).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class ExactScheduler(Scheduler):
         work.done = max(0.0, work.done - resume) if entry.keeps else 0.0
 
     def _pays(self, entry: Entry, work: _Work) -> bool:
-        """Whether the head start of a job pays for giving a loan back at once (docs/exact-safety.md)."""
+        """Whether the head start of a job pays for giving a loan back at once (docs/explanation/exact-safety.md)."""
         timeline = self.timeline
         number = None if timeline is None else timeline.follower(entry.name)
         virtual = 0.0 if timeline is None or number is None else timeline.done(number, self._now)

@@ -1,4 +1,4 @@
-"""The law of contention: how fast jobs run that share GPUs at the same time (``docs/models.md``). Pure.
+"""The law of contention: how fast jobs run that share GPUs at the same time (``docs/reference/models.md``). Pure.
 
 Packed jobs (Gandiva, OSDI'18, 4.1 and Table 1) are equal. A model's *load* is its utilization over its capacity, which
 is 1 / (1 + gain) with the gain of Table 1: the part of a packed GPU that it needs to run at full speed. Guests (AntMan,

@@ -1,4 +1,4 @@
-"""The table of job models: a CSV with one row per model, each number with its source (``docs/models.md``)."""
+"""The table of job models: a CSV with one row per model, each number with its source (``docs/reference/models.md``)."""
 
 from __future__ import annotations
 
