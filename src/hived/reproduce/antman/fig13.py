@@ -172,8 +172,9 @@ def _evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
             ),
         ],
         "The paper gives neither the number of jobs nor their sizes, and no utilization or memory of its nine models: "
-        "sizes are those of the trace, the load is swept, the models are those of docs/reference/models.md. Guaranteed "
-        "jobs wait for their turn and are not tried as guests. YARN-CS without preemption has one queue for both tenants.",
+        "sizes are those of the trace, the load is swept, the models are those of docs/reference/models.md. "
+        "Guaranteed jobs wait for their turn and are not tried as guests. YARN-CS without preemption has one queue for "
+        "both tenants.",
         {
             "antman-fig13": partial(
                 over_time,
