@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.spec.compiled import (
@@ -17,7 +19,31 @@ from hived.spec.compiled import (
 
 from .cells.naive import NaiveBuddies
 
-#: levels of :data:`RACKS`
+
+def tiers(few: int, many: int) -> pytest.MarkDecorator:
+    """A parameter ``examples``: ``few`` in the fast tier, ``many`` in the slow one."""
+    longer = pytest.param(many, marks=pytest.mark.slow)
+    return pytest.mark.parametrize("examples", [few, longer])
+
+
+def given_in_tiers(
+    few: int, many: int, *drawn: st.SearchStrategy[object]
+) -> Callable[[Callable[..., None]], Callable[[int], None]]:
+    """:func:`hypothesis.given` with ``few`` examples in the fast tier, and ``many`` in the slow one."""
+
+    def decorated(check: Callable[..., None]) -> Callable[[int], None]:
+        def test(examples: int) -> None:
+            settings(max_examples=examples)(given(*drawn)(check))()
+
+        test.__doc__ = check.__doc__
+        test.__module__, test.__name__, test.__qualname__ = check.__module__, check.__name__, check.__qualname__
+        marked: Callable[[int], None] = tiers(few, many)(test)
+        return marked
+
+    return decorated
+
+
+#: levels of :func:`racks`
 GPU, PAIR, SOCKET, NODE, RACK = 1, 2, 3, 4, 5
 
 

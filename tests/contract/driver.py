@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait
+from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait, replay
 from hived.cluster.decisions import Decision, PodPlacement
 from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import PreemptedBy, Suspended
@@ -35,15 +35,7 @@ def devices(pods: Pods) -> set[Device]:
 
 def compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     """The spec that both sides read."""
-    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(_without_weights(spec))
-
-
-def _without_weights(spec: Mapping[str, Any]) -> dict[str, Any]:
-    vcs = {
-        name: {key: value for key, value in vc.items() if key != "opportunisticWeight"}
-        for name, vc in spec["virtualClusters"].items()
-    }
-    return {**spec, "virtualClusters": vcs}
+    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(dict(spec))
 
 
 @dataclass
@@ -91,8 +83,6 @@ class Driver:
         self.running: dict[str, Run] = {}
         self.preempting: dict[str, Reservation] = {}
         self.bad: set[Device] = set()
-        #: the jobs on allocations to which others have come, or that the first has left; suspended ones too
-        self.jobs: dict[str, list[str]] = {}
         self.now = 0.0
         self._asked: dict[str, Request] = {}
         #: by which a group was last asked to move
@@ -219,7 +209,6 @@ class Driver:
         for name in names:
             with self.evicting():
                 self.cluster.release(name)
-            self.jobs.pop(name, None)
             self._gone(name)
             self.check()
 
@@ -282,28 +271,6 @@ class Driver:
             self.running[name] = Run(request, decision.placement.pods, guest=self.cluster.group(name).guest)
         self.check()
 
-    def join(self, name: str, job: str) -> None:
-        """Add a job to an allocation."""
-        self.cluster.join(name, job)
-        self.jobs.setdefault(name, [name]).append(job)
-        self.check()
-
-    def leave(self, name: str, job: str) -> None:
-        """End a job, and with the last one its allocation."""
-        with self.evicting():
-            self.cluster.leave(name, job)
-        jobs = self.jobs.get(name, [name])
-        jobs.remove(job)
-        if not jobs:
-            self.jobs.pop(name, None)
-            assert name not in self.cluster.groups()
-            self.preempting.pop(name, None)
-            if name in self.running:
-                self._gone(name)
-        elif jobs == [name]:
-            del self.jobs[name]
-        self.check()
-
     @contextmanager
     def evicting(self) -> Iterator[None]:
         """A change within it evicts guests from leaf cells of groups that have none, and the cluster reports them."""
@@ -341,7 +308,6 @@ class Driver:
     def cancel(self, name: str) -> None:
         """Withdraw a preempting or pending group."""
         self.cluster.cancel(name)
-        self.jobs.pop(name, None)
         self.preempting.pop(name, None)
         self.check()
 
@@ -507,7 +473,6 @@ class Driver:
         for name in known:
             group = self.cluster.group(name)
             assert group.name == name
-            assert list(group.jobs) == self.jobs.get(name, [name])
             if name not in self.running and name not in self.preempting:
                 assert group.state is GroupState.PENDING, f"{name} is {group.state}, and in no book"
         for name, run in self.running.items():
@@ -527,7 +492,6 @@ class Driver:
             assert group.placement is not None
             assert group.placement.pods == reservation.pods
         records = {record.group: (record.request, record.placement) for record in self.cluster.records()}
-        assert all([*record.jobs] == self.jobs.get(record.group, []) for record in self.cluster.records())
         assert list(records) == sorted(records)
         assert {*self.running} <= set(records) <= {*self.running, *self.preempting}
         for name, run in self.running.items():
@@ -542,3 +506,28 @@ class Driver:
             for device in devices(reservation.pods):
                 assert owners.setdefault(device, name) == name, f"{device}: reserved by {owners[device]} and {name}"
                 assert device not in users or users[device] in reservation.victims, f"{users[device]} on {device}"
+
+
+def running(spec: Mapping[str, Any] | ClusterSpec, *groups: Request | tuple[Request, str], log: bool = False) -> Driver:
+    """A driver of a cluster in which these groups were started one by one, some on nodes that are given by name."""
+    driver = Driver(spec, log=log)
+    for group in groups:
+        request, nodes = group if isinstance(group, tuple) else (group, None)
+        driver.bind(request, None if nodes is None else nodes.split())
+    return driver
+
+
+def nodes_of(driver: Driver, name: str) -> list[str]:
+    """The node of each pod of a group."""
+    placement = driver.cluster.group(name).placement
+    return [] if placement is None else [pod.node for pod in placement.pods]
+
+
+def states(driver: Driver, *names: str) -> list[GroupState]:
+    """The states of these groups."""
+    return [driver.cluster.group(name).state for name in names]
+
+
+def replays(driver: Driver) -> bool:
+    """Whether the log of a driver gives the same cluster again."""
+    return replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()

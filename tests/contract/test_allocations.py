@@ -4,96 +4,77 @@ from __future__ import annotations
 
 import pytest
 
-from hived import Bind, Cluster, Preempt, RequestError, replay
+from hived import Bind, Cluster, Preempt, RequestError
 from hived.cluster.reasons import BehindOthers, PreemptedBy, Suspended
 from hived.cluster.states import GroupState, LeafState
 
-from .driver import Driver
+from .driver import Driver, nodes_of, replays, running, states
 from .specs import flat, lent, racks, wants
 
 # ------------------------------------------------------------------------------------------------- jobs
 
 
-def test_an_allocation_lives_until_its_last_job_has_left() -> None:
-    driver = Driver(flat({"a": 1}), log=True)
-    driver.bind(wants("first", "a", 4))
-    assert driver.cluster.group("first").jobs == ("first",)
-    driver.join("first", "second")
-    driver.join("first", "third")
-    assert driver.cluster.group("first").jobs == ("first", "second", "third")
-    assert "jobs on its allocation: first, second, third" in driver.cluster.explain("first")
-    driver.leave("first", "first")
-    driver.leave("first", "third")
-    assert driver.cluster.group("first").jobs == ("second",)
-    assert driver.cluster.leaf_state("n0", 0) is LeafState.USED
-    driver.join("first", "first")
-    driver.leave("first", "first")
-    driver.leave("first", "second")
-    assert driver.cluster.groups() == ()
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
-
-
-def test_jobs_come_back_with_the_allocation_that_was_suspended() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("first", "a", 4))
-    driver.join("first", "second")
-    driver.suspend("first")
-    driver.leave("first", "first")
-    driver.bind(wants("first", "a", 4))
-    assert driver.cluster.group("first").jobs == ("second",)
-    driver.suspend("first")
-    driver.leave("first", "second")
-    assert driver.cluster.groups() == ()
-
-
-def test_jobs_are_in_the_records_and_outlive_a_restart_and_a_new_spec() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}), log=True)
-    driver.bind(wants("alone", "b", 4))
-    driver.bind(wants("first", "a", 4))
-    driver.join("first", "second")
-    driver.leave("first", "first")
-    records = driver.cluster.records()
+def test_jobs_join_and_leave() -> None:
+    """An allocation lives until its last job has left, through suspensions, a restart and a new spec."""
+    spec = flat({"a": 1, "b": 1})
+    driver = running(spec, wants("alone", "b", 4), wants("first", "a", 4), log=True)
+    cluster = driver.cluster
+    assert cluster.group("first").jobs == ("first",)
+    cluster.join("first", "second")
+    cluster.join("first", "third")
+    assert cluster.group("first").jobs == ("first", "second", "third")
+    assert "jobs on its allocation: first, second, third" in cluster.explain("first")
+    cluster.leave("first", "first")
+    cluster.leave("first", "third")
+    cluster.validate()
+    records = cluster.records()
     assert [record.jobs for record in records] == [(), ("second",)]
-    fresh = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    fresh = Cluster.from_spec(spec)
     fresh.recover(records)
-    assert (fresh.records(), fresh.snapshot()) == (records, driver.cluster.snapshot())
-    driver.cluster.reconfigure(flat({"b": 1, "a": 2}))
-    assert driver.cluster.group("first").jobs == ("second",)
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert (fresh.records(), fresh.snapshot()) == (records, cluster.snapshot())
+    cluster.reconfigure(flat({"b": 1, "a": 2}))
+    cluster.suspend("first")
+    cluster.commit(cluster.schedule(wants("first", "a", 4)))
+    assert cluster.group("first").jobs == ("second",)
+    cluster.join("first", "first")
+    cluster.leave("first", "first")
+    cluster.leave("first", "second")
+    assert cluster.groups() == ("alone",)
+    cluster.commit(cluster.schedule(wants("first", "a", 4)))
+    cluster.suspend("first")
+    cluster.leave("first", "first")
+    assert cluster.groups() == ("alone",)
+    cluster.validate()
+    assert replays(driver)
 
 
-def test_a_job_is_on_one_allocation() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("one", "a", 4))
-    driver.bind(wants("two", "a", 2))
+def test_job_on_one_allocation() -> None:
+    driver = running(flat({"a": 2}), wants("one", "a", 4), wants("two", "a", 2))
     driver.wait(wants("waits", "a", 4))
-    driver.join("one", "job")
+    driver.cluster.join("one", "job")
     before = driver.cluster.snapshot()
-    for job, message in {
-        "one": "'one' is on the allocation of 'one' already",
-        "job": "'job' is on the allocation of 'one' already; it has to end first there",
-        "two": "'two' is a group of its own",
-        "waits": "'waits' is a group of its own",
-        "": "a name, not ''",
-    }.items():
+    for group, job, message in (
+        ("one", "one", "'one' is on the allocation of 'one' already"),
+        ("one", "job", "'job' is on the allocation of 'one' already; it has to end first there"),
+        ("one", "two", "'two' is a group of its own"),
+        ("one", "waits", "'waits' is a group of its own"),
+        ("one", "", "a name, not ''"),
+        ("two", "job", "is on the allocation of 'one' already"),
+        ("waits", "new", "'waits': it waits, and holds nothing"),
+    ):
         with pytest.raises(RequestError, match=message):
-            driver.cluster.join("one", job)
-    with pytest.raises(RequestError, match="is on the allocation of 'one' already"):
-        driver.cluster.join("two", "job")
-    with pytest.raises(RequestError, match="'waits': it waits, and holds nothing"):
-        driver.cluster.join("waits", "new")
+            driver.cluster.join(group, job)
     with pytest.raises(RequestError, match="'job' is not on the allocation of 'two'; there are two"):
         driver.cluster.leave("two", "job")
     with pytest.raises(RequestError, match="'nobody': no such group; nothing to leave"):
         driver.cluster.leave("nobody", "job")
-    driver.refused(wants("job", "a", 1), "group")
+    with pytest.raises(RequestError, match="is a job on the allocation of 'one'"):
+        driver.cluster.schedule(wants("job", "a", 1))
     assert driver.cluster.snapshot() == before
 
 
-def test_records_with_a_job_on_two_allocations_are_refused_and_the_log_has_them() -> None:
-    driver = Driver(flat({"a": 2}), log=True)
-    driver.bind(wants("one", "a", 4))
-    driver.bind(wants("two", "a", 4))
+def test_jobs_in_records_are_checked() -> None:
+    driver = running(flat({"a": 2}), wants("one", "a", 4), wants("two", "a", 4), log=True)
     one, two = driver.cluster.records()
     driver.release("one", "two")
     for wrong in ([one, two._replace(jobs=("two", "one"))], [one._replace(jobs=("x", "x")), two]):
@@ -104,39 +85,36 @@ def test_records_with_a_job_on_two_allocations_are_refused_and_the_log_has_them(
     driver.cluster.recover([one._replace(jobs=("one", "job"))])
     with pytest.raises(RequestError, match="runs already"):
         driver.cluster.recover([two._replace(jobs=("two", "job"))])
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
 # ----------------------------------------------------------------------------------------------- moving
 
 
-def nodes_of(driver: Driver, name: str) -> list[str]:
-    placement = driver.cluster.group(name).placement
-    assert placement is not None
-    return [pod.node for pod in placement.pods]
+def moves(driver: Driver, name: str, *excluded: str) -> Bind | Preempt:
+    """Move a group, off some nodes if any are given."""
+    decision = driver.ask_to_move(name, excluded)
+    assert decision is not None
+    driver.move(name, decision)
+    return decision
 
 
-def test_a_group_moves_off_a_node_with_its_jobs_and_no_other_group_is_affected() -> None:
-    driver = Driver(flat({"a": 2}), log=True)
-    driver.bind(wants("job", "a", 2))
-    driver.bind(wants("other", "a", 2))
-    driver.join("job", "mate")
+def test_move_off_a_node() -> None:
+    driver = running(flat({"a": 2}), wants("job", "a", 2), wants("other", "a", 2), log=True)
+    driver.cluster.join("job", "mate")
     (node,) = nodes_of(driver, "job")
     assert nodes_of(driver, "other") == [node]
-    decision = driver.ask_to_move("job", [node])
-    assert isinstance(decision, Bind)
-    driver.move("job", decision)
+    assert isinstance(driver.cluster.move(wants("job", "a", 2), excluded_nodes=[node]), Bind)
+    driver.cluster.commit(driver.cluster.move(wants("job", "a", 2), excluded_nodes=[node]))  # type: ignore[arg-type]
     assert nodes_of(driver, "job") != [node]
     assert driver.cluster.group("job").jobs == ("job", "mate")
     assert nodes_of(driver, "other") == [node]
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
-def test_where_it_cannot_be_placed_nothing_has_changed() -> None:
-    driver = Driver(flat({"a": 2, "b": 1}))
-    driver.bind(wants("low", "a", 4))
-    driver.bind(wants("high", "a", 4, priority=5))
-    driver.bind(lent("loan", "a", 4))
+def test_no_move_without_a_place() -> None:
+    groups = wants("low", "a", 4), wants("high", "a", 4, priority=5), lent("loan", "a", 4)
+    driver = running(flat({"a": 2, "b": 1}), *groups)
     assert driver.ask_to_move("high", ["n0", "n1", "n2"]) is None
     assert driver.ask_to_move("loan", nodes_of(driver, "loan")) is None
     driver.release("loan")
@@ -144,64 +122,50 @@ def test_where_it_cannot_be_placed_nothing_has_changed() -> None:
     assert driver.ask_to_move("high", nodes_of(driver, "high")) is None, "not even for a lower priority"
 
 
-def test_its_own_leaf_cells_are_free_to_it() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("first", "a", 1))
-    driver.bind(wants("gang", "a", 3))
+def test_own_leaves_are_free_to_a_move() -> None:
+    driver = running(flat({"a": 1}), wants("first", "a", 1), wants("gang", "a", 3))
     driver.release("first")
-    decision = driver.ask_to_move("gang")
-    assert isinstance(decision, Bind)
-    assert decision.placement == driver.cluster.group("gang").placement, "it is as well off where it is"
-    driver.move("gang", decision)
+    at = driver.cluster.group("gang").placement
+    assert moves(driver, "gang").placement == at, "it is as well off where it is"
     driver.bind(wants("pair", "a", 1))
     assert driver.ask_to_move("pair", ["n0"]) is None
 
 
-def test_a_guaranteed_group_that_moves_preempts_loans_of_others_and_waits_for_them() -> None:
-    driver = Driver(flat({"a": 2}))
+def test_move_preempts_loans() -> None:
     job = wants("job", "a", 4)
-    driver.bind(job)
-    driver.bind(lent("loan", "a", 4))
-    decision = driver.ask_to_move("job", nodes_of(driver, "job"))
+    driver = running(flat({"a": 2}), job, lent("loan", "a", 4))
+    decision = moves(driver, "job", *nodes_of(driver, "job"))
     assert isinstance(decision, Preempt)
     assert decision.victims == ("loan",)
-    driver.move("job", decision)
-    assert driver.cluster.group("job").state is GroupState.PREEMPTING
     driver.bind(wants("next", "a", 4))  # what it had is free
     assert isinstance(driver.ask(job), Preempt)
     driver.release("loan")
     assert isinstance(driver.run(job), Bind)
 
 
-def test_a_victim_that_moves_away_need_not_end() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("loan", "b", 4))
-    driver.bind(lent("other", "b", 4))
+def test_victim_moves_out_of_the_way() -> None:
+    driver = running(flat({"a": 1, "b": 1}), lent("loan", "b", 4), lent("other", "b", 4))
     high = wants("high", "a", 4)
     (victim,) = driver.preempt(high).victims
     driver.release(*({"loan", "other"} - {victim}))
-    decision = driver.ask_to_move(victim)
-    assert isinstance(decision, Bind)
-    driver.move(victim, decision)
-    assert driver.cluster.group(victim).state is GroupState.ALLOCATED
+    moves(driver, victim)
+    assert states(driver, victim) == [GroupState.ALLOCATED]
     assert isinstance(driver.run(high), Bind)
 
 
-def test_a_group_that_was_downgraded_moves_back_into_its_vc() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(wants("patient", "a", 4, lazy_preemption=True))
-    driver.bind(wants("high", "a", 4, priority=1))
+def test_downgraded_group_moves_back() -> None:
+    driver = running(
+        flat({"a": 1, "b": 1}), wants("patient", "a", 4, lazy_preemption=True), wants("high", "a", 4, priority=1)
+    )
     assert driver.ask_to_move("patient") is None
     driver.release("high")
-    decision = driver.ask_to_move("patient")
-    assert isinstance(decision, Bind)
-    driver.move("patient", decision)
+    moves(driver, "patient")
     assert driver.guaranteed("patient")
 
 
-def test_a_loan_is_promoted_where_it_runs_or_moves_into_its_vc() -> None:
-    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK": 1}}))
-    driver.bind(lent("job", "a", 4))
+def test_move_promotes_a_loan() -> None:
+    """Where it runs, or by a move into its VC."""
+    driver = running(racks({"a": {"RACK.NODE": 1}, "b": {"RACK": 1}}), lent("job", "a", 4))
     in_place = driver.ask_to_move("job", promotes=True)
     assert isinstance(in_place, Bind)
     assert [pod.node for pod in in_place.placement.pods] == nodes_of(driver, "job")
@@ -211,10 +175,9 @@ def test_a_loan_is_promoted_where_it_runs_or_moves_into_its_vc() -> None:
     assert driver.guaranteed("job")
 
 
-def test_a_move_is_decided_again_if_another_was_asked_between_and_refused_once_something_has_changed() -> None:
-    driver = Driver(flat({"a": 3}), log=True)
-    driver.bind(wants("job", "a", 4))
-    driver.bind(wants("other", "a", 4))
+def test_late_move() -> None:
+    """It is decided again if another was asked for between, and refused once something has changed."""
+    driver = running(flat({"a": 3}), wants("job", "a", 4), wants("other", "a", 4), log=True)
     off = driver.ask_to_move("job", nodes_of(driver, "job"))
     assert isinstance(off, Bind)
     driver.ask_to_move("other", nodes_of(driver, "other"))
@@ -225,12 +188,11 @@ def test_a_move_is_decided_again_if_another_was_asked_between_and_refused_once_s
     with pytest.raises(RequestError, match="has another placement by now"):
         driver.move("job", again)
     driver.check()
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
-def test_only_a_running_group_can_move_and_only_by_its_own_request() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("low", "a", 4))
+def test_only_running_groups_move() -> None:
+    driver = running(flat({"a": 1}), wants("low", "a", 4))
     driver.start(wants("high", "a", 4, priority=1))
     for name in ("high", "nobody"):
         with pytest.raises(RequestError, match=f"'{name}' does not run"):
@@ -243,38 +205,31 @@ def test_only_a_running_group_can_move_and_only_by_its_own_request() -> None:
 # -------------------------------------------------------------------------------------------- suspending
 
 
-def test_a_suspended_group_gives_its_leaf_cells_up_and_starts_again_when_it_is_scheduled_again() -> None:
-    driver = Driver(flat({"a": 1}), log=True)
+def test_suspended_group_starts_again() -> None:
     first, second = wants("first", "a", 4), wants("second", "a", 4)
-    driver.bind(first)
+    driver = running(flat({"a": 1}), first, log=True)
+    since = driver.cluster.group("first").since
+    driver.wait(wants("later", "a", 4))
     driver.suspend("first")
     group = driver.cluster.group("first")
     assert (group.state, group.placement, group.reasons) == (GroupState.PENDING, None, (Suspended(4),))
     assert driver.cluster.leaf_state("n0", 0) is LeafState.FREE
     assert "it is suspended" in driver.cluster.explain("first")
     driver.bind(second)
-    driver.wait(first)
+    assert driver.wait(wants("later", "a", 4)).reasons[-1] == BehindOthers(1, ("first",)), "it keeps its place in line"
+    assert not any(isinstance(reason, BehindOthers) for reason in driver.wait(first).reasons)
+    assert driver.cluster.groups() == ("second", "first", "later")
     driver.suspend("second")
+    assert driver.cluster.reconfigure(flat({"a": 2})).cancelled == ()
+    group = driver.cluster.group("second")
+    assert (group.reasons, driver.cluster.group("first").since) == ((Suspended(4),), since)
+    driver.cluster.reconfigure(flat({"a": 1}))
     assert isinstance(driver.run(first), Bind)
 
 
-def test_it_keeps_its_place_in_line() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("first", "a", 4))
-    since = driver.cluster.group("first").since
-    driver.wait(wants("later", "a", 4))
-    driver.suspend("first")
-    driver.bind(wants("between", "a", 4))
-    assert driver.wait(wants("later", "a", 4)).reasons[-1] == BehindOthers(1, ("first",))
-    assert not any(isinstance(reason, BehindOthers) for reason in driver.wait(wants("first", "a", 4)).reasons)
-    assert driver.cluster.groups() == ("between", "first", "later")
-    assert driver.cluster.group("first").since == since
-
-
-def test_a_suspended_victim_hands_its_leaf_cells_over_and_reports_the_preemptor() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("loan", "b", 4))
-    driver.bind(lent("other", "b", 4))
+def test_suspended_victim() -> None:
+    """It hands its leaf cells over, and says to whom."""
+    driver = running(flat({"a": 1, "b": 1}), lent("loan", "b", 4), lent("other", "b", 4))
     high = wants("high", "a", 4)
     (victim,) = driver.preempt(high).victims
     driver.suspend(victim)
@@ -283,11 +238,10 @@ def test_a_suspended_victim_hands_its_leaf_cells_over_and_reports_the_preemptor(
     assert "had to go for high" not in driver.cluster.explain("high")
 
 
-def test_a_group_that_was_downgraded_asks_for_its_guarantee_again() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
+def test_suspended_asks_for_its_guarantee() -> None:
+    """One that was downgraded is guaranteed when it starts again."""
     patient = wants("patient", "a", 4, lazy_preemption=True)
-    driver.bind(patient)
-    driver.bind(wants("high", "a", 4, priority=1))
+    driver = running(flat({"a": 1, "b": 1}), patient, wants("high", "a", 4, priority=1))
     assert not driver.guaranteed("patient")
     driver.suspend("patient")
     driver.release("high")
@@ -295,10 +249,9 @@ def test_a_group_that_was_downgraded_asks_for_its_guarantee_again() -> None:
     assert driver.guaranteed("patient")
 
 
-def test_only_a_running_group_can_be_suspended_and_a_refusal_changes_nothing() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("low", "a", 4))
-    assert isinstance(driver.start(wants("high", "a", 4, priority=1)), Preempt)
+def test_only_running_groups_are_suspended() -> None:
+    driver = running(flat({"a": 1}), wants("low", "a", 4))
+    driver.preempt(wants("high", "a", 4, priority=1))
     driver.wait(wants("waits", "a", 4))
     before = driver.cluster.snapshot()
     for name, message in {
@@ -309,13 +262,3 @@ def test_only_a_running_group_can_be_suspended_and_a_refusal_changes_nothing() -
         with pytest.raises(RequestError, match=message):
             driver.cluster.suspend(name)
     assert driver.cluster.snapshot() == before
-
-
-def test_a_suspended_group_waits_on_under_a_new_spec() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("job", "a", 4))
-    driver.suspend("job")
-    since = driver.cluster.group("job").since
-    assert driver.cluster.reconfigure(flat({"a": 2})).cancelled == ()
-    group = driver.cluster.group("job")
-    assert (group.reasons, group.since) == ((Suspended(4),), since)

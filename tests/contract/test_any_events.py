@@ -2,379 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import cycle
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hived import Bind, Cluster, Member, Preempt, Request, RequestError, Wait
-from hived.cluster.decisions import Decision
-from hived.cluster.recovery import reconfigured
-from hived.events.replay import replay
-from hived.exchange.cells import changed
+from hived import Wait
 from hived.spec import ClusterSpec
-from hived.spec.compiled import GuestsOf
 
-from ..strategies import feasible_specs
-from .driver import Driver, Run, devices
-from .test_safety_differential import tight_specs
+from ..strategies import given_in_tiers
+from .walks import SEEDS, SPECS, Walk
 
 
-def with_guests(spec: ClusterSpec, sharing: Sequence[GuestsOf]) -> ClusterSpec:
-    """The same, and the VCs have guests of these."""
-    vcs = [replace(vc, guests=whose) for vc, whose in zip(spec.virtual_clusters, cycle(sharing), strict=False)]
-    return replace(spec, virtual_clusters=tuple(vcs))
+@given_in_tiers(12, 100, SPECS, SEEDS, st.booleans())
+def test_any_events(spec: ClusterSpec, seed: int, breaks: bool) -> None:
+    Walk(spec, seed, breaks=breaks).go(60)
 
 
-SPECS = st.builds(
-    with_guests,
-    st.one_of(tight_specs(), feasible_specs(max_gpus=16)),
-    st.one_of(st.just(["none"]), st.lists(st.sampled_from(["none", "own", "all"]), min_size=1, max_size=3)),
-)
-SEEDS = st.integers(0, 1_000_000)
-
-
-class Walk:
-    """Tenants, operators and hardware, all at once; what fails shows the log."""
-
-    def __init__(
-        self,
-        spec: ClusterSpec,
-        seed: int,
-        others: Collection[ClusterSpec] = (),
-        breaks: bool = True,
-        trades: bool = False,
-    ) -> None:
-        self.spec = spec
-        #: whether VCs trade cells
-        self.trades = trades
-        #: whether hardware breaks and heals
-        self.breaks = breaks
-        self.random = Random(seed)
-        self.others = list(others)
-        self.driver = Driver(spec, log=True)
-        self.asked: list[Request] = []
-        #: decisions not committed yet, some of them out of date
-        self.open: list[Decision] = []
-
-    def go(self, steps: int) -> None:
-        """So many events; the log at the end gives the same cluster."""
-        try:
-            for _ in range(steps):
-                self.event()()
-                for name in self.driver.cluster.groups():
-                    assert self.driver.cluster.explain(name)
-            again = replay(self.driver.lines, Cluster)
-            assert again.snapshot() == self.driver.cluster.snapshot()
-        except Exception as error:
-            error.add_note("\n".join(self.driver.lines))
-            raise
-
-    def event(self) -> Callable[[], None]:
-        """What happens next."""
-        driver = self.driver
-        events: list[tuple[int, Callable[[], None]]] = [
-            (12, self.ask_and_carry_out),
-            (4, self.ask_and_commit),
-            (2, self.ask_and_keep),
-            (3, self.what_if),
-            (4, self.ask_and_give_up),
-        ]
-        events += [(1, self.a_node_turns), (2, self.a_device_turns)] if self.breaks else []
-        events += [(3, self.ask_again)] if self.asked else []
-        events += [(3, self.commit_late)] if self.open else []
-        events += (
-            [(4, self.end), (1, self.restart), (2, self.suspend), (3, self.join), (5, self.move)]
-            if driver.running
-            else []
-        )
-        events += [(3, self.leave)] if driver.jobs else []
-        events += [(4, self.end_a_victim), (2, self.give_up)] if driver.preempting else []
-        events += [(2, self.reconfigure)] if self.others else []
-        events += [(4, self.trade)] if self.trades else []
-        return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
-
-    def request(self) -> Request:
-        """A request of any tenant, mostly such that its VC could hold it."""
-        random = self.random
-        vcs = self.spec.virtual_clusters
-        priority = random.choice([-1, -1, -1, 0, 0, 1, 2, 5])
-        owner = random.choice((priority >= 0 and [vc for vc in vcs if vc.cells or vc.pinned]) or vcs)
-        chain, level, number = random.choice(self.spec.chains), 0, 1
-        pinned = None
-        if priority >= 0 and owner.pinned and (not owner.cells or random.random() < 0.3):
-            pinned = random.choice(owner.pinned)
-            chain, level = self.driver.hardware.chains[pinned.chain], pinned.level
-        elif priority >= 0 and owner.cells:
-            cells = random.choice(owner.cells)
-            chain, level, number = self.driver.hardware.chains[cells.chain], cells.level, cells.number
-        gpus = chain.levels[(level or len(chain.levels)) - 1].gpus
-        largest = min(gpus, chain.gpus_per_node)
-        shape = random.choice([1, largest, random.randint(1, largest)])
-        members = [Member(random.randint(1, min(4, number * gpus // largest)), shape)]
-        if random.random() < 0.2:
-            members.append(Member(1, random.randint(1, largest)))
-        has_some = level > 0 or priority < 0
-        if random.random() < 0.1 and has_some:
-            top = min(level or len(chain.levels), chain.node_level)
-            members = [Member(1, cell_type=chain.levels[random.randrange(top)].cell_type)]
-        return Request(
-            group=f"job-{len(self.asked)}",
-            vc=owner.name,
-            priority=priority,
-            members=tuple(members),
-            leaf_cell_type=chain.leaf_type if random.random() < 0.2 and has_some and not pinned else None,
-            pinned_cell_id=pinned.pinned_cell_id if pinned else None,
-            lazy_preemption=random.random() < 0.4,
-            within=random.choice(chain.levels).cell_type if random.random() < 0.1 and has_some else None,
-            soft_affinity=random.random() < 0.5,
-            guest=priority < 0 and random.random() < 0.5,
-        )
-
-    def new_request(self) -> Request:
-        """The same, remembered."""
-        self.asked.append(self.request())
-        return self.asked[-1]
-
-    def suggestion(self) -> list[str] | None:
-        """Some of the nodes, now and then."""
-        if self.random.random() < 0.8:
-            return None
-        nodes = self.driver.hardware.nodes
-        return self.random.sample(nodes, self.random.randint(1, len(nodes)))
-
-    def some(self, names: Collection[str]) -> str:
-        """One of the names."""
-        return self.random.choice(sorted(names))
-
-    def ask_and_carry_out(self) -> None:
-        self.driver.run(self.new_request(), self.suggestion())
-
-    def ask_and_commit(self) -> None:
-        self.driver.start(self.new_request(), self.suggestion())
-
-    def ask_and_keep(self) -> None:
-        decision = self.driver.ask(self.new_request(), self.suggestion())
-        if not isinstance(decision, Wait):
-            self.open.append(decision)
-
-    def ask_again(self) -> None:
-        preempting = [reservation.request for reservation in self.driver.preempting.values()]
-        request = self.random.choice(preempting if preempting and self.random.random() < 0.5 else self.asked)
-        if request.vc in {vc.name for vc in self.spec.virtual_clusters}:
-            group = request.group
-            try:
-                decision = self.driver.ask(request, self.suggestion())
-            except RequestError:  # the new spec has no such pinned cell or device type
-                return
-            if group in self.driver.running:
-                assert isinstance(decision, Bind)
-            elif group in self.driver.preempting and not isinstance(decision, Wait):
-                reservation = self.driver.preempting[group]
-                if decision.placement.pods == reservation.pods:
-                    assert isinstance(decision, Preempt) == bool(reservation.victims)
-                elif self.random.random() < 0.3:
-                    self.open.append(decision)
-                    return
-            if not isinstance(decision, Wait) and group not in self.driver.running:
-                self.driver.commit(decision)
-
-    def commit_late(self) -> None:
-        decision = self.open.pop(self.random.randrange(len(self.open)))
-        if decision.group in self.driver.running:
-            if decision.group in self.driver.asked_to_move and not isinstance(decision, Wait):
-                with suppress(RequestError):
-                    self.driver.move(decision.group, decision)
-            self.driver.check()
-            return
-        before = self.driver.cluster.snapshot()
-        try:
-            self.driver.commit(decision)
-        except RequestError:
-            assert self.driver.cluster.snapshot() == before, "a refused commit has changed the state"
-            self.driver.check()
-
-    def end(self) -> None:
-        self.driver.release(self.some(self.driver.running))
-
-    def suspend(self) -> None:
-        """Now and then a victim is suspended rather than ended; it may be scheduled again at once."""
-        victims = {name for reservation in self.driver.preempting.values() for name in reservation.victims}
-        name = self.some(victims or self.driver.running)
-        request = self.driver.running[name].request
-        self.driver.suspend(name)
-        known = request.vc in {vc.name for vc in self.spec.virtual_clusters}
-        if known and self.random.random() < 0.5:
-            with suppress(RequestError):  # the new spec has no such pinned cell or device type
-                self.driver.start(request)
-
-    def move(self) -> None:
-        """A group moves, off some of its nodes or for better; an opportunistic one may be promoted by it."""
-        name = self.some(self.driver.running)
-        run = self.driver.running[name]
-        if run.request.vc not in {vc.name for vc in self.spec.virtual_clusters}:
-            return
-        nodes = sorted({pod.node for pod in run.pods})
-        excluded = self.random.sample(nodes, self.random.randint(0, len(nodes)))
-        promotes = run.request.opportunistic and self.random.random() < 0.6
-        dropped = self.random.random() < 0.2
-        try:
-            decision = self.driver.ask_to_move(name, excluded, promotes)
-        except RequestError:  # the new spec has no such pinned cell or device type
-            return
-        if decision is not None and dropped:
-            self.open.append(decision)
-        elif decision is not None:
-            self.driver.move(name, decision)
-
-    def join(self) -> None:
-        self.driver.join(self.some(self.driver.running), f"mate-{self.driver.now}-{len(self.driver.lines)}")
-
-    def leave(self) -> None:
-        name = self.some(self.driver.jobs)
-        self.driver.leave(name, self.some(self.driver.jobs[name]))
-
-    def end_a_victim(self) -> None:
-        name = self.some(self.driver.preempting)
-        reservation = self.driver.preempting[name]
-        if reservation.victims:
-            self.driver.step(reservation.request)
-        else:
-            self.driver.run(reservation.request)
-
-    def give_up(self) -> None:
-        self.driver.cancel(self.some(self.driver.preempting))
-
-    def ask_and_give_up(self) -> None:
-        request = self.request()
-        before, running = self.driver.cluster.snapshot(), set(self.driver.running)
-        decision = self.driver.ask(request)
-        if isinstance(decision, Preempt):
-            self.driver.commit(decision)
-            self.driver.cancel(request.group)
-        elif isinstance(decision, Wait):
-            self.driver.cancel(request.group)
-        # whose reservation was overtaken, or whose host was downgraded for a moment, has to ask again
-        kept = isinstance(decision, Wait | Bind) or not decision.overtaken
-        if kept and running <= self.driver.running.keys():
-            assert self.driver.cluster.snapshot() == before, "giving up has not given everything back"
-
-    def a_node_turns(self) -> None:
-        self.driver.set_node(self.some(self.driver.hardware.nodes), self.random.random() < 0.6)
-
-    def a_device_turns(self) -> None:
-        node = self.some(self.driver.hardware.nodes)
-        device = self.random.choice(self.driver.hardware.devices_of(node))
-        self.driver.set_device(node, device, self.random.random() < 0.6)
-
-    def what_if(self) -> None:
-        request = self.request()
-        before = self.driver.cluster.snapshot()
-        plan = self.driver.cluster.plan(request)
-        assert plan.outcome in {"now", "waits", "never"}
-        assert isinstance(plan.decision, Wait) == bool(plan.reasons)
-        assert self.driver.cluster.snapshot() == before
-
-    def restart(self) -> None:
-        """The process restarts with the running groups, in the opposite order, and the broken hardware alone."""
-        old = self.driver
-        placed = {device for run in old.running.values() for device in devices(run.pods)}
-        there = {(node, device) for node in old.hardware.nodes for device in old.hardware.devices_of(node)}
-        if old.preempting or not placed <= there or any(not run.pods for run in old.running.values()):
-            return
-        whole = all(len(run.pods) == run.request.pods for run in old.running.values())
-        if whole:
-            fresh = Cluster.from_spec(self.spec)
-            for node, device in sorted(old.bad):
-                fresh.set_device_health(node, device, healthy=False)
-            fresh.recover(reversed(old.cluster.records()))
-            other = Driver(self.spec, fresh)
-            other.bad = set(old.bad)
-            other.jobs = {name: jobs for name, jobs in old.jobs.items() if name in old.running}
-            other.running = {
-                name: Run(run.request, run.pods, run.downgraded, guest=run.guest) for name, run in old.running.items()
-            }
-            other.check()
-
-    def reconfigure(self) -> None:
-        """A new spec; what no longer exists is reported."""
-        driver, self.spec = self.driver, self.random.choice(self.others)
-        report = driver.cluster.reconfigure(self.spec)
-        for name in report.cancelled:
-            driver.running.pop(name, None)
-        for name, run in driver.running.items():
-            assert run.guest == driver.cluster.group(name).guest
-        driver.respecified(self.spec)
-        for name, *_ in (*report.lost, *report.downgraded):
-            driver.running[name].downgraded = True
-            assert not driver.guaranteed(name)
-        driver.check()
-
-    def trade(self) -> None:
-        """Cells change hands; those groups become opportunistic that would under a whole reconfiguration."""
-        driver, cluster, after = self.driver, self.driver.cluster, self.traded()
-        before = {name for name in driver.running if driver.guaranteed(name)}
-        _, whole = reconfigured(cluster.state_now(), after)
-        would = cluster.would_downgrade(after)
-        assert would == tuple(name for name, _ in whole.downgraded)
-        effect = cluster.trade(after)
-        if effect is None:  # and nothing has changed
-            driver.check()
-            return
-        self.spec = after
-        driver.traded(after)
-        assert effect.downgraded == would
-        now = {name for name in driver.running if driver.guaranteed(name)}
-        assert (before - now, now - before) == ({*effect.downgraded}, {*effect.restored})
-        for name in (*effect.downgraded, *effect.restored):
-            driver.running[name].downgraded = name in effect.downgraded
-        driver.check()
-
-    def traded(self) -> ClusterSpec:
-        """A spec in which cells of one level or two have changed hands."""
-        spec, random = self.spec, self.random
-        for _ in range(random.choice([1, 1, 2])):
-            givers = [vc for vc in spec.virtual_clusters if vc.cells]
-            if givers and len(spec.virtual_clusters) > 1:
-                giver = random.choice(givers)
-                taker = random.choice([vc for vc in spec.virtual_clusters if vc is not giver])
-                cells = random.choice(giver.cells)
-                kind, number = (cells.chain, cells.level), random.randint(0, cells.number)
-                spec = changed(spec, {giver.name: {kind: -number}, taker.name: {kind: number}})
-        return spec
-
-
-@settings(max_examples=30)
-@given(SPECS, SEEDS)
-def test_any_events_in_any_order_on_hardware_that_never_breaks(spec: ClusterSpec, seed: int) -> None:
-    Walk(spec, seed, breaks=False).go(60)
-
-
-@settings(max_examples=30)
-@given(SPECS, SEEDS)
-def test_any_events_in_any_order(spec: ClusterSpec, seed: int) -> None:
-    Walk(spec, seed).go(60)
-
-
-@settings(max_examples=25)
-@given(SPECS, SPECS, SEEDS)
-def test_any_events_under_changing_specs(spec: ClusterSpec, other: ClusterSpec, seed: int) -> None:
+@given_in_tiers(8, 60, SPECS, SPECS, SEEDS)
+def test_any_events_and_new_specs(spec: ClusterSpec, other: ClusterSpec, seed: int) -> None:
     Walk(spec, seed, [spec, other]).go(60)
 
 
-@settings(max_examples=50)
-@given(SPECS, SEEDS, st.booleans())
-def test_any_events_while_vcs_trade_cells(spec: ClusterSpec, seed: int, breaks: bool) -> None:
+@given_in_tiers(12, 120, SPECS, SEEDS, st.booleans())
+def test_any_events_and_trades(spec: ClusterSpec, seed: int, breaks: bool) -> None:
+    """VCs trade cells while everything else happens."""
     Walk(spec, seed, breaks=breaks, trades=True).go(60)
 
 
-@settings(max_examples=10)
+@settings(max_examples=3)
 @given(SPECS, SEEDS)
-def test_the_same_calls_give_the_same_answers(spec: ClusterSpec, seed: int) -> None:
+def test_same_calls_same_answers(spec: ClusterSpec, seed: int) -> None:
     walks = [Walk(spec, seed), Walk(spec, seed)]
     for walk in walks:
         walk.go(30)
@@ -382,27 +42,46 @@ def test_the_same_calls_give_the_same_answers(spec: ClusterSpec, seed: int) -> N
     assert walks[0].driver.cluster.snapshot() == walks[1].driver.cluster.snapshot()
 
 
-@settings(max_examples=25)
-@given(SPECS, SEEDS)
-def test_a_question_changes_no_later_answer(spec: ClusterSpec, seed: int) -> None:
+def ask(walk: Walk) -> None:
+    """A group is requested, and takes the answer."""
+    decision = walk.driver.ask(walk.new_request(), walk.suggestion())
+    if not isinstance(decision, Wait):
+        walk.driver.commit(decision)
+
+
+def end(walk: Walk) -> None:
+    """A group ends."""
+    if walk.driver.running:
+        walk.end()
+
+
+def give_up(walk: Walk) -> None:
+    """A preempting group ends a victim, or is withdrawn."""
+    if walk.driver.preempting:
+        walk.end_a_victim() if walk.random.random() < 0.7 else walk.give_up()
+
+
+def break_or_heal(walk: Walk) -> None:
+    """Hardware turns."""
+    walk.a_device_turns() if walk.random.random() < 0.8 else walk.a_node_turns()
+
+
+@given_in_tiers(5, 60, SPECS, SEEDS)
+def test_questions_change_no_answer(spec: ClusterSpec, seed: int) -> None:
     """Two clusters get the same events; one of them answers many questions besides."""
-    asked, quiet = Walk(spec, seed, breaks=False), Walk(spec, seed, breaks=False)
-    for turn in range(25):
-        for _ in range(3):
-            question = replace(asked.request(), group="question")
-            assert quiet.request().members == question.members  # the same dice
-            asked.driver.cluster.plan(question, asked.suggestion())
-            for reservation in asked.driver.preempting.values():
-                asked.driver.cluster.plan(reservation.request)
-            quiet.suggestion()
-        request, suggested = asked.new_request(), asked.suggestion()
-        assert (quiet.new_request(), quiet.suggestion()) == (request, suggested)
-        carried_out = Driver.run if turn % 2 else Driver.start
-        decision = carried_out(asked.driver, request, suggested)
-        assert carried_out(quiet.driver, request, suggested) == decision
-        if turn % 3 == 0 and asked.driver.running:
-            name = asked.some(asked.driver.running)
-            assert quiet.some(quiet.driver.running) == name
-            asked.driver.release(name)
-            quiet.driver.release(name)
-    assert asked.driver.cluster.snapshot() == quiet.driver.cluster.snapshot()
+    asked, quiet = Walk(spec, seed), Walk(spec, seed)
+    asker = Walk(spec, seed + 1)
+    asker.driver = asked.driver
+    dice = Random(seed)
+    for _ in range(25):
+        for _ in range(2):
+            asked.driver.cluster.plan(replace(asker.request(), group="question"), asker.suggestion())
+        for reservation in asked.driver.preempting.values():
+            asked.driver.cluster.plan(reservation.request)
+        happens: list[Callable[[Walk], None]] = [ask, ask, ask, end, break_or_heal, give_up]
+        what = dice.choice(happens)
+        what(asked)
+        what(quiet)
+        assert asked.driver.lines == quiet.driver.lines
+        assert asked.driver.cluster.snapshot() == quiet.driver.cluster.snapshot()
+        assert asked.driver.cluster.doomed() == quiet.driver.cluster.doomed()

@@ -19,7 +19,7 @@ from hived.spec.compiled import GuestsOf
 
 from .driver import Driver
 from .specs import Spec, flat, lent, wants
-from .test_any_events import SEEDS, SPECS, Walk, with_guests
+from .walks import SEEDS, SPECS, Walk, with_guests
 
 
 def taking(vcs: Mapping[str, int], guests: Mapping[str, str], spare: int = 0) -> Spec:

@@ -12,7 +12,7 @@ from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec
 
 from .specs import flat, lent, wants
-from .test_any_events import SEEDS, SPECS, Walk
+from .walks import SEEDS, SPECS, Walk
 
 
 def filled() -> Cluster:

@@ -14,8 +14,8 @@ from hived.spec import ClusterSpec
 
 from ..strategies import NODE, cluster_of, feasible_specs, nodes_of_8, racks, vc
 from .driver import Driver
-from .test_any_events import SEEDS, SPECS, Walk
 from .test_safety_differential import Worlds, tight_specs
+from .walks import SEEDS, SPECS, Walk
 
 
 def static(spec: ClusterSpec) -> Cluster:

@@ -18,7 +18,7 @@ from hived.spec import ClusterSpec, load_spec
 from ..contract.driver import Driver
 from ..contract.hardware import Hardware
 from ..contract.specs import flat, lent, reserves, wants
-from ..contract.test_any_events import SEEDS, SPECS, Walk
+from ..contract.walks import SEEDS, SPECS, Walk
 
 SHARED = Path(__file__).parents[3] / "shared"
 REAL_SPECS = sorted([*SHARED.glob("specs/design.yaml"), *SHARED.glob("specs/hived-config-*.yaml")])

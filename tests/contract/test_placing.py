@@ -1,18 +1,21 @@
-"""A group gets exactly the leaf cells of its VC that it has in a private cluster, whatever others run."""
+"""Placing for a scheduler with queues of its own: on leaf cells that it names, by a demand made before, at once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
-from hypothesis import assume, given, settings
+import pytest
+from hypothesis import assume
 
-from hived import Bind, Cluster, Preempt, RecordedCluster, Request, replay
+from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, replay
 from hived.cluster.cluster import compiled_spec
 from hived.cluster.sharing import Sharing
 from hived.spec import ClusterSpec
 
+from ..strategies import given_in_tiers
 from .specs import Spec, flat, lent, racks, wants
-from .test_any_events import SEEDS, SPECS
+from .walks import SEEDS, SPECS
 
 
 class Pair:
@@ -52,9 +55,9 @@ class Pair:
         return True
 
 
-@settings(max_examples=60)
-@given(SPECS, SEEDS)
-def test_it_gets_them_whatever_runs_on_them(spec: ClusterSpec, seed: int) -> None:
+@given_in_tiers(15, 100, SPECS, SEEDS)
+def test_leaves_of_a_private_cluster(spec: ClusterSpec, seed: int) -> None:
+    """A group gets exactly the leaf cells of its VC that it has in a private cluster, whatever others run."""
     assume(any(vc.reserved() for vc in spec.virtual_clusters))
     rng, pair = Random(seed), Pair(spec)
     vcs = [vc.name for vc in pair.real.spec.virtual_clusters]
@@ -78,14 +81,14 @@ def test_it_gets_them_whatever_runs_on_them(spec: ClusterSpec, seed: int) -> Non
     assert replay(pair.lines, Cluster).snapshot() == pair.real.snapshot()
 
 
-def test_leaves_that_others_hold_are_not_taken() -> None:
+def test_leaves_in_use_are_not_placed_on() -> None:
     pair = Pair(flat({"a": 1, "b": 1}))
     assert pair.start(wants("first", "a", 4))
     assert pair.real.place(wants("second", "a", 4), at=pair.private.virtual_leaves("first")) is None
     pair.check()
 
 
-def test_a_loan_is_promoted_where_it_runs_if_the_cells_can_be_bound_there() -> None:
+def test_promoted_where_cells_can_be_bound() -> None:
     pair = Pair(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1}}))
     pair.real.place(lent("early", "a", 4), keep=True, idle=True)
     before = pair.real.group("early").placement
@@ -93,5 +96,46 @@ def test_a_loan_is_promoted_where_it_runs_if_the_cells_can_be_bound_there() -> N
     after = pair.real.group("early").placement
     assert before is not None
     assert after is not None
-    assert before.pods == after.pods
-    assert after.guaranteed
+    assert (before.pods, after.guaranteed) == (after.pods, True)
+
+
+def test_demand_changes_no_answer() -> None:
+    """It is made once for requests that differ by name; one of another spec, or a name that is none, is seen."""
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    demand = cluster.demand(wants("any", "b", 4))
+    placed = cluster.place(wants("one", "b", 4), demand=demand)
+    assert placed == cluster.place(wants("one", "b", 4))
+    with pytest.raises(RequestError, match="group"):
+        cluster.place(wants("", "b", 4), demand=demand)
+    cluster.reconfigure(flat({"b": 1, "a": 1}))  # the tenants have other numbers now
+    after = cluster.place(wants("one", "b", 4), demand=demand)
+    assert after is not None
+    cluster.commit(after)
+    assert cluster.group("one").guaranteed
+    assert cluster.place(wants("two", "b", 4), demand=demand) is None
+    assert cluster.place(wants("three", "a", 4)) is not None
+
+
+def test_kept_at_once_is_what_a_commit_keeps() -> None:
+    """Starts, a lazy group that becomes opportunistic, a loan that has to go: answer by answer and state by state."""
+    spec = flat({"a": 1, "b": 1, "c": 1})
+    at_once, in_two = Cluster.from_spec(spec), Cluster.from_spec(spec)
+    requests = [
+        replace(wants("lazy", "a", 4), lazy_preemption=True),
+        lent("loan", "a", 4),
+        wants("high", "a", 4, priority=5),
+        wants("own", "b", 4),
+    ]
+    seen = []
+    for request in requests:
+        kept, placed = at_once.place(request, keep=True), in_two.place(request)
+        assert placed is not None
+        in_two.commit(placed)
+        assert kept == placed
+        assert at_once.snapshot() == in_two.snapshot()
+        at_once.commit(placed)  # carried out already
+        assert at_once.snapshot() == in_two.snapshot()
+        at_once.validate()
+        seen.append((type(placed), placed.downgraded))
+    assert seen == [(Bind, ()), (Bind, ()), (Bind, ("lazy",)), (Preempt, ())]
+    assert at_once.place(wants("none", "b", 4), keep=True) is None
