@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes import binaries
-from tests.kubernetes.cluster import Api, Cluster
-from tests.kubernetes.control_plane import ControlPlane, cpu_s
-from tests.kubernetes.real import scenes
-from tests.kubernetes.service import Service, grant
+from tools.control_plane import binaries
+from tools.control_plane.cluster import Api, Cluster
+from tools.control_plane.plane import ControlPlane, cpu_s
+from tools.control_plane.service import Service, grant
+from tools.control_plane.workloads import GUARANTEED, OPPORTUNISTIC, make_pod, make_spec
 
 from .measuring import Figure
 
@@ -42,11 +42,11 @@ def _measure(plane: ControlPlane, folder: Path) -> list[Figure]:
         api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     grant(api)
     cluster = Cluster(plane, "asked")
-    cluster.create_priority_class(scenes.GUARANTEED, 1000)
-    cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
+    cluster.create_priority_class(GUARANTEED, 1000)
+    cluster.create_priority_class(OPPORTUNISTIC, 1)
     names = [f"node-{number:03d}" for number in range(NODES)]
     cluster.create_nodes(names, cpu="1000", pods=1000, resources={"hived.io/gpu": "8"})
-    service = Service(plane, folder, scenes.spec(names, {"a": NODES // 2, "b": NODES // 2}, gpus=8)).start()
+    service = Service(plane, folder, make_spec(names, {"a": NODES // 2, "b": NODES // 2}, gpus=8)).start()
     try:
         # an extender that manages no resource of these pods is not called for them
         plane.start_scheduler("http://127.0.0.1:1", "alone", {"managedResources": [{"name": "example.com/none"}]})
@@ -80,7 +80,7 @@ def _run(plane: ControlPlane, namespace: str, dress: Callable[[Json], Json]) -> 
     """Seconds. The pods all fit."""
     cluster = Cluster(plane, namespace)
     rng = random.Random(1)
-    pods = [dress(scenes.pod(f"pod-{n}", "ab"[n % 2], rng.choice([1, 1, 1, 2]))) for n in range(PODS)]
+    pods = [dress(make_pod(f"pod-{n}", "ab"[n % 2], rng.choice([1, 1, 1, 2]))) for n in range(PODS)]
     began = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         list(threads.map(cluster.create_pod, pods))

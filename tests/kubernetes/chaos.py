@@ -22,13 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import binaries
-from .cluster import Api
-from .control_plane import ControlPlane
+from tools.control_plane import binaries
+from tools.control_plane.cluster import Api
+from tools.control_plane.plane import ControlPlane
+from tools.control_plane.workloads import make_pod, places
+
 from .load import Load
 from .proxies import Fault
-from .real import scenes
-from .witness import devices, is_bound, kind
+from .witness import is_bound, kind
 from .world import ENDED_IN_THE_DARK, PATIENCE_S, World
 
 Json = dict[str, Any]
@@ -185,8 +186,8 @@ class Chaos(World):
                 wrong.append(f"{name} is on {node}, and no group has it")
             elif group["name"] != groups[uid]:
                 wrong.append(f"{name} is of {groups[uid]}, and in {group['name']}")
-            elif [(told["node"], device) for device in told["devices"]] != devices(pod):
-                wrong.append(f"{name} is on {devices(pod)}, and said to be on {told['node']} {told['devices']}")
+            elif [(told["node"], device) for device in told["devices"]] != places(pod):
+                wrong.append(f"{name} is on {places(pod)}, and said to be on {told['node']} {told['devices']}")
             elif told["state"] not in ("bound", "terminating") or group["state"] not in ("placed", "preempted"):
                 wrong.append(f"{name} is bound, and said to be {told['state']}, its group {group['state']}")
             elif group["kind"] != kind(pod):
@@ -204,8 +205,8 @@ class Chaos(World):
             self.counts["groups compared with the last words"] += 1
             new = said.get(name, {"pods": []})
             same = all(old[key] == new.get(key) for key in ("kind", "vc", "priority", "gpus", "size"))
-            places = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["pods"]}
-            if not same or any(places.get(pod["uid"]) != (pod["node"], pod["devices"]) for pod in left):
+            where = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["pods"]}
+            if not same or any(where.get(pod["uid"]) != (pod["node"], pod["devices"]) for pod in left):
                 wrong.append(f"the last one said {old}, this one says {new}")
         return wrong
 
@@ -292,7 +293,7 @@ class Chaos(World):
         self.wait(lambda: not self.unsettled(), "who fits is placed")
         last = max(self.witness.bound_at.values()) - began
         bound = [pod for pod in self.witness.living().values() if is_bound(pod)]
-        gpus = sum(len(devices(pod)) for pod in bound)
+        gpus = sum(len(places(pod)) for pod in bound)
         bindings = len(self.witness.bound_at)
         self.settle(delete=True)
         return (
@@ -322,7 +323,7 @@ class Chaos(World):
     def _latency(self, name: str) -> float:
         """Seconds from creating a pod of tenant b until it is bound."""
         began = time.monotonic()
-        uid = self.cluster.create_pod(scenes.pod(name, "b", 1))["metadata"]["uid"]
+        uid = self.cluster.create_pod(make_pod(name, "b", 1))["metadata"]["uid"]
         self.wait(lambda: uid in self.witness.bound_at, f"{name} is bound")
         self.cluster.delete_pod(name, force=True)
         self.wait(lambda: uid in self.witness.gone, f"{name} is gone")

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-
-from . import binaries
-from .cluster import Api, Cluster, wait_until
-from .control_plane import ControlPlane
+from tools.control_plane import binaries
+from tools.control_plane.cluster import Api, Cluster, wait_until
+from tools.control_plane.plane import ControlPlane
 
 _numbers = itertools.count(1)
 
@@ -30,7 +29,7 @@ def control_plane() -> Iterator[ControlPlane]:
     plane.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def controller_manager(control_plane: ControlPlane) -> Iterator[None]:
     """The controller manager: Jobs get pods, and orphaned pods are collected."""
     control_plane.start_controller_manager()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from tools.control_plane.cluster import MERGE, Api, Cluster, RefusedError
+from tools.control_plane.workloads import CPU, URGENT, make_pod
 
-from .cluster import MERGE, Api, Cluster, RefusedError
-from .real import scenes
 from .witness import Witness, has_ended, is_bound
 
 Json = dict[str, Any]
@@ -186,7 +186,7 @@ class Load(threading.Thread):
         self._number += 1
         name = f"w{self._number}"
         opportunistic = priority == "opportunistic"
-        manifest = scenes.pod(name, vc, gpus, opportunistic=opportunistic)
+        manifest = make_pod(name, vc, gpus, opportunistic=opportunistic)
         labels = manifest["metadata"]["labels"]
         group = f"{self._namespace}/{name}"
         if style == "upstream":
@@ -209,9 +209,9 @@ class Load(threading.Thread):
             labels |= {"hived.io/group": name, "hived.io/group-size": str(pods)}
         labels[_WORK] = name
         if priority == "5":
-            manifest["spec"]["priorityClassName"] = scenes.URGENT
+            manifest["spec"]["priorityClassName"] = URGENT
         # a node that is full has no CPU to spare either, but for pods that ask for none
-        cpu = self._rng.choice((0, scenes.CPU // self._gpus))
+        cpu = self._rng.choice((0, CPU // self._gpus))
         manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": str(cpu * gpus)}
         manifest["spec"]["terminationGracePeriodSeconds"] = self._rng.choice((0, 30))
         same_names = self._rng.random() < 0.5

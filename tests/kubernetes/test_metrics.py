@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
+from tools.control_plane.service import TOKEN
 
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
@@ -23,7 +24,6 @@ from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
 from .scheduler_harness import World
-from .service import TOKEN
 from .test_view import Asked, looking_at, one_fact
 
 #: name, type and labels, as docs and dashboards have them

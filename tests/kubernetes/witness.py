@@ -11,13 +11,11 @@ from typing import Any
 
 import httpx
 import yaml
-
-from .control_plane import ControlPlane
+from tools.control_plane.plane import ControlPlane
+from tools.control_plane.workloads import PREFIX, places
 
 Json = dict[str, Any]
 Place = tuple[str, int]
-
-PREFIX = "hivedscheduler.microsoft.com"
 
 
 class Witness(threading.Thread):
@@ -103,7 +101,7 @@ class Witness(threading.Thread):
             if has_ended(pod):
                 self._frees(uid)
                 return
-            for place in devices(pod):
+            for place in places(pod):
                 owner = self._places.setdefault(place, uid)
                 if owner != uid:
                     other = self.pods[owner]["metadata"]["name"]
@@ -131,12 +129,6 @@ def has_ended(pod: Json) -> bool:
 def is_bound(pod: Json) -> bool:
     """Whether a pod is bound and has not ended."""
     return bool(pod["spec"].get("nodeName")) and not has_ended(pod)
-
-
-def devices(pod: Json) -> list[Place]:
-    """Node and devices of a bound pod by its annotations."""
-    text = pod["metadata"].get("annotations", {}).get(f"{PREFIX}/pod-leaf-cell-isolation", "")
-    return [(pod["spec"]["nodeName"], int(word)) for word in text.split(",") if word]
 
 
 def kind(pod: Json) -> str:

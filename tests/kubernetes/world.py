@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tools.control_plane.cluster import Cluster
+from tools.control_plane.plane import ControlPlane
+from tools.control_plane.service import Service, grant
+from tools.control_plane.workloads import CPU, GUARANTEED, OPPORTUNISTIC, URGENT, make_spec, places
 
-from .cluster import Cluster
-from .control_plane import ControlPlane
 from .load import Load, Work
 from .proxies import Proxy
-from .real import scenes
-from .service import Service, grant
-from .witness import Witness, devices, is_bound, kind
+from .witness import Witness, is_bound, kind
 
 Json = dict[str, Any]
 
@@ -45,14 +45,14 @@ class World:
         self.plane = plane
         self.cluster = Cluster(plane, namespace)
         grant(self.cluster.api)
-        self.cluster.create_priority_class(scenes.URGENT, 2000)
-        self.cluster.create_priority_class(scenes.GUARANTEED, 1000)
-        self.cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
+        self.cluster.create_priority_class(URGENT, 2000)
+        self.cluster.create_priority_class(GUARANTEED, 1000)
+        self.cluster.create_priority_class(OPPORTUNISTIC, 1)
         self.nodes = [f"n{number:03}" for number in range(nodes)]
-        self.cluster.create_nodes(self.nodes, cpu=str(scenes.CPU))
+        self.cluster.create_nodes(self.nodes, cpu=str(CPU))
         self.witness = Witness(plane, namespace)
         self.to_api = Proxy(plane.port, plane.ca)
-        self.service = Service(plane, folder, scenes.spec(self.nodes, vcs, gpus))
+        self.service = Service(plane, folder, make_spec(self.nodes, vcs, gpus))
         self.to_service = Proxy(self.service.port)
         config = plane.kubeconfig("hived").read_text().replace(plane.url, f"https://127.0.0.1:{self.to_api.port}")
         self._kubeconfig = folder / "behind-the-proxy.kubeconfig"
@@ -77,7 +77,8 @@ class World:
 
     def start(self, ready: bool = True, warm: bool = False) -> None:
         """Start the service; ``warm``: with preloaded modules."""
-        self.service.start("--kubeconfig", str(self._kubeconfig), ready=ready, warm=warm)
+        self.service.warm = warm
+        self.service.start("--kubeconfig", str(self._kubeconfig), ready=ready)
 
     def work(self, most: int) -> Load:
         """Start the load."""
@@ -153,9 +154,9 @@ class World:
         for uid, pod in self.witness.living().items():
             if is_bound(pod):
                 node = pod["spec"]["nodeName"]
-                used[node] += len(devices(pod))
+                used[node] += len(places(pod))
                 if owners[uid].vc == work.vc and kind(pod) == "guaranteed":
-                    mine[node] += len(devices(pod))
+                    mine[node] += len(places(pod))
         if not work.guaranteed:
             return sum((self.gpus - used[node]) // work.gpus for node in self.nodes) >= work.pods
         # its VC reserved whole nodes: those that it uses, and any others

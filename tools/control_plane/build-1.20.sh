@@ -7,10 +7,10 @@
 #   tools/control_plane/build-1.20.sh FOLDER
 #
 # FOLDER appears once all is in it. About 6 minutes on 2 cores, and 2.5 GB under TMPDIR while it runs.
-# The tests call it themselves (tests/kubernetes/binaries.py), which also knows where FOLDER has to be.
+# binaries.py calls it, and knows where FOLDER has to be.
 set -euo pipefail
 
-version=1.20.2 # of Kubernetes; tests/kubernetes/binaries.py has both too
+version=1.20.2 # of Kubernetes; binaries.py has both too
 go=1.19        # of the compiler
 suite=bookworm # the one suite of Debian that has both
 

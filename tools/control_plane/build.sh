@@ -6,8 +6,8 @@
 #
 # FOLDER appears once all is in it. Needs Go and a Go module proxy, no root and no container engine. The first time takes
 # 5 to 10 minutes on 2 cores (measured: 26 s of downloads, 296 s of compiling), 0.6 GB of modules and 2.8 GB of Go's
-# build cache; with these, 26 s. The tests call it themselves (tests/kubernetes/binaries.py), which also knows where
-# FOLDER has to be. build-1.20.sh is the same for Kubernetes 1.20.2.
+# build cache; with these, 26 s. binaries.py calls it, and knows where FOLDER has to be. build-1.20.sh is the same for
+# Kubernetes 1.20.2.
 #
 # For another version replace v1.36.3 and v0.36.3 in go.mod, and run `go mod tidy`.
 set -euo pipefail

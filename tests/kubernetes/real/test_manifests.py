@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tools.control_plane.cluster import Api, RefusedError, wait_until
+from tools.control_plane.plane import ControlPlane, config_version
 
-from ..cluster import Api, RefusedError, wait_until
-from ..control_plane import SCHEDULER_CONFIG, ControlPlane, config_version
 from ..manifests import EXAMPLES, PLAIN, Manifest, by_key, in_folder, key, pod_templates
 
 ACCOUNT = "system:serviceaccount:hived:hived"
@@ -294,7 +294,7 @@ def test_kube_scheduler_starts_with_our_configuration_and_these_rights(
     (user,) = as_admin["users"]
     user["user"] |= {"as": ACCOUNT, "as-groups": GROUPS}
     kubeconfig.write_text(json.dumps(as_admin))
-    config = yaml.safe_load(PLAIN_OBJECTS[SCHEDULER_CONFIG]["data"]["config.yaml"])
+    config = yaml.safe_load(PLAIN_OBJECTS["ConfigMap", "hived", "hived-scheduler"]["data"]["config.yaml"])
     minor = control_plane.binaries.version[1]
     config["apiVersion"] = f"kubescheduler.config.k8s.io/{config_version(minor)}"
     config["clientConnection"]["kubeconfig"] = str(kubeconfig)

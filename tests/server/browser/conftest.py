@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.dashboard.serving import Served, find_chromium, launch
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
 from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
 
 from .finished import finished_run
-from .serving import Served, find_chromium, launch
 
 SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"))
 PATIENCE_S = 120.0

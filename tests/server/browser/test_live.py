@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.dashboard.stubs import held, small_cluster, waits
+
 from .conftest import Show
-from .stubs import held, small_cluster, waits
 
 
 def test_what_happens_is_on_the_page_without_a_reload(show: Show) -> None:

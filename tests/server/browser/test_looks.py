@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from benchmarks.dashboard.measured import measure_page
+from benchmarks.dashboard.stubs import big_cluster, small_cluster
 
 from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
 
 from .conftest import SCREENSHOTS, Show
-from .measured import measure_page
-from .stubs import big_cluster, small_cluster
 
 #: texts that do not fit into their room, be they cut or over something else
 CUT = """[...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() && !one.closest(".unseen")

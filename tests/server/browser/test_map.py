@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.dashboard.stubs import big_cluster, held, small_cluster
 
 from .conftest import Show
-from .stubs import big_cluster, held, small_cluster
 
 BLUE, GREEN = "#0072b2", "#009e73"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.dashboard.stubs import LiveStub, held, small_cluster, waits
 
 from .conftest import Show
-from .stubs import LiveStub, held, small_cluster, waits
 
 EVIL = "<img src=x onerror=alert(1)>"
 

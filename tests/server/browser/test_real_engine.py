@@ -6,13 +6,13 @@ import re
 import signal
 from pathlib import Path
 
+from benchmarks.dashboard.serving import Served
+from benchmarks.dashboard.stubs import small_cluster
 from playwright.sync_api import Browser
 
 from tests.cli.test_up import hived
 
 from .conftest import Shown
-from .serving import Served
-from .stubs import small_cluster
 
 
 def test_the_demo_shows_placements_preemptions_and_reasons_for_waiting(browser: Browser, tmp_path: Path) -> None:

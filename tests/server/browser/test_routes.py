@@ -8,11 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from benchmarks.dashboard.serving import served
+from benchmarks.dashboard.stubs import LiveStub, held, small_cluster
 
 from hived.server.results import ResultsSource
-
-from .serving import served
-from .stubs import LiveStub, held, small_cluster
 
 
 @pytest.fixture

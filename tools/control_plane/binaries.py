@@ -1,8 +1,8 @@
 """Where a real control plane's programs are: in ``KUBEBUILDER_ASSETS``, on the PATH, in the cache, or built into it.
 
-``python3 -m tests.kubernetes.binaries`` finds or builds them, and prints their folder. Standard library only: it runs
-before anything is installed. ``HIVED_KUBERNETES=1.20.2`` asks for the oldest version that is supported instead of the
-current one; the PATH is then not looked at.
+``python3 -m tools.control_plane.binaries`` finds or builds them, and prints their folder. Standard library only: it
+runs before anything is installed. ``HIVED_KUBERNETES=1.20.2`` asks for the oldest version that is supported instead of
+the current one; the PATH is then not looked at.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-TOOLS = Path(__file__).parents[2] / "tools" / "control_plane"
+SCRIPTS = Path(__file__).parent
 CACHE = Path.home() / ".cache" / "k8s-test-bin"
 OLD = "1.20.2"
 PROGRESS_S = 20.0  #: between two words of a build that goes on
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 HOW = (
     f"put {', '.join(NAMES)} into one folder and name it in KUBEBUILDER_ASSETS, "
-    "or run `python3 -m tests.kubernetes.binaries` where Go is, which builds them"
+    "or run `python3 -m tools.control_plane.binaries` where Go is, which builds them"
 )
 
 
@@ -66,15 +67,15 @@ def find() -> Binaries:
 
 def _build_of(asked: str) -> _Build:
     """How the version that is asked for is had; "": the current one, which is the one in ``go.mod``."""
-    module = (TOOLS / "go.mod").read_text()
+    module = (SCRIPTS / "go.mod").read_text()
     kubernetes, etcd = (
         re.findall(rf"^require {re.escape(name)} v(\S+)", module, re.MULTILINE)[0]
         for name in ("k8s.io/kubernetes", "go.etcd.io/etcd/server/v3")
     )
     if asked in ("", kubernetes):
-        return _Build(TOOLS / "build.sh", CACHE / f"{kubernetes}-etcd{etcd}")
+        return _Build(SCRIPTS / "build.sh", CACHE / f"{kubernetes}-etcd{etcd}")
     if asked == OLD:
-        return _Build(TOOLS / "build-1.20.sh", CACHE / f"{OLD}-go1.19")
+        return _Build(SCRIPTS / "build-1.20.sh", CACHE / f"{OLD}-go1.19")
     raise NoBinariesError(f"HIVED_KUBERNETES is {asked!r}, and what can be built is {kubernetes} and {OLD}: {HOW}")
 
 
@@ -102,11 +103,11 @@ def _version(folder: Path) -> tuple[int, int]:
 def _run(build: _Build) -> None:
     build.cache.parent.mkdir(parents=True, exist_ok=True)
     with (build.cache.parent / f"{build.cache.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock)
         if _complete(build.cache):  # another process has built them meanwhile
             return
         shutil.rmtree(build.cache, ignore_errors=True)
-        print(f"building a Kubernetes control plane into {build.cache}: 5 to 10 minutes", file=sys.stderr)
+        _say(f"building a Kubernetes control plane into {build.cache}: 5 to 10 minutes")
         command = [build.script, build.cache]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True
@@ -117,6 +118,19 @@ def _run(build: _Build) -> None:
             raise NoBinariesError(f"no Kubernetes control plane, and none could be built ({why}): {HOW}")
 
 
+def _take(lock: IO[str]) -> None:
+    """Take the lock of a build, which another process may hold for minutes."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say(f"waiting for another process, which builds the same control plane and holds {lock.name}")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
 def _waited_for(process: subprocess.Popen[str]) -> str:
     """Wait for a process and return its standard error; progress is printed now and then."""
     started = time.monotonic()
@@ -125,7 +139,7 @@ def _waited_for(process: subprocess.Popen[str]) -> str:
             return process.communicate(timeout=PROGRESS_S)[1]
         except subprocess.TimeoutExpired:
             minutes = (time.monotonic() - started) / 60
-            print(f"still building, for {minutes:.1f} minutes", file=sys.stderr, flush=True)
+            _say(f"still building, for {minutes:.1f} minutes")
         except BaseException:
             process.kill()
             raise

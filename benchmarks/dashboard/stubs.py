@@ -1,4 +1,4 @@
-"""Clusters that run, made up: a box of 8 GPUs whose next moment a test decides, and one of 65,536 that churns."""
+"""Made-up clusters that run: a box of 8 GPUs whose next moment a test decides, and one of 65,536 that churns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A cluster to try HiveD on, on one machine: a real control plane, nodes without a machine behind them, their kubelets.
 
-    python -m tests.kubernetes.playground            nothing of HiveD in it yet: what the guide begins with
-    python -m tests.kubernetes.playground --hived    with HiveD installed, its kube-scheduler, and two tenants
+    python -m tools.playground            nothing of HiveD in it yet: what docs/kubernetes.md begins with
+    python -m tools.playground --hived    with HiveD installed, its kube-scheduler, and two tenants
 
 Prints the kubeconfig to use. Ctrl-C ends it, and leaves nothing.
 """
@@ -16,21 +16,22 @@ import threading
 import time
 from pathlib import Path
 
-from . import binaries
-from .cluster import Cluster
-from .control_plane import ControlPlane
-from .real import scenes
-from .service import Service, grant
+from .control_plane import binaries
+from .control_plane.cluster import Cluster
+from .control_plane.deployed import deployed
+from .control_plane.plane import ControlPlane
+from .control_plane.service import Service, grant
+from .control_plane.workloads import make_spec
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
 
 def main() -> None:
     """Start it, and keep it until interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.playground", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.playground", description=__doc__.splitlines()[0])
     parser.add_argument("--hived", action="store_true", help="with HiveD installed and running")
     parser.add_argument("--kubeconfig", type=Path, default=Path("playground.kubeconfig"), help="where to write it")
-    parser.add_argument("--extender", default="http://127.0.0.1:9096/v1/extender", help="that kube-scheduler asks")
+    parser.add_argument("--port", type=int, default=9096, help="where HiveD is asked, which need not run yet")
     arguments = parser.parse_args()
     _say("looking for Kubernetes; where there is none, it is built once, for 5 to 10 minutes and more")
     programs = binaries.find()  # Ctrl-C ends that at once
@@ -44,20 +45,19 @@ def main() -> None:
     cluster = Cluster(plane, "default")
     try:
         cluster.create_nodes(NODES, cpu="32", memory="256Gi")
-        cluster.finish_deletions()
+        cluster.start_kubelets()
         shutil.copy(plane.kubeconfig("admin"), arguments.kubeconfig)
-        extender = arguments.extender
         if arguments.hived:
             grant(cluster.api)
-            cluster.create_priority_class("hived-guaranteed", 1000)
-            cluster.create_priority_class("hived-opportunistic", 1)
-            spec = scenes.spec(list(NODES), {"vision": 2, "speech": 2}, gpus=8)
+            for found in deployed():
+                if found["kind"] == "PriorityClass":
+                    cluster.api("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", found)
+            spec = make_spec(list(NODES), {"vision": 2, "speech": 2}, gpus=8)
             _say("starting HiveD")
-            service = Service(plane, folder, spec, port=9096).start()
-            extender = service.extender
+            service = Service(plane, folder, spec, port=arguments.port).start()
         _say("starting kube-scheduler")
-        plane.start_scheduler(extender)
-        _greet(arguments.kubeconfig, service)
+        plane.start_scheduler(f"http://127.0.0.1:{arguments.port}/v1/extender")
+        _greet(arguments.kubeconfig, arguments.port, service)
         while not ended.wait(1.0):
             if service is not None and service.process is not None and service.process.poll() is not None:
                 raise SystemExit(f"hived has ended:\n{service.log()[-3000:]}")
@@ -74,16 +74,16 @@ def _say(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
 
 
-def _greet(kubeconfig: Path, service: Service | None) -> None:
+def _greet(kubeconfig: Path, port: int, service: Service | None) -> None:
     _say(f"a cluster is up: {', '.join(NODES)}, of 32 CPUs each")
     print(f"    export KUBECONFIG={kubeconfig.resolve()}")
     if service is None:
-        print("    kube-scheduler `hived` asks 127.0.0.1:9096, where hived serve kubernetes will be")
+        print(f"    kube-scheduler `hived` asks 127.0.0.1:{port}, where hived serve kubernetes will be")
     else:
         print(f"    export HIVED_ENGINE={service.url} HIVED_TOKEN={service.token}")
         print(f"    dashboard: {service.url}/?token={service.token}")
         print("    virtual clusters vision and speech have two nodes of 8 GPUs each")
-    print("    docs/kubernetes.md says what to try")
+    print("    docs/tutorials/kubernetes.md says what to try")
     print("    Ctrl-C ends it", flush=True)
 
 

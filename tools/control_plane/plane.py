@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from .binaries import Binaries
-from .manifests import PLAIN, by_key, in_folder
+from .deployed import find
 
 PATIENCE_S = 120.0
 #: our name for each user, the user's own name there, and the user's groups
@@ -34,13 +34,12 @@ USERS = {
     "hived": ("hived", ""),
     "standby": ("hived-standby", ""),
 }
-SCHEDULER_CONFIG = "ConfigMap", "hived", "hived-scheduler"
 #: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
 CONTROLLERS = (
     "*,-nodelifecycle,-nodeipam,-route,-service,-cloud-node-lifecycle,-attachdetach,"
     "-persistentvolume-binder,-persistentvolume-expander,-ttl"
 )
-#: ends what is left once the tests' process is gone, however it ended: reads the processes' numbers until then
+#: ends what is left once this process is gone, however it ended: reads the programs' numbers until then
 GUARD = """
 while read -r pid; do pids="$pids $pid"; done
 for pid in $pids; do
@@ -105,9 +104,9 @@ class ControlPlane:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "tests", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+            "clusters": [{"name": "local", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
             "users": [{"name": user, "user": {"token": _token(user)}}],
-            "contexts": [{"name": user, "context": {"cluster": "tests", "user": user}}],
+            "contexts": [{"name": user, "context": {"cluster": "local", "user": user}}],
             "current-context": user,
         }
         path.write_text(json.dumps(config))
@@ -316,7 +315,7 @@ class ControlPlane:
 
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of ``deploy/``, except for the addresses."""
-        config: dict[str, Any] = yaml.safe_load(by_key(in_folder(PLAIN))[SCHEDULER_CONFIG]["data"]["config.yaml"])
+        config: dict[str, Any] = yaml.safe_load(find("ConfigMap", "hived-scheduler")["data"]["config.yaml"])
         minor = self.binaries.version[1]
         if minor < 23:  # else it is 10251, which another may have
             config["healthzBindAddress"] = config["metricsBindAddress"] = f"127.0.0.1:{_free_port()}"

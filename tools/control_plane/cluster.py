@@ -1,17 +1,18 @@
-"""Operations of tests on a real control plane, as admin: nodes, pods, and fake kubelets."""
+"""Operations on a real control plane, as admin: nodes, pods, and fake kubelets."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import httpx
 
-from .control_plane import ControlPlane
+from .plane import ControlPlane
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -75,20 +76,20 @@ class Api:
 
 
 class Cluster:
-    """One test's view of the cluster: its namespace, and the nodes that it makes."""
+    """One namespace, and the nodes that are made by it."""
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         self.plane = plane
         self.namespace = namespace
         self.api = Api(plane)
         self._nodes: list[str] = []
-        self._kubelet: FakeKubelet | None = None
+        self._kubelets: FakeKubelets | None = None
 
     def close(self) -> None:
-        """Delete everything that the test has created."""
+        """Delete everything that was created by it."""
         self.plane.start_api_server()  # a test that failed may have left it stopped
-        if self._kubelet is not None:
-            self._kubelet.stop()
+        if self._kubelets is not None:
+            self._kubelets.stop()
         self.empty()
         for name in self._nodes:
             self.delete_node(name)
@@ -156,11 +157,16 @@ class Cluster:
     # --- pods
 
     def create_pod(self, manifest: Mapping[str, Any]) -> Json:
-        """In the test's namespace, unless it names another; a container is added where there is none."""
+        """In the namespace, unless it names another; a container is added where there is none."""
         metadata = {"namespace": self.namespace, **manifest.get("metadata", {})}
         spec = {"containers": [{"name": "main", "image": "none"}], **manifest.get("spec", {})}
         body = {**manifest, "metadata": metadata, "spec": spec}
         return self.api("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods", body)
+
+    def create_pods(self, *manifests: Mapping[str, Any]) -> None:
+        """Several, in this order."""
+        for manifest in manifests:
+            self.create_pod(manifest)
 
     def pods(self, namespace: str | None = None) -> dict[str, Json]:
         """By name."""
@@ -201,12 +207,20 @@ class Cluster:
         found: list[Json] = self.api("GET", self._path("events", namespace))["items"]
         return found
 
-    def finish_deletions(self) -> FakeKubelet:
-        """Start fake kubelets: bound pods run, and end when they are deleted."""
-        if self._kubelet is None:
-            self._kubelet = FakeKubelet(self.plane)
-            self._kubelet.start()
-        return self._kubelet
+    def messages(self, name: str, reason: str = "HivedWaiting") -> list[str]:
+        """Of all Events about a pod with this reason, sorted."""
+        return sorted(
+            event["message"]
+            for event in self.events()
+            if (event["involvedObject"]["name"], event["reason"]) == (name, reason)
+        )
+
+    def start_kubelets(self) -> FakeKubelets:
+        """Fake kubelets of all nodes; those that run already, if there are some."""
+        if self._kubelets is None:
+            self._kubelets = FakeKubelets(self.plane)
+            self._kubelets.start()
+        return self._kubelets
 
     # --- waiting
 
@@ -214,8 +228,47 @@ class Cluster:
         """The first true value of ``condition``; a timeout fails with the state of the namespace."""
         return wait_until(condition, what, timeout, self.picture)
 
+    def wait_placed(self, *names: str) -> dict[str, str]:
+        """Wait until these pods are bound; returns the nodes of all that are.
+
+        A kube-scheduler whose cache keeps pods that are gone is restarted, once: kubernetes#141255.
+        """
+
+        def placed() -> dict[str, str] | None:
+            found = self.placed()
+            return found if set(names) <= set(found) else None
+
+        what = f"{', '.join(names)} are placed"
+        try:
+            return self.wait_until(placed, what) or {}
+        except AssertionError:
+            if not self.plane.pods_kept_for_nothing():
+                raise
+        self.plane.restart_scheduler()
+        return self.wait_until(placed, f"{what} after a restart of kube-scheduler") or {}
+
+    def wait_gone(self, *names: str) -> None:
+        """Wait until no pods of these names are left."""
+        self.wait_until(lambda: not set(names) & set(self.pods()), f"{', '.join(names)} are gone")
+
+    def wait_terminating(self, *names: str) -> None:
+        """Wait until these pods are being deleted."""
+        self.wait_until(
+            lambda: all("deletionTimestamp" in self.pod(name)["metadata"] for name in names),
+            f"{', '.join(names)} are being deleted",
+        )
+
+    def wait_event(self, name: str, *words: str, reason: str = "HivedWaiting") -> None:
+        """Wait until Events with this reason have said all of these about a pod."""
+
+        def said() -> bool:
+            text = "\n".join(self.messages(name, reason))
+            return all(word in text for word in words)
+
+        self.wait_until(said, f"Events say {words} of {name}")
+
     def picture(self) -> str:
-        """The pods and the last events of the namespace, to be read after a failure."""
+        """The pods and the last Events of the namespace, to be read after a failure."""
         lines = []
         for name, pod in self.pods().items():
             status, metadata = pod["status"], pod["metadata"]
@@ -248,15 +301,15 @@ def wait_until(
         time.sleep(0.03)
 
 
-class FakeKubelet(threading.Thread):
-    """Fake kubelets of all nodes: bound pods run, and end when they are deleted."""
+class FakeKubelets(threading.Thread):
+    """Fake kubelets of all nodes: bound pods run without doing anything, and end when they are deleted."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(daemon=True)
         self._api = Api(plane)
         self._ending = threading.Event()
-        self.silent: set[str] = set()  #: nodes that have lost theirs
-        self.problems: list[str] = []  #: what no test expects
+        self._slow = False
+        self.problems: list[str] = []  #: refusals that nothing explains
 
     def stop(self) -> None:
         """Stop the kubelets."""
@@ -265,12 +318,21 @@ class FakeKubelet(threading.Thread):
         self._api.close()
         assert self.problems == []
 
+    @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        """Within the context, nothing is reported: pods that are deleted stay."""
+        self._slow = True
+        try:
+            yield
+        finally:
+            self._slow = False
+
     def run(self) -> None:
         """Poll all pods, often enough to seem immediate."""
         while not self._ending.wait(0.05):
             try:
                 for pod in self._api("GET", "/api/v1/pods", fieldSelector="spec.nodeName!=")["items"]:
-                    if pod["spec"]["nodeName"] not in self.silent:
+                    if not self._slow:
                         self._care_for(pod)
             except httpx.HTTPError:
                 pass  # the API server is away: a kubelet goes on
@@ -278,19 +340,22 @@ class FakeKubelet(threading.Thread):
                 self.problems.append(str(error))
 
     def _care_for(self, pod: Json) -> None:
-        metadata = pod["metadata"]
+        metadata, phase = pod["metadata"], pod["status"].get("phase")
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        only = {"uid": metadata["uid"]}
         try:
             if "deletionTimestamp" in metadata:
-                self._api("DELETE", path, {"preconditions": only, "gracePeriodSeconds": 0})
-            elif pod["status"].get("phase") == "Pending":
-                status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-                as_seen = {**only, "resourceVersion": metadata["resourceVersion"]}  # a test may have set it
-                self._api("PATCH", f"{path}/status", {"metadata": as_seen, "status": status}, STRATEGIC)
+                if phase not in ("Succeeded", "Failed"):  # a Job makes no other pod before this one has failed
+                    self._report(path, metadata, {"phase": "Failed"})
+                self._api("DELETE", path, {"preconditions": {"uid": metadata["uid"]}, "gracePeriodSeconds": 0})
+            elif phase == "Pending":
+                self._report(path, metadata, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
         except RefusedError as error:
             if error.status not in (404, 409):  # it has gone meanwhile, or another has its name
                 raise
+
+    def _report(self, path: str, seen: Json, status: Json) -> None:
+        as_seen = {key: seen[key] for key in ("uid", "resourceVersion")}  # others set phases, too
+        self._api("PATCH", f"{path}/status", {"metadata": as_seen, "status": status}, STRATEGIC)
 
 
 def _ready(ready: bool) -> Json:

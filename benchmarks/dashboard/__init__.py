@@ -5,12 +5,7 @@ The cluster is the one that the dashboard's tests look at (synthetic); server an
 
 from __future__ import annotations
 
-from playwright.sync_api import sync_playwright
-from tests.server.browser.measured import measure_page
-from tests.server.browser.serving import launch, served
-from tests.server.browser.stubs import big_cluster
-
-from .measuring import Figure
+from benchmarks.measuring import Figure
 
 ROUNDS = 3
 UPDATES = 10
@@ -19,6 +14,12 @@ JOBS_PER_UPDATE = 50
 
 def measure() -> list[Figure]:
     """Milliseconds, the best of a few visits."""
+    from playwright.sync_api import sync_playwright  # of the extra dev-browser, which the other suites do not need
+
+    from .measured import measure_page
+    from .serving import launch, served
+    from .stubs import big_cluster
+
     source = big_cluster()
     visits = []
     with sync_playwright() as playwright, served(source) as server:
@@ -39,13 +40,3 @@ def measure() -> list[Figure]:
         Figure(f"{what}: update, script, longest", best["update_script_longest_ms"], "ms", "< 100 ms"),
         Figure(f"{what}: update, all of the main thread", best["update_thread_ms"], "ms", "< 100 ms"),
     ]
-
-
-def main() -> None:
-    """Print them, a line each."""
-    for figure in measure():
-        print(f"{figure.name}: {figure.value} {figure.unit} {figure.aim}")
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ _CONTEXT.set_forkserver_preload(["__main__", "hived.cli", "hived.cli.serving", "
 
 
 class WarmProcess:
-    """As much of :class:`subprocess.Popen` as tests of the service use."""
+    """As much of :class:`subprocess.Popen` as users of the service need."""
 
     def __init__(self, arguments: list[str], log: Path, environment: dict[str, str]) -> None:
         self._process = _CONTEXT.Process(target=_run, args=(arguments, str(log), environment), daemon=True)

@@ -1,4 +1,4 @@
-"""``hived serve kubernetes`` as a process of its own, with the rights of deploy/ only."""
+"""``hived serve kubernetes`` as a process of its own, with the rights of ``deploy/`` only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import httpx
 import yaml
 
 from .cluster import Api, RefusedError
-from .control_plane import ControlPlane
+from .deployed import deployed
+from .plane import ControlPlane
 from .warm import WarmProcess
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
-TOKEN = "a-token-for-the-tests-0123456789"
+TOKEN = "a-token-that-everybody-knows-0123456789"
 
 
 def grant(api: Api, users: Iterable[str] = ("hived", "hived-standby")) -> None:
-    """Give the test users the rights that the manifests give the service's account, and no others."""
+    """Give these users the rights that the manifests give the service's account, and no others."""
     subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user} for user in users]
-    for document in yaml.safe_load_all((ROOT / "deploy/kubernetes/rbac.yaml").read_text()):
+    for document in deployed():
         kind, metadata = document["kind"], document["metadata"]
-        if metadata["name"] != "hived":
-            continue  # the rest is kube-scheduler's
+        if not document["apiVersion"].startswith("rbac.") or metadata["name"] != "hived":
+            continue  # the other rights are kube-scheduler's
         if kind.endswith("Binding"):
             document["subjects"] = subjects
         home = f"namespaces/{metadata['namespace']}/" if "namespace" in metadata else ""
@@ -61,9 +61,11 @@ class Service:
         user: str = "hived",
         port: int = 0,
         authority: Path | None = None,
+        warm: bool = False,
     ) -> None:
-        """``port`` 0: a free one, kept across starts. ``authority``: the CA of its certificate."""
+        """``port`` 0: a free one. ``authority``: the CA of its certificate. ``warm``: see :mod:`.warm`."""
         self.plane = plane
+        self.warm = warm
         self.token = TOKEN
         self.spec_file = folder / "spec.yaml"
         self.write_spec(spec)
@@ -77,8 +79,8 @@ class Service:
         self.url = f"http{'s' if authority is not None else ''}://127.0.0.1:{self.port}"
         self.extender = f"{self.url}/v1/extender"
         self.process: subprocess.Popen[bytes] | WarmProcess | None = None
-        #: substrings of errors that a test provokes
-        self.expected: set[str] = set()
+        self.expected: set[str] = set()  #: substrings of errors that are provoked
+        self._options: tuple[str, ...] = ()
         self.http = httpx.Client(
             base_url=self.url,
             trust_env=False,
@@ -93,18 +95,17 @@ class Service:
         new.write_text(spec if isinstance(spec, str) else yaml.safe_dump(spec))
         new.rename(self.spec_file)
 
-    def start(
-        self, *options: str, ready: bool = True, warm: bool = False, environment: dict[str, str] | None = None
-    ) -> Service:
-        """Start it; ``ready``: wait until it is ready. ``warm``: with preloaded modules (see :mod:`.warm`)."""
+    def start(self, *options: str, ready: bool = True, environment: dict[str, str] | None = None) -> Service:
+        """Start it; without options, with those of its last start. ``ready``: wait until it is ready."""
         assert self.process is None
+        self._options = options or self._options
         command = ["serve", "kubernetes", "--kubeconfig"]
         command += [str(self.plane.kubeconfig(self._user)), "--listen", f"127.0.0.1:{self.port}"]
         command += ["--token-file", str(self._token_file), "--log-format", "json"]
-        if not any(option.startswith("--spec") for option in options):
+        if not any(option.startswith("--spec") for option in self._options):
             command += ["--spec", str(self.spec_file)]
-        command += options
-        if warm:
+        command += self._options
+        if self.warm:
             self.process = WarmProcess(command, self._log, environment or {})
         else:
             with self._log.open("ab") as log:
@@ -140,6 +141,11 @@ class Service:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def restart(self) -> None:
+        """Kill it, and start it as it was started."""
+        self.kill()
+        self.start()
 
     def stop(self) -> int:
         """Stop it as Kubernetes does; returns the exit code."""
