@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+import pytest
+from hypothesis import settings
 
 from hived.scheduling import Scheduler
 from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
 from hived.simulator.output import write_cluster, write_jobs, write_runs
-from hived.simulator.traces import compress_clock, read_trace
+from hived.simulator.traces import Trace, TraceJob, compress_clock, read_trace
 from hived.spec import load_spec
 
 from .reader import Asked, Outcome, audit
@@ -26,6 +31,32 @@ Row = tuple[object, str, object, object, int]
 def trace_text(rows: Iterable[Row]) -> str:
     """A trace in our CSV."""
     return "\n".join([HEADER, *(",".join(map(str, (*row, "pass"))) for row in rows)]) + "\n"
+
+
+def trace_of(text: str) -> Trace:
+    """The trace that a text in our CSV holds."""
+    jobs = [
+        TraceJob(
+            row["job_id"], row["tenant"], round(float(row["submit_s"]) * 1000), round(float(row["duration_s"]) * 1000),
+            int(row["gpus"]), "pass",
+        )
+        for row in csv.DictReader(StringIO(text))
+    ]  # fmt: skip
+    return Trace("any", tuple(sorted(jobs, key=lambda job: job.submit_ms)))
+
+
+def examples(fast: int, slow: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A property holds on so many examples in the fast tier, and on so many in the slow one."""
+
+    def both(holds: Callable[..., None]) -> Callable[..., None]:
+        def test(number: int) -> None:
+            settings(max_examples=number)(holds)()
+
+        test.__doc__, test.__module__ = holds.__doc__, holds.__module__
+        many = pytest.param(slow, id="many", marks=pytest.mark.slow)
+        return pytest.mark.parametrize("number", [pytest.param(fast, id="few"), many])(test)
+
+    return both
 
 
 def spec_text(

@@ -2,80 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
 from hived.errors import InputError, PolicyError
 from hived.policies import AntMan, Gandiva, Tiresias, YarnCS
-from hived.scheduling import Kind, Policies, Policy
-from hived.simulator.models import OWNER_LOSS, Models, packed_rate
+from hived.scheduling import Kind, Policies
+from hived.simulator.models import OWNER_LOSS, packed_rate
 from hived.simulator.record import Record, Run
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
-from hived.simulator.work import Work
-from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
 
-from .sharing_reader import check_guests
+from . import sharing
+from .helpers import examples
+from .sharing import MODELS, cluster_spec, named, play
 
-MODELS = Models.load()
 U = {model.model: model.utilization for model in MODELS}
-
-
-def cluster_spec(vcs: Mapping[str, int], gpus: int = 4, guests: str | Mapping[str, str] = "all") -> ClusterSpec:
-    """Nodes of so many GPUs for each VC, and whose guests these have."""
-    nodes = sum(vcs.values())
-    accept = {vc: guests if isinstance(guests, str) else guests.get(vc, "none") for vc in vcs}
-    spec: dict[str, Any] = {
-        "physicalCluster": {
-            "cellTypes": {
-                "NODE": {"childCellType": "GPU", "childCellNumber": gpus, "isNodeLevel": True},
-                "RACK": {"childCellType": "NODE", "childCellNumber": nodes},
-            },
-            "physicalCells": [{"cellType": "RACK", "cellChildren": [{"cellAddress": f"n{i}"} for i in range(nodes)]}],
-        },
-        "virtualClusters": {
-            vc: {"guests": accept[vc], "virtualCells": [{"cellType": "RACK.NODE", "cellNumber": number}]}
-            for vc, number in vcs.items()
-        },
-    }
-    return spec_from_dict(spec)
 
 
 def job(
     name: str, gpus: int, seconds: float, at: float = 0.0, model: str = "GCN", mode: str = "", tenant: str = "a"
 ) -> TraceJob:
-    return TraceJob(name, tenant, round(at * MS), round(seconds * MS), gpus, "pass", model=model, mode=mode)
+    """A job of so many seconds, submitted at a second."""
+    return sharing.job(name, gpus, seconds / 60, at / 60, model, mode=mode, tenant=tenant)
 
 
-def play(
-    spec: ClusterSpec,
-    jobs: Sequence[TraceJob],
-    policy: Policy | Policies | None = None,
-    sharing: Sharing = Sharing.HIVED,
-    early: bool = True,
-) -> Record:
-    """Simulate, with every index re-derived after every event, and the runs checked from outside."""
-    policy = policy or AntMan()
-    work = Work(jobs, spec, MODELS)
-    cluster = Cluster(spec, sharing=sharing)
-    record = simulate(cluster, policy, jobs, early, after_event=lambda s: s.validate(), work=work)
-    if isinstance(policy, AntMan):
-        check_guests(record, MODELS, spec)
-    return record
-
-
-def named(record: Record, name: str) -> list[Run]:
-    """The runs of a job, in order of time."""
-    number = next(number for number, one in enumerate(record.jobs) if one.job_id == name)
-    return sorted([run for run in record.runs if run.job == number], key=lambda run: run.start)
+def shared(jobs: Sequence[TraceJob], gpus: int = 4, policy: AntMan | None = None) -> Record:
+    """On one node of a tenant, with guests and loans."""
+    return play(cluster_spec(1, gpus), jobs, policy or AntMan())
 
 
 def rates(record: Record, name: str) -> list[tuple[float, Kind, Any]]:
@@ -95,13 +56,13 @@ def gpus_of(run: Run) -> set[tuple[str, int]]:
 GUARANTEED, OPPORTUNISTIC, GUEST = Kind
 
 
-def test_a_guaranteed_job_arrives_beside_two_guests_second_by_second() -> None:
+def test_an_owner_beside_two_guests() -> None:
     jobs = [
         job("g1", 1, 600, 0, "RHN", "opportunistic"),
         job("g2", 1, 600, 1, "DeepFM", "opportunistic"),
         job("own", 1, 200, 60, "GCN", "guaranteed"),
     ]
-    record = play(cluster_spec({"a": 1}, 1), jobs)
+    record = shared(jobs, 1)
     together = packed_rate([MODELS.of("RHN"), MODELS.of("DeepFM")])
     assert together < 1
     own = [(60.0, GUARANTEED, 1.0), *((80.0 + 5 * n, GUARANTEED, 1 - (n + 1) / 4 * OWNER_LOSS) for n in range(4))]
@@ -119,14 +80,14 @@ def test_a_guaranteed_job_arrives_beside_two_guests_second_by_second() -> None:
     assert record.preemptions == [0, 0, 0]
 
 
-def test_a_guest_beside_an_owner_that_is_stable_starts_at_the_first_step() -> None:
-    record = play(cluster_spec({"a": 1}, 1), [job("own", 1, 600), job("guest", 1, 60, 300, "ESPnet", "opportunistic")])
+def test_a_guest_beside_a_stable_owner() -> None:
+    record = shared([job("own", 1, 600), job("guest", 1, 60, 300, "ESPnet", "opportunistic")], 1)
     idle = 1 - U["GCN"]
     expected = [(300.0 + 5 * n, GUEST, min(1.0, (n + 1) / 4 * idle / U["ESPnet"])) for n in range(4)]
     assert rates(record, "guest") == expected
 
 
-def test_guests_take_the_freest_gpus_below_four_fifths_and_wait_where_there_is_none() -> None:
+def test_guests_take_the_freest_gpus() -> None:
     jobs = [
         job("busy", 1, 900, 0, "LSTM", "guaranteed"),
         job("half", 1, 900, 0, "RHN", "guaranteed"),
@@ -134,7 +95,7 @@ def test_guests_take_the_freest_gpus_below_four_fifths_and_wait_where_there_is_n
         job("none", 1, 900, 0, "ResNet-50", "guaranteed"),
         *[job(f"guest{n}", 1, 900, 100 + n, "GCN", "opportunistic") for n in range(4)],
     ]
-    record = play(cluster_spec({"a": 1}), jobs)
+    record = shared(jobs)
     where = [gpus_of(at(record, one.job_id, 200)) for one in jobs[:4]]
     assert gpus_of(at(record, "guest0", 200)) == where[2], "30% used"
     assert gpus_of(at(record, "guest1", 200)) == where[2], "60%, against 61.6%"
@@ -142,13 +103,13 @@ def test_guests_take_the_freest_gpus_below_four_fifths_and_wait_where_there_is_n
     assert named(record, "guest3")[0].start >= 900 * MS, "90% and more"
 
 
-def test_a_gpu_has_room_once_its_mean_over_ten_seconds_is_below_four_fifths() -> None:
+def test_room_is_a_mean_over_ten_seconds() -> None:
     def gap(policy: AntMan, lasts: float) -> float:
         jobs = [job("own", 1, 900, 0, "GCN", "guaranteed"), job("a", 1, lasts, 100, "RHN", "opportunistic")]
         record = simulate(Cluster(spec), policy, [*jobs, job("b", 1, 60, 101, "GCN", "opportunistic")], work=None)
         return (record.first_start[2] - record.finish[1]) / MS
 
-    spec = cluster_spec({"a": 1}, 1)
+    spec = cluster_spec(1, 1)
     both = U["GCN"] + U["RHN"]
     assert both > 0.8 > U["GCN"]
     assert gap(AntMan(), 60) == pytest.approx(10 * (both - 0.8) / U["RHN"], abs=0.002)
@@ -157,42 +118,37 @@ def test_a_gpu_has_room_once_its_mean_over_ten_seconds_is_below_four_fifths() ->
     assert gap(AntMan(), 1) < gap(AntMan(), 60), "it was busy for less than the window"
 
 
-def test_memory_counts_by_the_least_that_guests_need_and_the_most_of_the_owner() -> None:
+def test_guests_need_their_least_memory() -> None:
     jobs = [job("own", 1, 900, 0, "ESPnet"), *[job(f"g{n}", 1, 9, 1, "ESPnet", "opportunistic") for n in range(2)]]
-    spec = cluster_spec({"a": 1}, 1)
     models = MODELS.scaled("utilization", 0.2)
 
     def starts(gib: float) -> int:
-        policy, work = AntMan(gpu_memory_gib=gib), Work(jobs, spec, models)
-        record = simulate(Cluster(spec), policy, jobs, work=work)
-        check_guests(record, models, spec, gib)
+        record = play(cluster_spec(1, 1), jobs, AntMan(gpu_memory_gib=gib), models=models)
         return sum(start == MS for start in record.first_start)
 
     assert [starts(gib) for gib in (22.5, 22.7, 26.1, 26.3)] == [0, 1, 1, 2], "19 and 3.6 each"
 
 
-def test_a_guest_whose_memory_does_not_fit_beside_an_owner_stops_and_is_not_killed() -> None:
+def test_a_guest_without_memory_stops() -> None:
     jobs = [
         *[job(f"g{n}", 1, 100, 0, "ESPnet", "opportunistic") for n in range(4)],
         job("own", 1, 100, 10, "ESPnet", "guaranteed"),
     ]
     models = MODELS.scaled("utilization", 0.1)
-    spec = cluster_spec({"a": 1}, 1)
-    record = simulate(Cluster(spec), AntMan(gpu_memory_gib=24), jobs, work=Work(jobs, spec, models))
-    check_guests(record, models, spec, 24)
+    record = play(cluster_spec(1, 1), jobs, AntMan(gpu_memory_gib=24), models=models)
     assert [at(record, f"g{n}", 50).rate > 0 for n in range(4)] == [True, False, False, False]
     assert [at(record, f"g{n}", 111).rate > 0 for n in range(1, 4)] == [True] * 3
     assert all(finish >= 0 for finish in record.finish)
 
 
-def test_modes_decide_who_is_a_guest_and_who_is_upgraded() -> None:
+def test_modes_decide_who_is_a_guest() -> None:
     jobs = [
         job("own", 4, 300, 0, "GCN", "guaranteed"),
         job("only", 4, 300, 1, "GCN", "guaranteed"),
         job("either", 4, 300, 2, "VAE"),
         job("never", 4, 900, 3, "VAE", "opportunistic"),
     ]
-    record = play(cluster_spec({"a": 1}), jobs)
+    record = shared(jobs)
     assert {run.kind for run in named(record, "only")} == {GUARANTEED}
     assert named(record, "only")[0].start == record.finish[0]
     assert {run.kind for run in named(record, "either")} == {GUEST}
@@ -200,13 +156,13 @@ def test_modes_decide_who_is_a_guest_and_who_is_upgraded() -> None:
     assert named(record, "never")[-1].kind is OPPORTUNISTIC, "alone at last"
 
 
-def test_a_guest_is_upgraded_where_another_holds_the_gpu_as_a_loan() -> None:
+def test_a_guest_is_upgraded_beside_a_loan() -> None:
     jobs = [
         job("own", 1, 100, 0, "RHN", "guaranteed"),
         job("loan", 1, 300, 1, "GCN", "opportunistic"),
         job("next", 1, 300, 2, "GCN"),
     ]
-    record = play(cluster_spec({"a": 1, "b": 1}, 1), jobs)
+    record = play(cluster_spec({"a": 1, "b": 1}, 1), jobs, AntMan())
     assert gpus_of(at(record, "next", 50)) == gpus_of(at(record, "loan", 50)) != gpus_of(at(record, "own", 50))
     upgraded = at(record, "next", 110)
     assert (upgraded.kind, upgraded.start) == (GUARANTEED, 100 * MS)
@@ -215,9 +171,9 @@ def test_a_guest_is_upgraded_where_another_holds_the_gpu_as_a_loan() -> None:
     assert not sum(record.preemptions)
 
 
-def test_in_the_automatic_mode_a_job_is_opportunistic_once_its_predicted_wait_is_long() -> None:
+def test_a_long_wait_makes_opportunistic() -> None:
     jobs = [job("own", 1, 100, 0, "GCN"), job("next", 1, 200, 1, "GCN"), job("last", 1, 10, 150, "GCN")]
-    spec = cluster_spec({"a": 1}, 1)
+    spec = cluster_spec(1, 1)
 
     def starts(wait_s: float) -> list[tuple[float, Kind]]:
         record = play(spec, jobs, AntMan(wait_s=wait_s))
@@ -233,9 +189,9 @@ def test_in_the_automatic_mode_a_job_is_opportunistic_once_its_predicted_wait_is
     assert named(play(spec, only, AntMan(wait_s=500)), "next")[0].start == MS, "it never waits for a turn"
 
 
-def test_a_guest_becomes_guaranteed_in_place_before_a_later_job_starts() -> None:
+def test_a_guest_is_upgraded_in_place() -> None:
     jobs = [job("own", 2, 300, 0), job("guest", 2, 600, 1, "VAE"), job("later", 2, 300, 2, "GCN", "guaranteed")]
-    record = play(cluster_spec({"a": 1}, 2), jobs)
+    record = shared(jobs, 2)
     runs = named(record, "guest")
     upgraded = next(run for run in runs if run.kind is GUARANTEED)
     assert upgraded.start == record.finish[0]
@@ -245,14 +201,14 @@ def test_a_guest_becomes_guaranteed_in_place_before_a_later_job_starts() -> None
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_guest_whose_turn_comes_beside_an_owner_moves_or_lets_others_have_the_cells(moves: bool) -> None:
+def test_a_guest_moves_or_leaves_its_turn(moves: bool) -> None:
     jobs = [
         job("long", 1, 900, 0),
         job("short", 1, 300, 0, "RHN"),
         job("guest", 1, 600, 1, "VAE"),
         job("later", 1, 100, 2, "GCN", "guaranteed"),
     ]
-    record = play(cluster_spec({"a": 1}, 2), jobs, AntMan(moves=moves))
+    record = shared(jobs, 2, AntMan(moves=moves))
     assert gpus_of(named(record, "guest")[0]) == gpus_of(named(record, "long")[0])
     end = record.finish[1] / MS
     assert at(record, "guest", end + 1).kind is (GUARANTEED if moves else GUEST)
@@ -261,45 +217,45 @@ def test_a_guest_whose_turn_comes_beside_an_owner_moves_or_lets_others_have_the_
 
 def test_a_gang_is_never_upgraded_in_part() -> None:
     jobs = [job("long", 1, 900), job("short", 1, 300), job("gang", 2, 600, 1, "VAE")]
-    record = play(cluster_spec({"a": 1}, 2), jobs)
+    record = shared(jobs, 2)
     kinds = {run.kind for run in named(record, "gang") if run.end <= record.finish[0]}
     assert kinds == {GUEST}, "while one owner is left"
     assert at(record, "gang", record.finish[1] / MS + 1).kind is GUEST
 
 
-def test_what_is_free_for_a_gang_in_line_is_reserved_for_it_and_open_to_opportunistic_jobs() -> None:
+def test_gpus_reserved_for_a_gang_are_lent() -> None:
     jobs = [
         job("own", 2, 300, 0, "GCN", "guaranteed"),
         job("gang", 4, 300, 1, "GCN", "guaranteed"),
         job("small", 2, 300, 2, "GCN", "guaranteed"),
         job("guest", 2, 600, 3, "GCN", "opportunistic"),
     ]
-    record = play(cluster_spec({"a": 1}), jobs)
+    record = shared(jobs)
     assert named(record, "gang")[0].start == record.finish[0]
     assert named(record, "small")[0].start == record.finish[1], "two GPUs were free all the time"
     assert named(record, "guest")[0].start == 3 * MS
     assert [run.kind for run in named(record, "guest")][:2] == [OPPORTUNISTIC, GUEST]
 
 
-def test_a_tenant_whose_jobs_have_no_guests_gets_its_gpus_for_itself() -> None:
+def test_a_tenant_without_guests() -> None:
     jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("h", 4, 900, 0, "VAE", "opportunistic")]
     jobs += [job("own", 4, 100, 10, tenant="b")]
     spec = cluster_spec({"a": 1, "b": 1}, guests={"a": "own"})
-    record = play(spec, jobs)
+    record = play(spec, jobs, AntMan())
     assert sum(record.preemptions) == 1
     assert at(record, "own", 50).rate == 1
     assert all(finish >= 0 for finish in record.finish)
     assert not {*gpus_of(at(record, "own", 50))} & {*gpus_of(at(record, "g", 50)), *gpus_of(at(record, "h", 50))}
 
 
-def test_where_no_tenant_has_guests_jobs_start_early_on_loans() -> None:
+def test_without_guests_there_are_loans() -> None:
     jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("own", 4, 100, 10)]
-    record = play(cluster_spec({"a": 1}, guests="none"), jobs)
+    record = play(cluster_spec(1, guests="none"), jobs, AntMan())
     assert [run.kind for run in named(record, "g")] == [OPPORTUNISTIC] * 2
     assert record.preemptions == [1, 0]
 
 
-def test_jobs_of_other_policies_are_owners_too() -> None:
+def test_jobs_of_other_policies_are_owners() -> None:
     spec = cluster_spec({"a": 1, "b": 1})
     jobs = [job("own", 4, 300, 0, tenant="b"), job("mine", 4, 300, 0), job("guest", 4, 300, 5, "VAE")]
     record = play(spec, jobs, Policies(YarnCS(), {"a": AntMan()}))
@@ -341,51 +297,48 @@ def numbered(jobs: Sequence[TraceJob]) -> list[TraceJob]:
     return [one._replace(job_id=f"j{number}") for number, one in enumerate(ordered)]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(fast=20, slow=200)
 @given(
     TRACES,
     st.sampled_from(list(Sharing)),
     st.fixed_dictionaries({"a": st.sampled_from(["own", "all", "none"]), "b": st.sampled_from(["own", "all"])}),
     st.builds(AntMan, moves=st.booleans(), gpu_memory_gib=st.sampled_from([24.0, 32.0]), patience=st.just(0.0)),
 )
-def test_any_trace_shares_gpus_as_antman_allows(
-    jobs: list[TraceJob], sharing: Sharing, guests: dict[str, str], policy: AntMan
+def test_any_trace_shares_as_antman_allows(
+    jobs: list[TraceJob], scheme: Sharing, guests: dict[str, str], policy: AntMan
 ) -> None:
-    spec = cluster_spec({"a": 1, "b": 2}, guests=guests)
-    trace = numbered(jobs)
-    work = Work(trace, spec, MODELS)
-    record = simulate(Cluster(spec, sharing=sharing), policy, trace, after_event=lambda s: s.validate(), work=work)
-    check_guests(record, MODELS, spec, policy.guests.gpu_memory_gib if policy.guests else 0.0)
+    record = play(cluster_spec({"a": 1, "b": 2}, guests=guests), numbered(jobs), policy, scheme)
     assert all(finish >= 0 for finish in record.finish)
-    event(f"{sharing.value}: guests {any(run.kind is GUEST for run in record.runs)}")
+    event(f"{scheme.value}: guests {any(run.kind is GUEST for run in record.runs)}")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(fast=10, slow=100)
 @given(TRACES)
-def test_without_loans_and_guests_virtual_clusters_are_as_private_ones(jobs: list[TraceJob]) -> None:
-    spec, trace = cluster_spec({"a": 1, "b": 2}, guests="none"), numbered(jobs)
-    trace = [one._replace(mode="guaranteed") for one in trace]
-    finishes = [play(spec, trace, sharing=sharing, early=False).finish for sharing in (Sharing.HIVED, Sharing.PRIVATE)]
+def test_vcs_are_as_private_clusters(jobs: list[TraceJob]) -> None:
+    """Without loans and guests."""
+    spec = cluster_spec({"a": 1, "b": 2}, guests="none")
+    trace = [one._replace(mode="guaranteed") for one in numbered(jobs)]
+    finishes = [play(spec, trace, AntMan(), scheme, early=False).finish for scheme in (Sharing.HIVED, Sharing.PRIVATE)]
     assert finishes[0] == finishes[1]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(fast=10, slow=100)
 @given(TRACES)
-def test_guaranteed_jobs_start_when_they_would_in_private_clusters_of_full_speed(jobs: list[TraceJob]) -> None:
+def test_guests_delay_no_guaranteed_job(jobs: list[TraceJob]) -> None:
     """Guests take no cells: while owners lose no speed to them, guaranteed jobs start and end as without guests."""
     trace = numbered(jobs)
-    alone = [one for one in trace if one.mode == "guaranteed"]
+    without = [one for one in trace if one.mode == "guaranteed"]
     beside = [one._replace(mode=one.mode or "opportunistic") for one in trace]
     spec = cluster_spec({"a": 1, "b": 2})
     policy = AntMan(settle_s=1e9)
     record = play(spec, beside, policy)
-    bare = play(spec, alone, policy, early=False)
+    bare = play(spec, without, policy, early=False)
     begins = [start for start, one in zip(record.first_start, beside, strict=True) if one.mode == "guaranteed"]
     ends = [end for end, one in zip(record.finish, beside, strict=True) if one.mode == "guaranteed"]
     assert (begins, ends) == (bare.first_start, bare.finish)
 
 
-def test_parameters_and_combinations_that_mean_nothing_are_refused() -> None:
+def test_senseless_parameters_refused() -> None:
     for wrong in {"steps": 2.5}, {"steps": 0}, {"most_utilization": 1.5}, {"settle_s": -1}, {"gpu_memory_gib": "x"}:
         with pytest.raises(InputError, match="guests: "):
             AntMan(**wrong)
@@ -398,17 +351,17 @@ def test_parameters_and_combinations_that_mean_nothing_are_refused() -> None:
         play(spec, jobs, tiresias)
 
 
-def test_a_gang_is_as_fast_as_on_its_gpu_with_the_least_room() -> None:
+def test_a_gang_is_as_fast_as_its_slowest() -> None:
     jobs = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "DeepFM", "opportunistic")]
-    record = play(cluster_spec({"a": 1}, 2), jobs)
+    record = shared(jobs, 2)
     assert at(record, "gang", 100).kind is GUEST, "beside an owner on one of its GPUs"
     assert at(record, "gang", 100).rate == pytest.approx(1.0)
     busy = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "RHN", "opportunistic")]
-    assert at(play(cluster_spec({"a": 1}, 2), busy), "gang", 100).rate == pytest.approx((1 - U["RHN"]) / U["RHN"])
+    assert at(shared(busy, 2), "gang", 100).rate == pytest.approx((1 - U["RHN"]) / U["RHN"])
 
 
-def test_a_guaranteed_job_takes_idle_gpus_before_those_with_opportunistic_jobs() -> None:
+def test_an_owner_takes_idle_gpus_first() -> None:
     jobs = [job("guest", 1, 300, 0, "RHN", "opportunistic"), job("own", 1, 300, 10, "RHN", "guaranteed")]
-    record = play(cluster_spec({"a": 1}, 2), jobs)
+    record = shared(jobs, 2)
     assert [run.rate for run in record.runs] == [1.0, 1.0]
     assert gpus_of(at(record, "own", 20)) != gpus_of(at(record, "guest", 20))

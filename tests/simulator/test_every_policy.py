@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from hived.cluster import BindingKind, Cluster
 from hived.policies import policy_names
-from hived.scheduling import Policy, Scheduler
+from hived.scheduling import JobView, Kind, Policy, Scheduler
 from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
-from hived.simulator.traces import Trace
+from hived.simulator.simulation import simulate
+from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
-from .helpers import nodes_of_8
-from .made_up import made_up_policies
-from .strategies import Case, cases
-from .test_soft_and_static import trace_of
+from ..policies import LeastAttained
+from .helpers import examples, nodes_of_8, trace_of, trace_text
+from .strategies import Case, policies, prioritised
+
+BINDINGS, SHARES, SEEDS = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 5)
+PREEMPTED = st.sampled_from(Preempted)
 
 
-def policies() -> st.SearchStrategy[str | Policy]:
-    """Those by name, with limits that small traces reach, and any."""
-    named = [*policy_names(), "tiresias:limits=3/11/40", "greedy:patience=4"]
-    return st.one_of(st.sampled_from(named), made_up_policies())
-
-
-@st.composite
-def prioritised(draw: st.DrawFn, max_jobs: int = 30) -> tuple[Case, Trace]:
-    """A cluster and a trace with several priorities."""
-    case = draw(cases(max_jobs))
-    trace = trace_of(case.trace)
-    levels = draw(st.lists(st.sampled_from([0, 0, 0, 5, 1000]), min_size=len(trace.jobs), max_size=len(trace.jobs)))
-    jobs = tuple(job._replace(priority=level) for job, level in zip(trace.jobs, levels, strict=True))
-    return case, replace(trace, jobs=jobs)
-
-
-def played(case: Case, trace: Trace, options: Options) -> Results:
-    return run_experiment(parse_spec(case.spec, "any"), trace, options, after_event=Scheduler.validate)
+def played(spec: str, trace: Trace, options: Options) -> Results:
+    """An experiment with every index re-derived after every event."""
+    return run_experiment(parse_spec(spec, "any"), trace, options, after_event=Scheduler.validate)
 
 
 def history(results: Results) -> list[tuple[object, ...]]:
@@ -49,12 +37,18 @@ def history(results: Results) -> list[tuple[object, ...]]:
     ]
 
 
-@settings(max_examples=150)
-@given(prioritised(), policies(), st.lists(policies(), max_size=2), st.sampled_from(Preempted))
-def test_without_loans_every_policy_runs_every_job_under_hived_as_in_private(
-    given: tuple[Case, Trace], policy: str | Policy, own: Sequence[str | Policy], preempted: Preempted
+@examples(fast=40, slow=600)
+@given(prioritised(), policies(), st.lists(policies(), max_size=2), PREEMPTED, BINDINGS, SHARES, SEEDS)
+def test_hived_runs_jobs_as_private(
+    given: tuple[Case, Trace],
+    policy: str | Policy,
+    own: Sequence[str | Policy],
+    preempted: Preempted,
+    binding: BindingKind,
+    soft: float,
+    seed: int,
 ) -> None:
-    """Preemptions included, and with different policies of the tenants at once."""
+    """Without loans: preemptions included, with different policies of the tenants at once, soft affinity or not."""
     case, trace = given
     tenants = sorted({job.tenant for job in trace.jobs})
     options = Options(
@@ -63,27 +57,76 @@ def test_without_loans_every_policy_runs_every_job_under_hived_as_in_private(
         opportunistic=False,
         preempted=preempted,
         tenant_policies=tuple(zip(tenants, own, strict=False)),
+        binding=binding,
+        soft=soft,
+        seed=seed,
     )
-    private, hived = history(played(case, trace, options))
+    private, hived = history(played(case.spec, trace, options))
     assert hived == private
 
 
-@settings(max_examples=60)
-@given(prioritised(max_jobs=20), policies(), st.sampled_from(Sharing))
-def test_with_loans_every_index_is_right_after_every_event(
-    given: tuple[Case, Trace], policy: str | Policy, scheme: Sharing
+@examples(fast=25, slow=300)
+@given(prioritised(max_jobs=25), policies(), st.sampled_from(Sharing), PREEMPTED, BINDINGS, SHARES)
+def test_with_loans_jobs_end(
+    given: tuple[Case, Trace],
+    policy: str | Policy,
+    scheme: Sharing,
+    preempted: Preempted,
+    binding: BindingKind,
+    soft: float,
 ) -> None:
+    """Every index is right after every event, and every job ends that fits its private cluster."""
     case, trace = given
-    played(case, trace, Options((scheme,), (policy,)))
+    options = Options((scheme,), (policy,), preempted=preempted, binding=binding, soft=soft)
+    results = played(case.spec, trace, options)
+    (record,) = results.records
+    late = [number for number, end in enumerate(record.finish) if end < 0]
+    assert set(late) <= set(results.never_fit)
 
 
 @pytest.mark.parametrize("name", policy_names())
-def test_every_policy_here_is_simulated(name: str) -> None:
+def test_every_policy_is_simulated(name: str) -> None:
     """By name, under every scheme, with and without loans; every job ends."""
-    trace = trace_of("job_id,tenant,submit_s,duration_s,gpus,status\n" + "".join(
-        f"j{n},{'ab'[n % 2]},{n * 3},{n * 37 % 101},{(1, 8, 2, 4, 16)[n % 5]},pass\n" for n in range(60)
-    ))  # fmt: skip
+    rows = [(f"j{n}", "ab"[n % 2], n * 3, n * 37 % 101, (1, 8, 2, 4, 16)[n % 5]) for n in range(25)]
     spec = nodes_of_8(4, {"a": 2, "b": 2})
     for lends in (False, True):
-        for record in played(Case(spec, ""), trace, Options(tuple(Sharing), (name,), lends)).records:
+        for record in played(spec, trace_of(trace_text(rows)), Options(tuple(Sharing), (name,), lends)).records:
             assert min(record.finish) >= 0
+
+
+def jobs_of(*rows: tuple[int, int, int, str]) -> list[TraceJob]:
+    """Submission, duration, GPUs and tenant of each."""
+    return [TraceJob(f"job-{n}", vc, at, ms, gpus, "pass") for n, (at, ms, gpus, vc) in enumerate(rows)]
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_no_more_are_suspended_than_needed(sharing: Sharing) -> None:
+    """Two jobs of four GPUs and a later one of two, which needs half of what either has: the last in order goes."""
+    cluster = Cluster(parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two"), sharing)
+    jobs = jobs_of((0, 100, 4, "a"), (1, 100, 4, "a"), (10, 5, 2, "a"))
+    record = simulate(cluster, LeastAttained((0.030,)), jobs, False, after_event=Scheduler.validate)
+    # at 10 ms both have attained more than 30; the later one is behind, gives way for 5 ms, and goes on
+    assert record.first_start == [0, 1, 10]
+    assert record.finish == [100, 106, 15]
+    assert record.preemptions == [0, 1, 0]
+
+
+class SecondLosesItsPlace(LeastAttained):
+    """First come, first served, but the second job is last once it has run; the order is never reviewed."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return int(job.sequence == 1 and job.attained > 0), job.sequence
+
+
+def test_a_lost_place_leaves_the_turn() -> None:
+    """The head of the line loses its place with its loan: it wanted more than its VC has free; the next one fits."""
+    cluster = Cluster(parse_spec(nodes_of_8(5, {"v": 2, "w": 3}), "five"))
+    jobs = jobs_of((0, 500, 8, "v"), (1, 400, 16, "v"), (2, 400, 8, "v"), (50, 100, 16, "w"))
+    record = simulate(cluster, SecondLosesItsPlace(), jobs, True, after_event=Scheduler.validate)
+    kinds = {(run.job, run.kind) for run in record.runs}
+    assert (1, Kind.OPPORTUNISTIC) in kinds, "it has lost a loan"
+    assert all(run.start == 50 for run in record.runs if (run.job, run.kind) == (2, Kind.GUARANTEED))
+    assert (2, Kind.GUARANTEED) in kinds

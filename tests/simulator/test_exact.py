@@ -9,7 +9,7 @@ from random import Random
 from zlib import crc32
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from hived.cells import HostClass
@@ -17,7 +17,6 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.sharing import Sharing
 from hived.errors import PolicyError
-from hived.policies import policy_names
 from hived.scheduling import Displaced, JobView, Policy, Reaction, Scheduler
 from hived.simulator import Options, Preempted
 from hived.simulator.experiment import make_policies, soft_jobs
@@ -27,20 +26,13 @@ from hived.simulator.traces import Trace
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec
 
-from .helpers import nodes_of_8, trace_text
-from .made_up import made_up_policies
-from .strategies import Case
-from .test_every_policy import prioritised
-from .test_soft_and_static import trace_of
+from .helpers import examples, nodes_of_8, trace_of, trace_text
+from .strategies import Case, policies, prioritised
 
-QUALIFIED = [name for name in policy_names() if name not in ("gandiva", "antman")]
+#: policies under which jobs share GPUs
+SHARING = ("gandiva", "antman")
 #: job, start, end, GPUs
 VirtualRuns = list[tuple[int, int, int, Placement]]
-
-
-def policies() -> st.SearchStrategy[str | Policy]:
-    named = [*QUALIFIED, "tiresias:limits=3/11/40", "greedy:patience=4"]
-    return st.one_of(st.sampled_from(named), made_up_policies())
 
 
 def both(
@@ -89,17 +81,13 @@ def check(private: Record, ours: Record, virtual: VirtualRuns) -> None:
             assert 0 <= ends <= in_private, job
 
 
-@settings(max_examples=100)
+@examples(fast=20, slow=300)
 @given(
-    prioritised(), policies(), st.lists(policies(), max_size=2), st.sampled_from(Preempted),
+    prioritised(), policies(SHARING), st.lists(policies(SHARING), max_size=2), st.sampled_from(Preempted),
     st.sampled_from([0.0, 0.5]),
 )  # fmt: skip
 def test_no_job_is_later_than_alone(
-    given: tuple[Case, Trace],
-    policy: str | Policy,
-    own: Sequence[str | Policy],
-    preempted: Preempted,
-    soft: float,
+    given: tuple[Case, Trace], policy: str | Policy, own: Sequence[str | Policy], preempted: Preempted, soft: float
 ) -> None:
     """With several policies and priorities, soft affinity and gangs."""
     case, trace = given
@@ -168,23 +156,20 @@ def crowded(rng: Random) -> tuple[ClusterSpec, Trace]:
     tenants = {name: rng.randint(1, 3) for name in "abc"[: rng.randint(2, 3)]}
     rows = []
     for name in tenants:
-        jobs = rng.choice([5, 20, 40])
-        for _ in range(jobs):
+        for _ in range(rng.choice([5, 20, 40])):
             submit, lasts = rng.randrange(200), rng.choice([1, 5, 30, 100, 200])
             rows.append((submit, name, lasts, rng.choice([1, 1, 2, 4, 8, 8, 16])))
     rows.sort()
-    text = trace_text([(f"j{n}", name, at, lasts, gpus) for n, (at, name, lasts, gpus) in enumerate(rows)])
-    trace = trace_of(text)
+    trace = trace_of(trace_text([(f"j{n}", name, at, *rest) for n, (at, name, *rest) in enumerate(rows)]))
     levels = rng.choice([(0,), (0, 0, 5)])
-    jobs_of = tuple(job._replace(priority=rng.choice(levels), soft=rng.random() < 0.2) for job in trace.jobs)
-    return parse_spec(nodes_of_8(sum(tenants.values()) + rng.randint(0, 1), tenants), "crowded"), replace(
-        trace, jobs=jobs_of
-    )
+    jobs = tuple(job._replace(priority=rng.choice(levels), soft=rng.random() < 0.2) for job in trace.jobs)
+    spec = parse_spec(nodes_of_8(sum(tenants.values()) + rng.randint(0, 1), tenants), "crowded")
+    return spec, replace(trace, jobs=jobs)
 
 
-@settings(max_examples=60)
+@examples(fast=10, slow=200)
 @given(st.integers(0, 1 << 40))
-def test_under_an_adversary_no_job_is_later_than_alone(seed: int) -> None:
+def test_no_job_is_later_by_an_adversary(seed: int) -> None:
     """Each tenant has its own; also beside VCs that are work-conserving."""
     rng = Random(seed)
     spec, trace = crowded(rng)
@@ -197,7 +182,7 @@ def test_under_an_adversary_no_job_is_later_than_alone(seed: int) -> None:
     check(*both(spec, trace, options, exact, Scheduler.validate))
 
 
-def test_a_head_start_does_not_change_what_comes_after() -> None:
+def test_a_head_start_changes_no_successor() -> None:
     """A job that ended early keeps its place in the VC: its successor starts as in private, or on a loan."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     rows = [("a1", "a", 0, 100, 8), ("a2", "a", 0, 100, 4), ("a3", "a", 0, 50, 8), ("b1", "b", 60, 100, 8)]
@@ -209,8 +194,8 @@ def test_a_head_start_does_not_change_what_comes_after() -> None:
     assert ours.finish[3] == 160_000
 
 
-@pytest.mark.parametrize("name", ["gandiva", "antman"])
-def test_policies_under_which_jobs_share_gpus_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", SHARING)
+def test_policies_that_share_gpus_refused(name: str) -> None:
     spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
     with pytest.raises(PolicyError, match="share GPUs"):
         both(spec, trace_of(trace_text([("a1", "a", 0, 1, 1)])), Options(policies=(name,)), ("a",))

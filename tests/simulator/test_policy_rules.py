@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cluster import Cluster
@@ -18,7 +18,7 @@ from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob, generate_table1
 from hived.spec import parse_spec
 
-from .helpers import nodes_of_8
+from .helpers import examples, nodes_of_8
 from .policy_reader import check, check_loans, fits
 
 POLICIES = ("yarn-cs", "fifo", "sjf", "srtf", "greedy:patience=4", "greedy", "tiresias:limits=5/20", "tiresias")
@@ -52,20 +52,13 @@ def traces(draw: st.DrawFn) -> list[TraceJob]:
     ]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60)
-@given(jobs=traces(), nodes=st.integers(1, 3))
-def test_at_every_moment_the_jobs_run_that_the_rule_demands(jobs: list[TraceJob], nodes: int, policy: str) -> None:
-    own = {"a": policy, "b": policy}
+@examples(fast=60, slow=500)
+@given(traces(), st.integers(1, 3), st.sampled_from(POLICIES), st.sampled_from(POLICIES))
+def test_the_rule_decides_at_every_moment(jobs: list[TraceJob], nodes: int, first: str, second: str) -> None:
+    """Of each tenant its own."""
+    own = {"a": first, "b": second}
     for record in runs(jobs, {"a": nodes, "b": 2}, own):
         check(record, {"a": nodes, "b": 2}, own)
-
-
-@settings(max_examples=60)
-@given(traces(), st.sampled_from(POLICIES), st.sampled_from(POLICIES))
-def test_each_tenant_has_its_own_rule(jobs: list[TraceJob], first: str, second: str) -> None:
-    for record in runs(jobs, {"a": 2, "b": 2}, {"a": first, "b": second}):
-        check(record, {"a": 2, "b": 2}, {"a": first, "b": second})
 
 
 @st.composite
@@ -80,27 +73,26 @@ def jobs_of_one_gpu(draw: st.DrawFn) -> list[TraceJob]:
     ]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60)
-@given(jobs=jobs_of_one_gpu())
-def test_jobs_over_quota_are_on_loan_in_the_order_of_the_rule(jobs: list[TraceJob], policy: str) -> None:
+@examples(fast=40, slow=400)
+@given(jobs_of_one_gpu(), st.sampled_from(POLICIES))
+def test_loans_come_in_the_order_of_the_rule(jobs: list[TraceJob], policy: str) -> None:
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "any")
     for record in run_experiment(spec, Trace("any", tuple(jobs)), Options(SHARING, (policy,))).records:
         check_loans(record, {"a": 8, "b": 8}, {"a": policy, "b": policy})
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25)
-@given(jobs=traces())
-def test_nothing_is_idle_that_could_be_lent_at_any_moment(jobs: list[TraceJob], policy: str) -> None:
-    for sharing in SHARING:
-        cluster = Cluster(parse_spec(nodes_of_8(3, {"a": 2, "b": 1}), "any"), sharing)
-        simulate(cluster, make_policy(policy), jobs, after_event=Scheduler.validate)
+@examples(fast=25, slow=200)
+@given(traces(), st.sampled_from(POLICIES), st.sampled_from(SHARING))
+def test_nothing_is_idle_that_could_be_lent(jobs: list[TraceJob], policy: str, sharing: Sharing) -> None:
+    """As the scheduler's own check says at every moment."""
+    cluster = Cluster(parse_spec(nodes_of_8(3, {"a": 2, "b": 1}), "any"), sharing)
+    simulate(cluster, make_policy(policy), jobs, after_event=Scheduler.validate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_crowded_part_of_the_papers_trace(policy: str, seed: int) -> None:
+def test_the_rule_decides_on_table_1(policy: str, seed: int) -> None:
     """Two tenants of the generated trace, on a few nodes each."""
     trace = generate_table1(jobs=300, days=2, seed=seed).jobs
     tenants = [tenant for tenant, _ in Counter(job.tenant for job in trace).most_common(2)]
@@ -121,7 +113,7 @@ def test_a_crowded_part_of_the_papers_trace(policy: str, seed: int) -> None:
      ("tiresias:limits=5/21", "tiresias:limits=5/20"),
      ("sjf", "srtf"), ("srtf", "sjf")],
 )  # fmt: skip
-def test_the_reader_notices_another_policy(policy: str, other: str) -> None:
+def test_another_policy_is_noticed(policy: str, other: str) -> None:
     rows = [(n * 2 % 31, 1 + n * 7 % 23, SIZES[n * 3 % 5]) for n in range(60)]
     jobs = [
         TraceJob(f"j{n}", "a", submit * 1000, length * 1000, gpus, "pass")
@@ -133,7 +125,7 @@ def test_the_reader_notices_another_policy(policy: str, other: str) -> None:
         check(record, {"a": 2}, {"a": other})
 
 
-def test_what_fits_into_nodes() -> None:
+def test_what_the_reader_fits_in_nodes() -> None:
     assert fits(16, [], 2)
     assert not fits(16, [{"n": 1}], 2)
     assert fits(4, [{"n": 4}], 1)

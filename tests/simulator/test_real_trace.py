@@ -1,4 +1,4 @@
-"""The real trace on 200 nodes with its clock compressed 1.5 times: where the papers' anomalies show."""
+"""The real trace: as it is, and on 200 nodes with its clock compressed 1.5 times, where the papers' anomalies show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hived.simulator import Options, Sharing, run_experiment
-from hived.simulator.traces import compress_clock, read_trace
+from hived.simulator.traces import TABLE1, compress_clock, describe, read_trace, write_trace
 from hived.spec import parse_spec, read_quotas, spec_from_quotas
 
 from .helpers import SHARED, Experiment, simulated
@@ -16,7 +16,22 @@ from .reader import Outcome
 README = Path(__file__).parents[2] / "README.md"
 TRACE = SHARED / "traces" / "philly-2017-oct-nov.csv.gz"
 
-pytestmark = pytest.mark.skipif(not TRACE.exists(), reason="the shared folder with the Philly trace is not here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not TRACE.exists(), reason="the shared folder with the Philly trace is not here"),
+]
+
+
+def test_it_is_what_its_readme_states(tmp_path: Path) -> None:
+    """Its jobs, its tenants and its load; and it survives writing."""
+    trace = read_trace(TRACE)
+    assert (trace.name, len(trace.jobs), trace.synthetic, trace.dropped) == ("philly-2017-oct-nov", 89_392, False, ())
+    assert {job.tenant for job in trace.jobs} == {row.tenant for row in TABLE1}
+    found = describe(trace)
+    assert found.days == pytest.approx(61, abs=0.01)
+    assert found.total.offered_load_gpus / 2232 == pytest.approx(0.59, abs=0.005)
+    write_trace(trace, tmp_path / "again.csv.gz")
+    assert read_trace(tmp_path / "again.csv.gz").jobs == trace.jobs
 
 
 def spec_of_200_nodes() -> str:
@@ -37,7 +52,7 @@ def mean_delay(outcome: Outcome, tenant: str, compared: list[str]) -> float:
     return sum(queue or 0 for queue in queues) / len(queues) / 1000
 
 
-def test_without_lending_every_job_starts_under_hived_at_exactly_the_second_it_starts_in_private() -> None:
+def test_hived_runs_jobs_as_private() -> None:
     options = Options((Sharing.PRIVATE, Sharing.HIVED), opportunistic=False, clock_compression=1.5)
     jobs = compress_clock(read_trace(TRACE), 1.5)
     private, hived = run_experiment(parse_spec(spec_of_200_nodes(), "spec"), jobs, options).records
@@ -45,7 +60,7 @@ def test_without_lending_every_job_starts_under_hived_at_exactly_the_second_it_s
     assert hived.first_start == private.first_start
 
 
-def test_quota_makes_tenants_wait_longer_than_in_private_and_hived_makes_none(tmp_path: Path) -> None:
+def test_tenants_wait_longer_by_quota_only(tmp_path: Path) -> None:
     found = simulated(tmp_path, spec_of_200_nodes(), TRACE, compression=1.5)
     private, quota, hived = (means(found, scheme) for scheme in ("private", "quota", "hived"))
     assert quota["prod-a"] > 2 * private["prod-a"]

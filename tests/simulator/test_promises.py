@@ -1,20 +1,40 @@
-"""The promises of the result files on traces made from Table 1, at a load at which tenants meet all the time."""
+"""The promises of the result files, which an independent reader checks: on any small cluster, and crowded ones."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hived.scheduling import Scheduler
 from hived.simulator.traces import TABLE1, generate_table1, write_trace
 from hived.spec import spec_from_quotas
 
-from .helpers import NODE_OF_8, SHARED, Row, simulated, spec_text, trace_text
+from .helpers import NODE_OF_8, SHARED, Experiment, Row, examples, simulated, spec_text, trace_text
+from .strategies import Case, cases
 
 DESIGN = SHARED / "specs" / "design.yaml"
+
+
+def ends(found: Experiment, scheme: str) -> dict[str, tuple[int | None, int | None]]:
+    """Start and end of every job."""
+    return {name: (job.start, job.finish) for name, job in found[scheme].jobs.items()}
+
+
+@examples(fast=40, slow=300)
+@given(cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5, 20.5]), st.booleans())
+def test_on_any_small_cluster(case: Case, preempted: str, until_s: float | None, lends: bool) -> None:
+    with TemporaryDirectory() as folder:
+        found = simulated(
+            Path(folder), case.spec, case.trace, preempted=preempted, until_s=until_s, opportunistic=lends,
+            after_event=Scheduler.validate,
+        )  # fmt: skip
+    assert lends or ends(found, "hived") == ends(found, "private")
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +51,11 @@ def spec() -> str:
     return spec_from_quotas(40, [(row.tenant, row.quota_percent) for row in TABLE1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"preempted": "restart"},
-        {"opportunistic": False},
         {"until_s": 250_000.5},
         {"until_s": 100_000, "preempted": "restart"},
         {"compression": 1.5},
@@ -44,11 +63,12 @@ def spec() -> str:
     ],
     ids=str,
 )
-def test_results_keep_their_promises(trace: Path, spec: str, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_on_table_1(trace: Path, spec: str, tmp_path: Path, options: dict[str, Any]) -> None:
     simulated(tmp_path, spec, trace, **options)
 
 
-def test_the_load_is_such_that_everything_happens(trace: Path, spec: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_everything_happens_on_table_1(trace: Path, spec: str, tmp_path: Path) -> None:
     found = simulated(tmp_path, spec, trace)
     for scheme in ("quota", "hived"):
         outcome = found[scheme]
@@ -62,31 +82,27 @@ def test_the_load_is_such_that_everything_happens(trace: Path, spec: str, tmp_pa
     assert found.results.never_fit
 
 
-def test_without_lending_every_job_starts_under_hived_when_it_starts_in_private(
-    trace: Path, spec: str, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_hived_as_private_on_table_1(trace: Path, spec: str, tmp_path: Path) -> None:
     found = simulated(tmp_path, spec, trace, opportunistic=False)
-    starts = {scheme: {n: job.start for n, job in found[scheme].jobs.items()} for scheme in ("private", "hived")}
-    assert starts["hived"] == starts["private"]
-    assert starts["hived"] != {n: job.start for n, job in found["quota"].jobs.items()}
+    assert ends(found, "hived") == ends(found, "private") != ends(found, "quota")
 
 
-@pytest.mark.parametrize("scheme", ["private", "quota", "hived"])
-def test_every_index_is_right_after_every_event(spec: str, tmp_path: Path, scheme: str) -> None:
+@pytest.mark.slow
+def test_every_index_on_table_1(spec: str, tmp_path: Path) -> None:
     path = tmp_path / "short.csv"
     write_trace(generate_table1(300, 1, 5), path)
-    simulated(tmp_path, spec, path, schemes=[scheme], after_event=Scheduler.validate)
+    simulated(tmp_path, spec, path, after_event=Scheduler.validate)
 
 
-def crowd(tenants: list[str], sizes: list[int], jobs: int = 600) -> str:
+def crowd(tenants: list[str], sizes: list[int], jobs: int) -> str:
     """Jobs of every size and tenant in turn, some at one instant, with odd fractions of seconds."""
     rows: list[Row] = []
     for n in range(jobs):
         submit = n // 3 * 2.125
         duration = (n * 7919 % 97) * 1.001 if n % 50 else 0
-        rows.append(
-            (f"j{n}", tenants[n * 31 % len(tenants)], f"{submit:.3f}", f"{duration:.3f}", sizes[n % len(sizes)])
-        )
+        tenant = tenants[n * 31 % len(tenants)]
+        rows.append((f"j{n}", tenant, f"{submit:.3f}", f"{duration:.3f}", sizes[n % len(sizes)]))
     return trace_text(rows)
 
 
@@ -123,22 +139,20 @@ SPECS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("opportunistic", [True, False], ids=["lending", "no lending"])
+@pytest.mark.parametrize("lends", [True, False], ids=["lending", "no lending"])
 @pytest.mark.parametrize("preempted", ["resume", "restart"])
+@pytest.mark.parametrize("jobs", [150, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SPECS)
-def test_results_keep_their_promises_on_every_shape(
-    tmp_path: Path, name: str, preempted: str, opportunistic: bool
-) -> None:
-    trace = crowd(["a", "b", "c"], [1, 1, 2, 1, 4, 8, 1, 3, 2, 12, 16, 5, 64])
-    found = simulated(tmp_path, SPECS[name], trace, preempted=preempted, opportunistic=opportunistic)
-    if not opportunistic:
-        ends = [{n: (j.start, j.finish) for n, j in found[s].jobs.items()} for s in ("private", "hived")]
-        assert ends[0] == ends[1]
+def test_on_every_shape(tmp_path: Path, name: str, jobs: int, preempted: str, lends: bool) -> None:
+    trace = crowd(["a", "b", "c"], [1, 1, 2, 1, 4, 8, 1, 3, 2, 12, 16, 5, 64], jobs)
+    found = simulated(tmp_path, SPECS[name], trace, preempted=preempted, opportunistic=lends)
+    assert lends or ends(found, "hived") == ends(found, "private")
 
 
 @pytest.mark.skipif(not DESIGN.exists(), reason="the specs of deployed clusters are not here")
-@pytest.mark.parametrize("opportunistic", [True, False], ids=["lending", "no lending"])
-def test_results_keep_their_promises_on_a_deployed_cluster(tmp_path: Path, opportunistic: bool) -> None:
+@pytest.mark.parametrize("lends", [True, False], ids=["lending", "no lending"])
+@pytest.mark.parametrize("jobs", [100, pytest.param(600, marks=pytest.mark.slow)])
+def test_on_a_deployed_cluster(tmp_path: Path, jobs: int, lends: bool) -> None:
     """Six chains, racks, pinned cells, and a node with two kinds of device."""
-    trace = crowd(["VC1", "VC2"], [1, 2, 4, 8, 16, 3, 32, 1, 48, 2])
-    simulated(tmp_path, DESIGN, trace, opportunistic=opportunistic)
+    trace = crowd(["VC1", "VC2"], [1, 2, 4, 8, 16, 3, 32, 1, 48, 2], jobs)
+    simulated(tmp_path, DESIGN, trace, opportunistic=lends)
