@@ -8,14 +8,15 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hived import Preempt, Request, Wait
 from hived.cluster.reasons import ReasonKind, ShareUsedUp
 
-from .driver import Driver
-from .specs import flat, lent, wants
+from .cases import Case
+from .driver import Driver, running
+from .specs import Spec, cluster_spec, flat, lent, reserves, wants
 
 
 def held(driver: Driver) -> Counter[str]:
@@ -27,10 +28,10 @@ def held(driver: Driver) -> Counter[str]:
     return count
 
 
-def fill(driver: Driver, vc: str, most: int, gpus: int = 1, tag: str = "") -> int:
-    """Opportunistic groups of a tenant, one by one, until one has to wait; how many started."""
+def fill(driver: Driver, vc: str, most: int) -> int:
+    """Opportunistic groups of a tenant, one GPU each, until one has to wait; how many started."""
     for i in range(most):
-        if isinstance(driver.run(lent(f"{vc}{tag}-{i}", vc, gpus)), Wait):
+        if isinstance(driver.run(lent(f"{vc}-{i}", vc, 1)), Wait):
             return i
     return most
 
@@ -49,79 +50,104 @@ def max_min(capacity: int, weights: Mapping[str, int], demands: Mapping[str, int
     return shares
 
 
-def test_one_tenant_alone_may_have_all_that_is_idle() -> None:
-    driver = Driver(flat({"a": 1, "b": 3}))
-    assert fill(driver, "a", 20) == 16
-
-
 @pytest.mark.parametrize(
     ("weights", "late"), [({"a": 1, "b": 1}, 4), ({"a": 1, "b": 3}, 6), ({"a": 3, "b": 1}, 2), ({"a": 7, "b": 1}, 1)]
 )
-def test_a_late_tenant_gets_its_weighted_share_back_and_no_more(weights: dict[str, float], late: int) -> None:
+def test_late_tenant_gets_its_share(weights: dict[str, float], late: int) -> None:
+    """One tenant alone may have all that is idle; another gets its weighted share of it back, and no more."""
     driver = Driver(flat({"a": 1, "b": 1}, weights=weights))
     assert fill(driver, "a", 8) == 8
     assert fill(driver, "b", 8) == late
     assert held(driver) == {"a": 8 - late, "b": late}
-    waits = driver.wait(lent("again", "a", 1))
-    assert ReasonKind.SHARE_USED_UP in {reason.kind for reason in waits.reasons}
+    for vc, has in (("a", 8 - late), ("b", late)):
+        waits = driver.wait(lent(f"{vc}-again", vc, 1))
+        (reason,) = [reason for reason in waits.reasons if isinstance(reason, ShareUsedUp)]
+        assert (reason.vc, reason.need, reason.held, reason.share) == (vc, 1, has, has)
 
 
-def test_the_default_weight_is_the_size_of_the_vc() -> None:
-    driver = Driver(flat({"a": 1, "b": 3}))
-    assert fill(driver, "a", 16) == 16
-    assert fill(driver, "b", 16) == 12
-
-
-def test_pinned_cells_count_for_the_default_weight() -> None:
-    spec = flat({"a": 1, "b": 1}, nodes=4)
-    for pin in (2, 3):
-        spec["physicalCluster"]["physicalCells"][pin]["pinnedCellId"] = f"pin-{pin}"
-    spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin-2"}, {"pinnedCellId": "pin-3"}]
+@pytest.mark.parametrize("pinned", [False, True])
+def test_default_weight_is_the_size_of_the_vc(pinned: bool) -> None:
+    spec = flat({"a": 1, "b": 1 if pinned else 3}, nodes=4)
+    if pinned:
+        for pin in (2, 3):
+            spec["physicalCluster"]["physicalCells"][pin]["pinnedCellId"] = f"pin-{pin}"
+        spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin-2"}, {"pinnedCellId": "pin-3"}]
     driver = Driver(spec)
     assert fill(driver, "a", 16) == 16
     assert fill(driver, "b", 16) == 12
 
 
-def test_what_is_in_guaranteed_use_is_not_shared() -> None:
-    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
-    driver.bind(wants("job", "c", 4))
+def test_shares_beside_guaranteed_use() -> None:
+    """What is in guaranteed use is not shared, and goes back to the loans when it ends."""
+    driver = running(flat({"a": 1, "b": 1, "c": 1}), wants("job", "c", 4))
     fill(driver, "a", 12)
     assert fill(driver, "b", 12) == 4
+    driver.release("job")
+    assert fill(driver, "c", 8) == 4
+    assert held(driver) == {"a": 4, "b": 4, "c": 4}
 
 
-def test_a_share_used_up_is_reported_with_its_numbers() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    fill(driver, "a", 8)
-    fill(driver, "b", 8)
-    waits = driver.wait(lent("more", "b", 1))
-    (reason,) = [reason for reason in waits.reasons if isinstance(reason, ShareUsedUp)]
-    assert (reason.vc, reason.need, reason.held, reason.share) == ("b", 1, 4, 4)
+def loans(*runs: str) -> list[Request | tuple[Request, str]]:
+    """Loans as ``VC GPUs node``, called ``VC-node``."""
+    made: list[Request | tuple[Request, str]] = []
+    for run in runs:
+        vc, gpus, node = run.split()
+        made.append((lent(f"{vc}-{node}", vc, int(gpus)), node))
+    return made
 
 
-@pytest.mark.parametrize("weights", [{"a": 1, "b": 4, "c": 1}, {"a": 2, "b": 8, "c": 1}])
-def test_above_the_share_is_by_weight_and_not_by_number(weights: dict[str, float]) -> None:
-    driver = Driver(flat({"a": 1, "b": 3, "c": 1}, weights=weights))
-    nodes = iter(["n0", "n1", "n2", "n3", "n4"])
-    for vc in "aabbb":
-        node = next(nodes)
-        driver.bind(lent(f"{vc}-{node}", vc, 4), suggested=[node])
-    decision = driver.run(wants("job", "c", 4))
-    assert isinstance(decision, Preempt)
-    assert decision.victims[0].startswith("a-")
+def sockets(nodes: int) -> Spec:
+    """VCs ``a`` and ``b`` of a node, and ``c`` of two sockets."""
+    spec = flat({"a": 1, "b": 1}, nodes=nodes)
+    spec["virtualClusters"]["c"] = reserves({"NODE.SOCKET": 2})
+    return spec
 
 
-def test_inside_one_node_the_tenant_above_its_share_yields_first() -> None:
-    spec = flat({"a": 1, "b": 1, "c": 0}, nodes=3)
-    spec["virtualClusters"]["c"] = {"virtualCells": [{"cellType": "NODE.SOCKET", "cellNumber": 2}]}
-    driver = Driver(spec)
-    for node in ("n0", "n1", "n2"):
-        driver.bind(lent(f"b-{node}", "b", 1), suggested=[node])
-        driver.bind(lent(f"a-{node}", "a", 3), suggested=[node])
+CASES = {
+    # by number b has more
+    "above its share by weight": Case(
+        flat({"a": 1, "b": 3, "c": 1}, weights={"a": 1, "b": 4, "c": 1}),
+        loans("a 4 n0", "a 4 n1", "b 4 n2", "b 4 n3", "b 4 n4"),
+        wants("job", "c", 4),
+        ("a-n0",),
+    ),
+    "by weight among all": Case(
+        flat({"a": 1, "b": 3, "c": 1}, weights={"a": 2, "b": 8, "c": 1}),
+        loans("a 4 n0", "a 4 n1", "b 4 n2", "b 4 n3", "b 4 n4"),
+        wants("job", "c", 4),
+        ("a-n0",),
+    ),
+    # c is to have 4 of 20; a has 8 where its share is 5 1/3, b has 12 where it is 10 2/3
+    "the farthest above by weight": Case(
+        flat({"a": 1, "b": 1, "c": 1}, nodes=5, weights={"a": 0.5, "b": 1.0, "c": 1.0}),
+        loans("a 4 n0", "a 4 n1", "b 4 n2", "b 4 n3", "b 4 n4"),
+        lent("loan", "c", 4),
+        ("a-n1",),
+    ),
+    "idle GPUs beside a loan count": Case(
+        flat({"a": 1, "b": 1}), loans("b 4 n1", "b 2 n0"), lent("loan", "a", 4), ("b-n0",)
+    ),
+    "none to exceed its own share": Case(
+        flat({"a": 1, "b": 1}),
+        [lent("a-0", "a", 4), lent("a-1", "a", 1), lent("b-0", "b", 3)],
+        lent("b-1", "b", (2, 4)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_whose_loans_end(case: Case) -> None:
+    case.check()
+
+
+def test_above_its_share_inside_a_node() -> None:
+    driver = running(sockets(3), *loans("b 1 n0", "a 3 n0", "b 1 n1", "a 3 n1", "b 1 n2", "a 3 n2"))
     driver.run(wants("job", "c", 2))
     assert held(driver) == {"a": 6, "b": 3}
 
 
-def test_an_opportunistic_request_preempts_only_tenants_above_their_share() -> None:
+def test_only_tenants_above_their_share_yield() -> None:
     driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
     fill(driver, "a", 8)
     fill(driver, "b", 4)
@@ -132,22 +158,52 @@ def test_an_opportunistic_request_preempts_only_tenants_above_their_share() -> N
     driver.wait(lent("c-4", "c", 1))
 
 
-def test_two_tenants_at_their_shares_leave_each_other_alone() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    fill(driver, "a", 8)
-    fill(driver, "b", 8)
-    for _ in range(5):
-        for vc in "ab":
-            driver.wait(lent(f"{vc}-again", vc, 1))
+def test_partly_bad_node_is_not_the_fairest() -> None:
+    driver = running(flat({"a": 1, "b": 1, "c": 2}), *loans("a 4 n1", "b 1 n2", "b 1 n3", "a 3 n0"))
+    driver.set_device("n0", 3, healthy=False)
+    decision = driver.preempt(wants("gang", "c", (2, 4)))
+    assert "n0" not in {pod.node for pod in decision.placement.pods}
 
 
-def test_a_tenant_that_would_exceed_its_share_preempts_no_group() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("a-0", "a", 4))
-    driver.bind(lent("a-1", "a", 1))
-    driver.bind(lent("b-0", "b", 3))
-    driver.wait(lent("b-1", "b", (2, 4)))
-    assert held(driver) == {"a": 5, "b": 3}
+def test_shares_count_all_chains_of_a_type() -> None:
+    """Four nodes of two V100 in two chains: in the first chain alone, a would be above its share and b below."""
+    types: Spec = {
+        "NODE": {"childCellType": "V100", "childCellNumber": 2, "isNodeLevel": True},
+        "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
+    }
+    cells: list[Spec] = [
+        {"cellType": "NODE", "cellAddress": "n0"},
+        {"cellType": "NODE", "cellAddress": "n1"},
+        {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]},
+    ]
+    vcs = {"a": reserves({"NODE": 1}), "b": reserves({"NODE": 1}), "c": reserves({"2-NODE": 1})}
+    driver = running(cluster_spec(types, cells, vcs), *loans("a 2 n0", "a 2 n1", "b 2 m0", "b 2 m1"))
+    assert ShareUsedUp("b", need=1, held=4, share=4) in driver.wait(lent("b-more", "b", 1)).reasons
+
+
+def test_reserved_loan_does_not_count_as_running() -> None:
+    driver = running(flat({"a": 1, "b": 1, "c": 1}), *loans("a 4 n0", "b 4 n1", "b 4 n2"))
+    assert driver.preempt(lent("a-reserved", "a", 2)).victims == ("b-n2",)
+    driver.release("b-n2")
+    # a has 6 of 12, c has none: a loses what it runs, since nothing is won by what it has reserved
+    assert driver.preempt(lent("c", "c", 4)).victims == ("a-n0",)
+
+
+def test_tenant_at_its_share_gives_no_more() -> None:
+    """The latest two loans of b are on different nodes: without them it is at its share, and no node is free."""
+    driver = running(flat({"a": 1, "b": 1}), *((lent(f"b-{i}", "b", 2), f"n{i % 2}") for i in range(4)))
+    waits = driver.wait(lent("a", "a", 4))
+    assert ReasonKind.SHARE_USED_UP not in {reason.kind for reason in waits.reasons}
+    assert driver.preempt(lent("a", "a", 2)).victims == ("b-3",)
+
+
+def test_fair_place_is_the_same_when_decided_again() -> None:
+    driver = running(sockets(3), *loans("b 1 n0", "a 3 n0", "b 1 n1", "a 3 n1", "b 1 n2", "a 3 n2"))
+    plan = driver.ask(wants("job", "c", 2))
+    assert isinstance(plan, Preempt)
+    driver.ask(wants("other", "c", 2))
+    driver.commit(plan)
+    assert set(driver.cluster.group("job").victims) == set(plan.victims)
 
 
 def run_until_stable(driver: Driver, jobs: list[Request], rounds: int) -> None:
@@ -165,6 +221,7 @@ def run_until_stable(driver: Driver, jobs: list[Request], rounds: int) -> None:
 WEIGHTS = st.fixed_dictionaries({vc: st.integers(1, 4) for vc in "abc"})
 
 
+@settings(max_examples=30)
 @given(
     WEIGHTS,
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 1, 2, 3, 4, 8])), min_size=2, max_size=12),
@@ -180,8 +237,9 @@ def test_loans_do_not_preempt_endlessly(weights: dict[str, int], jobs: list[tupl
     run_until_stable(driver, asked, rounds=30)
 
 
+@settings(max_examples=30)
 @given(WEIGHTS, st.fixed_dictionaries({vc: st.integers(0, 12) for vc in "abc"}), st.integers(0, 4), st.randoms())
-def test_single_gpus_end_up_at_the_weighted_max_min_shares(
+def test_single_gpus_end_at_max_min_shares(
     weights: dict[str, int], demands: dict[str, int], used: int, order: Random
 ) -> None:
     assume(sum(demands.values()) > 0)
@@ -196,12 +254,3 @@ def test_single_gpus_end_up_at_the_weighted_max_min_shares(
     assert sum(after.values()) == min(12 - used, sum(demands.values())), "GPUs in demand are idle"
     for vc, share in shares.items():
         assert after[vc] >= int(share), f"{vc} has {after[vc]}, its share is {share}"
-
-
-def test_the_gpus_of_a_guaranteed_group_go_back_to_the_loans_when_it_ends() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    fill(driver, "a", 8)
-    assert isinstance(driver.run(wants("job", "b", 4)), Preempt)
-    assert held(driver) == {"a": 4}
-    driver.release("job")
-    assert fill(driver, "b", 8) == 4

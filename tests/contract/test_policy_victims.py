@@ -5,22 +5,22 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, RequestError, Wait, replay
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec
 
+from ..strategies import given_in_tiers
+from .driver import running
 from .specs import flat, lent, wants
-from .walks import SEEDS, SPECS, Walk
+from .walks import SEEDS, SPECS, any_request
 
 
 def filled() -> Cluster:
     """A VC of two nodes of 4 GPUs: jobs of 1, 1 and 2 GPUs on one, of 4 on the other."""
-    cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
-    for name, gpus in (("one", 1), ("other", 1), ("two", 2), ("four", 4)):
-        cluster.commit(cluster.schedule(wants(name, "a", gpus)))
-    return cluster
+    sizes = {"one": 1, "other": 1, "two": 2, "four": 4}
+    return running(flat({"a": 2, "b": 1}), *(wants(name, "a", gpus) for name, gpus in sizes.items())).cluster
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,15 @@ def filled() -> Cluster:
         ((1,), [], None),
     ],
 )
-def test_the_shortest_prefix_is_taken_and_groups_that_are_not_needed_are_spared(
-    gpus: tuple[int, ...], candidates: list[str], victims: tuple[str, ...] | None
-) -> None:
+def test_shortest_prefix(gpus: tuple[int, ...], candidates: list[str], victims: tuple[str, ...] | None) -> None:
+    """The shortest prefix of the candidates is taken, and groups in it that are not needed are spared."""
     cluster = filled()
     before = cluster.snapshot()
     assert cluster.select_victims(wants("next", "a", *gpus), candidates) == victims
     assert cluster.snapshot() == before
 
 
-def test_the_victims_are_preempted_as_any_and_the_group_starts_once_they_have_ended() -> None:
+def test_selected_victims_are_preempted() -> None:
     cluster = filled()
     request = wants("next", "a", 4)
     decision = cluster.place(request, victims=("four",))
@@ -61,18 +60,19 @@ def test_the_victims_are_preempted_as_any_and_the_group_starts_once_they_have_en
     cluster.validate()
 
 
-def test_a_loan_under_the_name_counts_as_given_up() -> None:
+def test_own_loan_counts_as_given_up() -> None:
     cluster = filled()
     cluster.commit(cluster.schedule(lent("next", "a", 4)))
     assert cluster.select_victims(wants("next", "a", 4), ["two", "four"]) == ("four",)
 
 
 @pytest.mark.parametrize("bad", [True, False], ids=["bad", "excluded"])
-def test_a_victim_whose_node_is_not_usable_is_passed_over_for_the_next(bad: bool) -> None:
-    """Its cell stays bound while it runs: a trial that bound it to the idle node found what no preemption can have."""
-    cluster = Cluster.from_spec(flat({"a": 2}, spare=1))
-    for name in ("last", "next-to-last"):
-        cluster.commit(cluster.schedule(wants(name, "a", 4)))
+def test_victim_on_unusable_node(bad: bool) -> None:
+    """It is passed over for the next.
+
+    Its cell stays bound while it runs: a trial that bound it to the idle node found what no preemption can have.
+    """
+    cluster = running(flat({"a": 2}, spare=1), wants("last", "a", 4), wants("next-to-last", "a", 4)).cluster
     placement = cluster.group("last").placement
     assert placement is not None
     node = placement.pods[0].node
@@ -92,10 +92,8 @@ def test_a_victim_whose_node_is_not_usable_is_passed_over_for_the_next(bad: bool
     ("name", "message"),
     [("higher", "priority of at most 0"), ("foreign", "no running guaranteed group"), ("none", "no such group")],
 )
-def test_a_candidate_is_a_running_group_of_the_vc_and_none_that_is_higher(name: str, message: str) -> None:
-    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
-    cluster.commit(cluster.schedule(wants("higher", "a", 4, priority=1)))
-    cluster.commit(cluster.schedule(wants("foreign", "b", 4)))
+def test_wrong_candidates(name: str, message: str) -> None:
+    cluster = running(flat({"a": 1, "b": 1}), wants("higher", "a", 4, priority=1), wants("foreign", "b", 4)).cluster
     with pytest.raises(RequestError, match=message):
         cluster.select_victims(wants("next", "a", 4), [name])
     with pytest.raises(RequestError, match=message):
@@ -104,17 +102,15 @@ def test_a_candidate_is_a_running_group_of_the_vc_and_none_that_is_higher(name: 
         cluster.select_victims(lent("next", "a", 4), ["higher"])
 
 
-@settings(max_examples=60)
-@given(SPECS, SEEDS)
-def test_selected_victims_suffice_and_all_are_needed_on_any_cluster(spec: ClusterSpec, seed: int) -> None:
-    """Each decision is carried out, and the log of all of it replays."""
+@given_in_tiers(15, 100, SPECS, SEEDS)
+def test_victims_suffice_and_all_are_needed(spec: ClusterSpec, seed: int) -> None:
+    """On any cluster; each decision is carried out, and the log of all of it replays."""
     random, lines = Random(seed), list[str]()
     cluster = RecordedCluster(spec, lines.append)
-    walk = Walk(spec, seed)
     for number in range(40):
-        request = walk.new_request()
-        running = [r for r in cluster.records() if r.placement.guaranteed and r.request.vc == request.vc]
-        candidates = [r.group for r in running if r.request.priority <= request.priority]
+        request = any_request(random, spec, f"job-{number}")
+        groups = [r for r in cluster.records() if r.placement.guaranteed and r.request.vc == request.vc]
+        candidates = [r.group for r in groups if r.request.priority <= request.priority]
         random.shuffle(candidates)
         decision = cluster.schedule(request, now=float(number))
         if isinstance(decision, Wait) and request.priority >= 0 and candidates:

@@ -7,180 +7,133 @@ import pytest
 from hived import Bind, Preempt, RequestError
 from hived.cluster.states import GroupState
 
-from .driver import Driver, devices
-from .specs import flat, lent, wants
+from .driver import Driver, devices, nodes_of, running, states
+from .specs import flat, lent, racks, wants
+
+PENDING, PREEMPTING, ALLOCATED = GroupState.PENDING, GroupState.PREEMPTING, GroupState.ALLOCATED
+HIGH, TOP = wants("high", "a", 4, priority=5), wants("top", "a", 4, priority=9)
 
 
-def states(driver: Driver, *names: str) -> list[GroupState]:
-    return [driver.cluster.group(name).state for name in names]
-
-
-def contended() -> tuple[Driver, Preempt]:
+def contended() -> Driver:
     """VC a's node is held by two low groups, and a higher one has reserved it."""
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("one", "a", 2))
-    driver.bind(wants("two", "a", 2))
-    return driver, driver.preempt(wants("high", "a", 4, priority=5))
+    driver = running(flat({"a": 1}), wants("one", "a", 2), wants("two", "a", 2))
+    assert driver.preempt(HIGH).victims == ("one", "two")
+    return driver
 
 
-def test_a_committed_preemption_marks_its_victims_and_they_run_on() -> None:
-    driver, decision = contended()
-    assert set(decision.victims) == {"one", "two"}
-    preempting, being = GroupState.PREEMPTING, GroupState.BEING_PREEMPTED
-    assert states(driver, "high", "one", "two") == [preempting, being, being]
+def beside_loans(vcs: dict[str, int]) -> Driver:
+    """Every node has a loan of VC b, ``loan0`` on node ``n0`` and so on."""
+    loans = [(lent(f"loan{number}", "b", 4), f"n{number}") for number in range(sum(vcs.values()))]
+    return running(flat(vcs), *loans)
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_two_phases(order: tuple[str, str]) -> None:
+    """Victims run on and end in any order, nobody else gets in, and what is committed again changes nothing.
+
+    The driver checks the states of all groups, and that the placement and the other victims stay.
+    """
+    driver = contended()
     assert tuple(driver.cluster.group("one").preempted_by) == ("high",)
-    assert set(driver.cluster.group("high").victims) == {"one", "two"}
-
-
-def test_victims_end_one_by_one_and_then_it_starts_where_it_was_promised() -> None:
-    driver, decision = contended()
-    request = wants("high", "a", 4, priority=5)
-    driver.release("two")
-    again = driver.ask(request)
-    assert isinstance(again, Preempt)
-    assert again.victims == ("one",)
-    assert again.placement == decision.placement
-    driver.release("one")
-    bound = driver.bind(request)
-    assert bound.placement == decision.placement
-    assert states(driver, "high") == [GroupState.ALLOCATED]
-
-
-def test_committing_what_was_committed_already_changes_nothing() -> None:
-    driver, _ = contended()
-    request = wants("high", "a", 4, priority=5)
     before = driver.cluster.snapshot()
-    driver.commit(driver.ask(request))
+    driver.commit(driver.ask(HIGH))
     assert driver.cluster.snapshot() == before
-    driver.release("one", "two")
-    driver.bind(request)
-    before = driver.cluster.snapshot()
-    again = driver.bind(request)
-    assert again.placement.pods == driver.running["high"].pods
-    assert driver.cluster.snapshot() == before
-
-
-def test_no_other_group_gets_into_a_reservation() -> None:
-    driver, _ = contended()
-    driver.release("one")
+    driver.release(order[0])
     for request in (lent("thief", "a", 1), wants("equal", "a", 1, priority=5), wants("low", "a", 1)):
         driver.wait(request)
-    driver.step(wants("high", "a", 4, priority=5))
-    assert "high" in driver.running
+    driver.step(HIGH)
+    assert states(driver, "high") == [ALLOCATED]
+    before = driver.cluster.snapshot()
+    driver.bind(HIGH)
+    assert driver.cluster.snapshot() == before
 
 
-def test_the_room_beside_a_reservation_stays_usable() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("left", "b", 2), suggested=["n0"])
-    driver.bind(lent("right", "b", 2), suggested=["n1"])
+def test_room_beside_a_reservation() -> None:
+    driver = running(flat({"a": 1, "b": 1}), (lent("left", "b", 2), "n0"), (lent("right", "b", 2), "n1"))
     decision = driver.preempt(wants("high", "a", 4))
     other = "right" if decision.victims == ("left",) else "left"
-    assert states(driver, other) == [GroupState.ALLOCATED]
+    assert states(driver, other) == [ALLOCATED]
     driver.bind(lent("more", "b", 2))
 
 
-def test_cancelling_a_preemption_gives_everything_back() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(wants("low", "a", 2))
-    driver.bind(lent("borrowed", "b", 2), suggested=[driver.running["low"].pods[0].node])
+def test_cancel_gives_everything_back() -> None:
+    driver = running(flat({"a": 1, "b": 1}), wants("low", "a", 2))
+    driver.bind(lent("borrowed", "b", 2), suggested=nodes_of(driver, "low"))
     driver.bind(lent("far", "b", 4))
     before = driver.cluster.snapshot()
-    for request in (wants("high", "a", 4, priority=5), wants("theirs", "b", 3), wants("small", "a", 1)):
-        decision = driver.ask(request)
-        if isinstance(decision, Preempt):
-            driver.commit(decision)
-            driver.cancel(request.group)
+    for request in (HIGH, wants("theirs", "b", 3)):
+        driver.preempt(request)
+        driver.cancel(request.group)
         assert driver.cluster.snapshot() == before, request.group
-    assert states(driver, "low", "borrowed", "far") == [GroupState.ALLOCATED] * 3
+    driver.ask(wants("small", "a", 1))
+    assert driver.cluster.snapshot() == before
+    driver.wait(wants("later", "a", 4))
+    assert states(driver, "later") == [PENDING]
+    driver.cancel("later")
+    assert driver.cluster.snapshot() == before
 
 
-def test_cancelling_after_some_victims_have_ended_spares_the_others() -> None:
-    driver, _ = contended()
+def test_cancel_after_a_victim_has_ended() -> None:
+    driver = contended()
     driver.release("one")
     driver.cancel("high")
-    assert states(driver, "two") == [GroupState.ALLOCATED]
-    alone = Driver(flat({"a": 1}))
-    alone.bind(wants("one", "a", 2))
-    alone.bind(wants("two", "a", 2))
+    alone = running(flat({"a": 1}), wants("one", "a", 2), wants("two", "a", 2))
     alone.release("one")
     assert driver.cluster.snapshot() == alone.cluster.snapshot()
     driver.bind(wants("one", "a", 2))
 
 
-def test_cancelling_a_pending_group_forgets_it() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("holder", "a", 4))
-    before = driver.cluster.snapshot()
-    driver.wait(wants("later", "a", 4))
-    assert states(driver, "later") == [GroupState.PENDING]
-    driver.cancel("later")
-    assert "later" not in driver.cluster.groups()
-    assert driver.cluster.snapshot() == before
-
-
-def test_a_higher_group_overtakes_a_preempting_one() -> None:
-    driver, _ = contended()
-    top = wants("top", "a", 4, priority=9)
-    decision = driver.preempt(top)
-    assert decision.overtaken == ("high",)
-    assert set(decision.victims) == {"one", "two"}
-    assert states(driver, "high", "top") == [GroupState.PENDING, GroupState.PREEMPTING]
+def test_higher_group_overtakes() -> None:
+    driver = contended()
+    since = driver.cluster.group("high").since
+    assert since > 0
+    driver.wait(wants("equal", "a", 4, priority=5))
+    decision = driver.preempt(TOP)
+    assert (decision.overtaken, set(decision.victims)) == (("high",), {"one", "two"})
+    assert states(driver, "high", "top") == [PENDING, PREEMPTING]
     assert tuple(driver.cluster.group("one").preempted_by) == ("top",)
-    driver.wait(wants("high", "a", 4, priority=5))
-    driver.step(top)
-    driver.step(top)
+    assert driver.cluster.group("high").since == since, "it waits since it had its placement"
+    driver.wait(HIGH)
+    driver.step(TOP)
+    driver.step(TOP)
     assert "top" in driver.running
 
 
-def test_an_overtaken_reservation_without_victims_left_is_taken_at_once() -> None:
-    driver, _ = contended()
+def test_overtaken_without_victims_left() -> None:
+    """Its leaf cells are taken at once."""
+    driver = contended()
     driver.release("one", "two")
-    decision = driver.bind(wants("top", "a", 4, priority=9))
-    assert decision.overtaken == ("high",)
-    driver.wait(wants("high", "a", 4, priority=5))
+    assert driver.bind(TOP).overtaken == ("high",)
+    driver.wait(HIGH)
     driver.release("top")
-    driver.bind(wants("high", "a", 4, priority=5))
+    driver.bind(HIGH)
 
 
-def test_an_equal_group_does_not_overtake() -> None:
-    driver, _ = contended()
-    driver.wait(wants("equal", "a", 4, priority=5))
-
-
-def test_an_overtaken_group_preempts_again_elsewhere_or_later() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("one", "a", 4), suggested=["n0"])
-    driver.bind(wants("two", "a", 4), suggested=["n1"])
-    high = wants("high", "a", 4, priority=5)
-    first = driver.preempt(high)
-    both = driver.preempt(wants("top", "a", (2, 4), priority=9))
-    assert both.overtaken == ("high",)
+def test_overtaken_group_preempts_again() -> None:
+    driver = running(flat({"a": 2}), (wants("one", "a", 4), "n0"), (wants("two", "a", 4), "n1"))
+    assert len(driver.preempt(HIGH).victims) == 1
+    assert driver.preempt(wants("top", "a", (2, 4), priority=9)).overtaken == ("high",)
     driver.cancel("top")
-    assert states(driver, "one", "two") == [GroupState.ALLOCATED] * 2
-    assert driver.run(high).group == "high"
-    assert len(first.victims) == 1
+    assert states(driver, "one", "two") == [ALLOCATED] * 2
+    assert isinstance(driver.run(HIGH), Preempt)
 
 
-def test_a_guaranteed_group_overtakes_an_opportunistic_preemptor() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, weights={"a": 1, "b": 1}))
-    for i in range(4):
-        driver.bind(lent(f"much-{i}", "a", 2))
+def test_guaranteed_group_overtakes_a_loan() -> None:
+    spec = flat({"a": 1, "b": 1}, weights={"a": 1, "b": 1})
+    driver = running(spec, *(lent(f"much-{i}", "a", 2) for i in range(4)))
     driver.preempt(lent("little", "b", 2))
-    gang = driver.preempt(wants("one", "a", 4))
-    rest = driver.preempt(wants("two", "b", 4))
-    assert (*gang.overtaken, *rest.overtaken) == ("little",)
-    for request in (wants("one", "a", 4), wants("two", "b", 4)):
+    requests = wants("one", "a", 4), wants("two", "b", 4)
+    assert [name for request in requests for name in driver.preempt(request).overtaken] == ["little"]
+    for request in requests:
         for _ in driver.preempting[request.group].victims.copy():
             driver.step(request)
     assert {"one", "two"} == set(driver.running)
 
 
 def test_two_preemptions_share_a_victim() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("wide", "a", (2, 4)))
+    driver = running(flat({"a": 1, "b": 1}), lent("wide", "a", (2, 4)))
     one, two = wants("one", "a", 4), wants("two", "b", 4)
-    assert driver.preempt(one).victims == ("wide",)
-    assert driver.preempt(two).victims == ("wide",)
+    assert driver.preempt(one).victims == driver.preempt(two).victims == ("wide",)
     assert set(driver.cluster.group("wide").preempted_by) == {"one", "two"}
     driver.cancel("one")
     assert states(driver, "wide") == [GroupState.BEING_PREEMPTED]
@@ -189,19 +142,9 @@ def test_two_preemptions_share_a_victim() -> None:
     driver.bind(one)
 
 
-@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_partial_releases_in_any_order_never_deadlock(order: tuple[str, str]) -> None:
-    driver, _ = contended()
-    for name in order:
-        driver.ask(wants("high", "a", 4, priority=5))
-        driver.release(name)
-    driver.bind(wants("high", "a", 4, priority=5))
-
-
-def test_two_gangs_that_wait_for_each_others_room_both_get_on() -> None:
-    driver = Driver(flat({"a": 2, "b": 2}))
-    driver.bind(lent("x", "a", (2, 4)))
-    driver.bind(lent("y", "b", (2, 4)))
+def test_gangs_wait_for_each_others_room() -> None:
+    """Both get on."""
+    driver = running(flat({"a": 2, "b": 2}), lent("x", "a", (2, 4)), lent("y", "b", (2, 4)))
     one, two = wants("one", "a", (2, 4)), wants("two", "b", (2, 4))
     driver.preempt(one)
     driver.preempt(two)
@@ -210,166 +153,215 @@ def test_two_gangs_that_wait_for_each_others_room_both_get_on() -> None:
     driver.bind(one)
 
 
-def test_a_decision_out_of_date_is_refused_and_changes_nothing() -> None:
+# ---------------------------------------------------------------------------------- decisions out of date
+
+
+def test_decision_out_of_date() -> None:
+    """It is refused, and changes nothing."""
     driver = Driver(flat({"a": 1}))
     late = driver.ask(wants("late", "a", 4))
-    driver.bind(wants("early", "a", 4))
-    before = driver.cluster.snapshot()
-    with pytest.raises(RequestError):
-        driver.cluster.commit(late)
-    assert driver.cluster.snapshot() == before
-    driver.check()
-
-
-def test_a_preemption_whose_victim_has_ended_is_out_of_date() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("low", "a", 4))
-    decision = driver.ask(wants("high", "a", 4, priority=1))
-    assert isinstance(decision, Preempt)
-    driver.release("low")
-    with pytest.raises(RequestError):
-        driver.cluster.commit(decision)
-    driver.bind(wants("high", "a", 4, priority=1))
-
-
-def test_a_decision_onto_hardware_that_broke_since_is_refused() -> None:
-    driver = Driver(flat({"a": 1}))
-    decision = driver.ask(wants("job", "a", 4))
+    broken = driver.ask(wants("broken", "a", 4))
     driver.set_device("n0", 2, healthy=False)
-    with pytest.raises(RequestError):
-        driver.cluster.commit(decision)
-    driver.check()
-
-
-def test_a_decision_of_a_cancelled_request_can_not_outlive_a_running_namesake() -> None:
-    driver = Driver(flat({"a": 2}))
-    decision = driver.ask(wants("job", "a", 4))
+    driver.set_device("n0", 2, healthy=True)
+    driver.bind(wants("early", "a", 4))
+    preempts = driver.ask(HIGH)
+    assert isinstance(preempts, Preempt)
+    driver.release("early")
+    namesake = driver.ask(wants("job", "a", 4))
     driver.bind(wants("job", "a", 2))
-    with pytest.raises(RequestError):
-        driver.cluster.commit(decision)
+    before = driver.cluster.snapshot()
+    for decision in (late, broken, preempts, namesake):
+        with pytest.raises(RequestError):
+            driver.cluster.commit(decision)
+        assert driver.cluster.snapshot() == before
+    driver.release("job")
+    driver.bind(HIGH)
+
+
+def test_overtaken_has_started() -> None:
+    driver = running(flat({"a": 1}), wants("low", "a", 4))
+    driver.preempt(HIGH)
+    driver.release("low")
+    start, plan = driver.ask(HIGH), driver.ask(TOP)
+    assert isinstance(plan, Bind)
+    assert plan.overtaken == ("high",)
+    driver.commit(start)
+    with pytest.raises(RequestError, match="out of date"):
+        driver.cluster.commit(plan)
+    driver.check()
+    assert driver.preempt(TOP).victims == ("high",)
+
+
+def test_old_answer_with_other_victims() -> None:
+    """A reservation that was made for other victims since is not taken for that answer carried out."""
+    driver = running(flat({"a": 1}), wants("first", "a", 4))
+    old = driver.ask(HIGH)
+    assert isinstance(old, Preempt)
+    driver.release("first")
+    driver.bind(wants("second", "a", 4))
+    made = driver.preempt(HIGH)
+    assert (made.placement, made.victims) == (old.placement, ("second",))
+    with pytest.raises(RequestError, match=r"waits for others by now \(second\)"):
+        driver.cluster.commit(old)
+    driver.commit(made)  # which was carried out already
+    driver.step(HIGH)
+    assert set(driver.running) == {"high"}
+
+
+def test_earlier_answers_are_decided_again() -> None:
+    """An answer before the last one holds while nothing has changed."""
+    driver = Driver(flat({"a": 3}))
+    first, second, third = (driver.ask(wants("job", "a", 1), [node]) for node in ("n0", "n1", "n2"))
+    driver.commit(second)
+    for late in (first, third):
+        with pytest.raises(RequestError, match="another placement"):
+            driver.cluster.commit(late)
+    driver.release("job")
+    for late in (first, second, third):
+        with pytest.raises(RequestError, match="out of date"):
+            driver.cluster.commit(late)
     driver.check()
 
 
-def lazy_pair(nodes: int) -> Driver:
-    """A lazy group in VC a's only node; ``nodes`` in all, the others b's."""
-    driver = Driver(flat({"a": 1, "b": nodes - 1}))
-    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
-    return driver
+def test_waiting_group_asks_for_something_else() -> None:
+    """It is known by what it asked for last, and since it asked first."""
+    driver = running(flat({"a": 1}), wants("holder", "a", 4, priority=5))
+    driver.wait(wants("job", "a", 4))
+    first = driver.cluster.group("job")
+    driver.wait(wants("job", "a", 2, priority=3))
+    now = driver.cluster.group("job")
+    assert (first.priority, now.priority) == (0, 3)
+    assert now.since == first.since
 
 
-def test_a_lazy_victim_runs_on_as_opportunistic_while_others_leave_room() -> None:
-    driver = lazy_pair(2)
-    decision = driver.run(wants("high", "a", 4, priority=1))
-    assert isinstance(decision, Bind)
-    assert decision.downgraded == ("lazy",)
-    assert not driver.guaranteed("lazy")
-    assert states(driver, "lazy") == [GroupState.ALLOCATED]
-    taken = driver.run(wants("theirs", "b", 4))
-    assert isinstance(taken, Preempt)
-    assert taken.victims == ("lazy",)
+# ------------------------------------------------------------------------------------------- lazy victims
 
 
-def test_a_lazy_victim_ends_when_its_gpus_are_needed() -> None:
-    driver = lazy_pair(2)
-    driver.bind(wants("theirs", "b", 4))
-    decision = driver.run(wants("high", "a", 4, priority=1))
-    assert isinstance(decision, Preempt)
-    assert decision.victims == ("lazy",)
-    assert decision.downgraded == ()
+def lazy_and_eager(vcs: dict[str, int]) -> Driver:
+    """A lazy group and one that is not have a node of VC a each."""
+    return running(flat(vcs), wants("lazy", "a", 4, lazy_preemption=True), wants("eager", "a", 4))
 
 
-def test_a_victim_that_is_not_lazy_ends_although_there_is_room() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(wants("eager", "a", 4))
-    decision = driver.run(wants("high", "a", 4, priority=1))
-    assert isinstance(decision, Preempt)
-    assert decision.victims == ("eager",)
+def test_lazy_victim_runs_on() -> None:
+    """As opportunistic, while others leave room."""
+    driver = running(flat({"a": 1, "b": 1}), wants("lazy", "a", 4, lazy_preemption=True))
+    assert driver.bind(wants("high", "a", 4, priority=1)).downgraded == ("lazy",)
+    assert (driver.guaranteed("lazy"), states(driver, "lazy")) == (False, [ALLOCATED])
+    assert driver.preempt(wants("theirs", "b", 4)).victims == ("lazy",)
 
 
-def test_cancelling_restores_a_downgraded_group() -> None:
-    driver = Driver(flat({"a": 2, "b": 1}))
-    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
-    driver.bind(wants("eager", "a", 4))
-    before = driver.cluster.snapshot()
+def test_lazy_victim_ends_where_it_is_needed() -> None:
+    driver = running(flat({"a": 1, "b": 1}), wants("lazy", "a", 4, lazy_preemption=True), wants("theirs", "b", 4))
+    decision = driver.preempt(wants("high", "a", 4, priority=1))
+    assert (decision.victims, decision.downgraded) == (("lazy",), ())
+
+
+def test_victim_that_is_not_lazy_ends() -> None:
+    """Although there is room."""
+    driver = running(flat({"a": 1, "b": 1}), wants("eager", "a", 4))
+    assert driver.preempt(wants("high", "a", 4, priority=1)).victims == ("eager",)
+
+
+def test_lazy_victim_that_ends_anyway() -> None:
+    """It is not downgraded besides."""
+    driver = running(flat({"a": 2, "b": 1}), wants("other", "b", 4), wants("lazy", "a", (2, 4), lazy_preemption=True))
+    first, second = wants("first", "a", 4, priority=1), wants("second", "a", 4, priority=1)
+    assert driver.preempt(first).victims == ("lazy",)
+    driver.release("other")
+    decision = driver.preempt(second)
+    assert (decision.victims, decision.downgraded) == (("lazy",), ())
+    driver.release("lazy")
+    driver.bind(first)
+    driver.bind(second)
+
+
+def test_of_two_lazy_groups_one_ends() -> None:
+    """The one in the way."""
+    driver = running(flat({"a": 2}, spare=1), *(wants(n, "a", 4, lazy_preemption=True) for n in ("one", "two")))
     decision = driver.preempt(wants("high", "a", (2, 4), priority=1))
-    assert decision.downgraded == ("lazy",)
-    assert decision.victims == ("eager",)
+    assert {*decision.victims, *decision.downgraded} == {"one", "two"}
+    assert len(decision.victims) == 1
+
+
+def test_downgraded_group_is_guaranteed_again() -> None:
+    """Where the one that it was downgraded for is withdrawn or overtaken, or its hardware breaks."""
+    middle, gang = wants("middle", "a", (2, 4), priority=1), wants("gang", "a", (3, 4), priority=1)
+    driver = lazy_and_eager({"a": 2, "b": 1})
+    before = driver.cluster.snapshot()
+    decision = driver.preempt(middle)
+    assert (decision.downgraded, decision.victims) == (("lazy",), ("eager",))
     assert not devices(decision.placement.pods) & devices(driver.running["lazy"].pods)
     assert not driver.guaranteed("lazy")
-    driver.cancel("high")
+    driver.cancel("middle")
     assert driver.guaranteed("lazy")
     assert driver.cluster.snapshot() == before
+    driver.preempt(middle)
+    driver.set_device(nodes_of(driver, "eager")[0], 0, healthy=False)
+    assert (states(driver, "middle"), driver.guaranteed("lazy")) == ([PENDING], True)
+    driver = lazy_and_eager({"a": 3, "b": 1})
+    assert driver.preempt(gang).downgraded == ("lazy",)
+    assert driver.bind(TOP).overtaken == ("gang",)
+    assert (states(driver, "gang"), driver.guaranteed("lazy")) == ([PENDING], True)
 
 
-def test_what_was_given_up_for_a_placement_is_still_said_when_it_starts() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(lent("loan", "a", (2, 4)))
-    request = wants("gang", "a", (2, 4), within="NODE", soft_affinity=True)
-    assert driver.preempt(request).relaxed == ("NODE",)
-    driver.release("loan")
-    assert driver.bind(request).relaxed == ("NODE",)
+def test_downgraded_group_has_ended() -> None:
+    """It is not brought back."""
+    driver = lazy_and_eager({"a": 2, "b": 1})
+    driver.preempt(wants("high", "a", (2, 4), priority=1))
+    driver.release("lazy")
+    driver.cancel("high")
+    assert driver.cluster.groups() == ("eager",)
+    driver.bind(wants("next", "a", 4))
 
 
-def test_a_preempting_group_starts_elsewhere_once_there_is_room_and_spares_the_remaining_victims() -> None:
+# --------------------------------------------------------------------------------------- reservations move
+
+
+def test_starts_elsewhere_and_spares_slow_victims() -> None:
     """Twenty nodes full of loans that take their time; a gang reserves two of them; sixteen others end."""
-    driver = Driver(flat({"a": 2, "b": 18}))
-    for number in range(20):
-        driver.bind(lent(f"loan{number}", "b", 4))
+    driver = beside_loans({"a": 2, "b": 18})
     gang = wants("gang", "a", (2, 4))
     slow = driver.preempt(gang).victims
-    others = [f"loan{n}" for n in range(20) if f"loan{n}" not in slow]
-    driver.release(*others[:16])
-    started = driver.bind(gang)
-    assert not {pod.node for pod in started.placement.pods} & {
-        pod.node for name in slow for pod in driver.running[name].pods
-    }
-    assert states(driver, "gang", *slow) == [GroupState.ALLOCATED] * 3
+    driver.release(*[f"loan{n}" for n in range(20) if f"loan{n}" not in slow][:16])
+    driver.bind(gang)
+    assert not {*nodes_of(driver, "gang")} & {node for name in slow for node in nodes_of(driver, name)}
+    assert states(driver, "gang", *slow) == [ALLOCATED] * 3
 
 
-def test_a_reservation_stays_where_it_is_while_there_is_no_room_elsewhere() -> None:
-    driver = Driver(flat({"a": 2, "b": 2}))
-    for number in range(4):
-        driver.bind(lent(f"loan{number}", "b", 4))
+def test_reservation_stays_while_there_is_no_room() -> None:
+    driver = beside_loans({"a": 2, "b": 2})
     gang = wants("gang", "a", (2, 4))
     decision = driver.preempt(gang)
-    other = next(f"loan{n}" for n in range(4) if f"loan{n}" not in decision.victims)
-    driver.release(other)
+    driver.release(next(f"loan{n}" for n in range(4) if f"loan{n}" not in decision.victims))
     again = driver.ask(gang)
     assert isinstance(again, Preempt)
     assert again.placement.pods == decision.placement.pods
     driver.release(decision.victims[0])
-    started = driver.bind(gang)
-    assert states(driver, "gang", decision.victims[1]) == [GroupState.ALLOCATED] * 2, "one is spared"
-    assert len({pod.node for pod in started.placement.pods}) == 2
+    driver.bind(gang)
+    assert states(driver, "gang", decision.victims[1]) == [ALLOCATED] * 2, "one is spared"
+    assert len({*nodes_of(driver, "gang")}) == 2
 
 
-def test_a_preemptor_in_its_own_vc_starts_elsewhere_in_it_once_there_is_room() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("slow", "a", 4))
-    driver.bind(wants("other", "a", 4))
-    high = wants("high", "a", 4, priority=5)
-    (victim,) = driver.preempt(high).victims
-    (ends,) = {"slow", "other"} - {victim}
-    driver.release(ends)
-    driver.bind(high)
-    assert states(driver, "high", victim) == [GroupState.ALLOCATED] * 2
+def test_starts_elsewhere_in_its_vc() -> None:
+    driver = running(flat({"a": 2}), wants("slow", "a", 4), wants("other", "a", 4))
+    (victim,) = driver.preempt(HIGH).victims
+    driver.release(*({"slow", "other"} - {victim}))
+    driver.bind(HIGH)
+    assert states(driver, "high", victim) == [ALLOCATED] * 2
 
 
-def test_an_opportunistic_group_that_preempts_starts_on_idle_gpus_once_there_are() -> None:
-    driver = Driver(flat({"a": 2, "b": 2}))
-    for number in range(4):
-        driver.bind(lent(f"loan{number}", "b", 4))
+def test_loan_starts_elsewhere() -> None:
+    driver = beside_loans({"a": 2, "b": 2})
     borrower = lent("borrower", "a", 4)
     (victim,) = driver.preempt(borrower).victims
     driver.release(next(f"loan{n}" for n in range(4) if f"loan{n}" != victim))
     driver.bind(borrower)
-    assert states(driver, "borrower", victim) == [GroupState.ALLOCATED] * 2
+    assert states(driver, "borrower", victim) == [ALLOCATED] * 2
 
 
-def test_a_reservation_planned_again_and_not_committed_is_as_it_was() -> None:
-    driver = Driver(flat({"a": 1, "b": 2}))
-    for number in range(3):
-        driver.bind(lent(f"loan{number}", "b", 4))
+def test_replanned_and_not_committed() -> None:
+    """The reservation is as it was."""
+    driver = beside_loans({"a": 1, "b": 2})
     job = wants("job", "a", 4)
     decision = driver.preempt(job)
     driver.release(next(f"loan{n}" for n in range(3) if f"loan{n}" not in decision.victims))
@@ -382,3 +374,20 @@ def test_a_reservation_planned_again_and_not_committed_is_as_it_was() -> None:
     with pytest.raises(RequestError, match="out of date"):
         driver.commit(elsewhere)
     driver.commit(again)
+
+
+def test_relaxed_cap_is_said_when_it_starts() -> None:
+    driver = running(flat({"a": 2}), lent("loan", "a", (2, 4)))
+    request = wants("gang", "a", (2, 4), within="NODE", soft_affinity=True)
+    assert driver.preempt(request).relaxed == ("NODE",)
+    driver.release("loan")
+    assert driver.bind(request).relaxed == ("NODE",)
+
+
+def test_pods_in_cells_apart_share_a_rack() -> None:
+    """Two pods in cells reserved apart are said to be in the rack they share, when they start and when they run."""
+    driver = running(racks({"a": {"RACK.NODE": 2}, "b": {"RACK": 1}}, count=2, nodes=2))
+    pair = wants("pair", "a", (2, 4))
+    for _ in range(2):
+        assert driver.bind(pair).within == "RACK"
+    assert len({*nodes_of(driver, "pair")}) == 2
