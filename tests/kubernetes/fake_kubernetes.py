@@ -46,7 +46,7 @@ from hived.scheduling import Entry, Status
 from hived.spec.compiled import ClusterSpec
 
 from .checking import validate
-from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating
+from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating, uid_of
 
 Members = tuple[Member, ...] | None
 
@@ -172,8 +172,9 @@ class World:
         self.pods[uid] = replace(there, metadata=replace(there.metadata, resource_version=str(next(self._numbers))))
         self.updates.setdefault(uid, deque()).append(self.pods[uid])
 
-    def remove(self, uid: str) -> None:
+    def remove(self, one: Pod | str) -> None:
         """Remove a pod."""
+        uid = uid_of(one)
         del self.pods[uid]
         self.updates.setdefault(uid, deque()).append(None)
         self.active.discard(uid)
@@ -187,8 +188,9 @@ class World:
         if deliver:
             self.deliver_all()
 
-    def delete(self, uid: str) -> None:
+    def delete(self, one: Pod | str) -> None:
         """Delete a pod: a waiting one is removed at once, a bound one once its kubelet has ended it."""
+        uid = uid_of(one)
         there = self.pods.get(uid)
         if there is None or there.metadata.deletion_timestamp is not None:
             return
@@ -223,8 +225,9 @@ class World:
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
-    def deliver(self, uid: str, newest: bool = True) -> None:
+    def deliver(self, one: Pod | str, newest: bool = True) -> None:
         """Deliver the next version of a pod, or only its newest."""
+        uid = uid_of(one)
         versions = self.updates[uid]
         version = versions.pop() if newest else versions.popleft()
         if newest or not versions:
@@ -271,8 +274,9 @@ class World:
         """Nodes that kube-scheduler offers a pod without constraints."""
         return [name for name, there in self.nodes.items() if there.ready and not there.spec.unschedulable]
 
-    def ask(self, uid: str, offered: Sequence[str] | None = None, bind: bool = True) -> str:
+    def ask(self, one: Pod | str, offered: Sequence[str] | None = None, bind: bool = True) -> str:
         """kube-scheduler filters a pod and follows the answer; returns its result label."""
+        uid = uid_of(one)
         there = self.pods[uid]
         offered = self.usable if offered is None else offered
         self.active.discard(uid)
@@ -300,10 +304,14 @@ class World:
                 self.preempt(entry)
         return word
 
-    def asked(self, uid: str) -> None:
-        """kube-scheduler filters a pod, and drops the answer."""
-        self.gang_scheduler.asked(self.pods[uid], None, self.usable, self.now)
+    def question(self, one: Pod | str, offered: Sequence[str] | None = None, emptied: bool = False) -> str:
+        """kube-scheduler filters, or preempts for, a pod; it neither binds it nor deletes victims. The result label."""
+        uid, offered = uid_of(one), self.usable if offered is None else offered
+        self.active.discard(uid)
+        entry = self.gang_scheduler.asked(self.pods[uid], self.members.get(uid), offered, self.now, emptied=emptied)
+        word, _ = answering.answer(self.gang_scheduler, entry, offered, True)
         self.step()
+        return word
 
     def preempt(self, entry: PodEntry) -> None:
         """kube-scheduler asks for the victims, and deletes those on one node."""
@@ -317,8 +325,9 @@ class World:
             for victim in found[self.random.choice(sorted(found))].Pods or ():
                 self.delete(victim.UID)
 
-    def bind(self, uid: str, where: str, outcome: str = "done") -> None:
+    def bind(self, one: Pod | str, where: str, outcome: str = "done") -> None:
         """kube-scheduler binds a pod; ``outcome`` of the call: done, failed, lost (done or not), or late."""
+        uid = uid_of(one)
         try:
             binding = self.gang_scheduler.binding(uid, where)
         except (NotFoundError, ConflictError):
@@ -338,8 +347,9 @@ class World:
         else:
             self.answered(uid, taken)
 
-    def answered(self, uid: str, taken: bool) -> None:
+    def answered(self, one: Pod | str, taken: bool) -> None:
         """Deliver the result of a Binding."""
+        uid = uid_of(one)
         if taken:
             self.gang_scheduler.bound(uid, self.now)
         else:
@@ -447,9 +457,10 @@ class World:
             if there.metadata.deletion_timestamp is not None:
                 self.remove(uid)
 
-    def end(self, uid: str) -> None:
-        """Delete a pod, and let its kubelet end it."""
-        self.delete(uid)
+    def end(self, *ones: Pod | str) -> None:
+        """Delete pods, and let their kubelets end them."""
+        for one in ones:
+            self.delete(one)
         self.kubelet()
 
     def recreated(self, there: Pod, created: int) -> Pod:

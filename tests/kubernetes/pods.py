@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -24,6 +24,15 @@ from hived.spec.compiled import ClusterSpec
 
 #: node and device index
 Device = tuple[str, int]
+#: the resources of a container
+Limits = dict[str, str | int | float]
+
+
+def uid_of(one: Pod | str) -> str:
+    """The uid of a pod; a text is a uid, or the name of a pod of namespace t."""
+    if isinstance(one, Pod):
+        return one.metadata.uid
+    return one if one.startswith("uid-") or "#" in one else f"uid-t-{one}"
 
 
 def node(name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> Node:
@@ -52,7 +61,7 @@ def pod(
     found = {f"hived.io/{key.replace('_', '-')}": value for key, value in {**labels, **(more or {})}.items()}
     if vc is not None and said is None:
         found[keys.VC] = vc
-    limits: dict[str, str | int | float] = {keys.GPU: str(gpus)} if said is None else {keys.ENABLE: 1}
+    limits: Limits = {keys.GPU: str(gpus)} if said is None else {keys.ENABLE: 1}
     return Pod(
         metadata=Metadata(
             name=name,
@@ -70,10 +79,25 @@ def pod(
 def foreign(name: str, gpus: object, where: str = "", created: int = 0) -> Pod:
     """A pod of another scheduler, with GPUs of a device plugin; ``where``: its node."""
     made = pod(name, 0, None, created=created)
-    limits: dict[str, str | int | float] = {"nvidia.com/gpu": str(gpus)}
-    containers = [Container(name="main", resources=Resources(limits=limits))]
-    spec = PodSpec(containers=containers, node_name=where or None, scheduler_name="default-scheduler")
-    return replace(made, spec=spec)
+    made = with_limits(made, {"nvidia.com/gpu": str(gpus)})
+    return replace(made, spec=replace(made.spec, node_name=where or None, scheduler_name="default-scheduler"))
+
+
+def gang_of(name: str, size: int, gpus: int, vc: str = "a", created: int = 0, **labels: str) -> list[Pod]:
+    """The pods of one group, by labels."""
+    more = {"group": name, "group_size": str(size), **labels}
+    return [pod(f"{name}-{i}", gpus, vc, created=created, more=more) for i in range(size)]
+
+
+def loans(number: int) -> list[Pod]:
+    """Opportunistic pods of ``b``, each on a node of its own: ``loan0``, ``loan1``, ..."""
+    return [pod(f"loan{i}", 4, "b", priority="-1") for i in range(number)]
+
+
+def with_limits(there: Pod, *limits: Limits, first: Sequence[Limits] = ()) -> Pod:
+    """The pod with one container per limits; ``first``: those of init containers."""
+    main, init = ([Container(name="main", resources=Resources(limits=one)) for one in some] for some in (limits, first))
+    return replace(there, spec=replace(there.spec, containers=main, init_containers=init))
 
 
 def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
@@ -110,9 +134,9 @@ def terminating(there: Pod) -> Pod:
     return replace(there, metadata=replace(there.metadata, deletion_timestamp="2026-01-02T00:00:00Z"))
 
 
-def flat_spec(*shares: tuple[str, int], spare: int = 0, gpus: int = 4) -> ClusterSpec:
-    """Nodes ``n0``, ``n1``, ... of GPUs in pairs; each VC has so many of them."""
-    number = sum(nodes for _, nodes in shares) + spare
+def flat_spec(*, spare: int = 0, gpus: int = 4, **vcs: int) -> ClusterSpec:
+    """Nodes ``n0``, ``n1``, ... of GPUs in pairs; ``vcs``: how many of them each has reserved."""
+    number = sum(vcs.values()) + spare
     return spec_from_dict(
         {
             "physicalCluster": {
@@ -123,7 +147,7 @@ def flat_spec(*shares: tuple[str, int], spare: int = 0, gpus: int = 4) -> Cluste
                 "physicalCells": [{"cellType": "NODE", "cellAddress": f"n{i}"} for i in range(number)],
             },
             "virtualClusters": {
-                vc: {"virtualCells": [{"cellType": "NODE", "cellNumber": nodes}]} for vc, nodes in shares
+                vc: {"virtualCells": [{"cellType": "NODE", "cellNumber": nodes}]} for vc, nodes in vcs.items()
             },
         }
     )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
 
 from hived import CheckedCluster
+from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.counters import Counts
-from hived.engines.kubernetes.gangs.gang import Gang
+from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.policies import YarnCS
+from hived.server.kubernetes.view import kubernetes_view
+from hived.server.live import DashboardView
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
@@ -60,11 +64,16 @@ def other_spec() -> ClusterSpec:
 
 
 class World:
-    """A cluster changed by its methods; also the engine, as far as the dashboard and the metrics read one."""
+    """A cluster changed by its methods; also the engine, as far as dashboard, metrics and API read one."""
 
     started_at = 0.0
     ready = True
     leader = True
+    identity = "hived-0"
+    holder = ""
+    spec_source = "a test"
+    spec_loaded_at = 0.0
+    spec_problem = ""
 
     def __init__(self, spec: ClusterSpec | None = None) -> None:
         self.spec = spec or spec_from_dict(SPEC)
@@ -92,6 +101,15 @@ class World:
         gang_scheduler = self.gang_scheduler
         while self.gang_scheduler is gang_scheduler and (gang_scheduler is None or gang_scheduler.seq <= seq):
             await self._news.wait()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core."""
+        return self.known.cluster
+
+    def active_scheduler(self) -> GangScheduler:
+        """The gang scheduler of an engine that leads."""
+        return self.known
 
     # -- updates --------------------------------------------------------------------------------------------------
 
@@ -219,3 +237,52 @@ class World:
             self.gang_scheduler.turn()
         self._news.set()
         self._news = asyncio.Event()
+
+
+def looking_at(world: World) -> DashboardView[Gang]:
+    """The dashboard of ``world``."""
+    return kubernetes_view(world, "the cluster")  # type: ignore[arg-type]  # as much as is read of an engine
+
+
+def one_event(world: World, choose: random.Random) -> None:
+    """A random event."""
+    gangs = list(world.known.gangs.values())
+    placed = [gang for gang in gangs if gang.state is GangState.PLACED]
+    preempted = [gang for gang in gangs if gang.state is GangState.PREEMPTED]
+    name = choose.choice(NODES)
+    strangers = list(world.known.foreign.pods)
+    match choose.randrange(20):
+        case 0 | 1 | 2 | 3:
+            pods = choose.choice((1, 1, 2, 3))
+            world.come(
+                choose.choice(("vision", "vision", "speech", "research")),
+                choose.choice((1, 2, 4)),
+                pods,
+                choose.choice((-1, -1, 0, 0, 5)),
+                choose.random() < 0.3,
+                late=choose.randrange(pods) if choose.random() < 0.4 else 0,
+            )
+        case 4:
+            world.made("vision", 1, choose.choice((1, 2)))
+        case 5 | 6 if gangs:
+            world.complete(choose.choice(gangs))
+        case 7 | 8 | 9 | 10 if placed:
+            world.bind(choose.choice(placed), choose.choice((1, 1000)))
+        case 11 | 12 if preempted:
+            world.end(choose.choice(preempted), choose.choice((1, 1000)))
+        case 13 if gangs:
+            world.end(choose.choice(gangs), choose.choice((1, 1000, 1000)))
+        case 14:
+            world.node(name, ready=choose.random() < 0.6, cordoned=choose.random() < 0.3)
+        case 15:
+            world.node(name, bad=choose.choice(("", "", "0", "2,3,7")))
+        case 16 if choose.random() < 0.4:
+            world.without_node(name)
+        case 17 if choose.random() < 0.5:
+            world.reconfigure(other_spec() if choose.random() < 0.5 else spec_from_dict(SPEC))
+        case 18:
+            world.foreign(choose.choice((1, 2, 4)), name)
+        case 19 if strangers:
+            world.foreign_ends(choose.choice(strangers))
+        case _:
+            world.now += choose.uniform(0, 30)

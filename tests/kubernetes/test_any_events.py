@@ -17,27 +17,19 @@ from .walking import Walk
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
 #: small clusters, each a new spec for the others
 SMALL = (
-    flat_spec(("a", 2), ("b", 1), ("c", 1)),
-    flat_spec(("a", 2), ("b", 2), spare=1),
-    flat_spec(("a", 1), ("c", 2)),
-    flat_spec(("a", 3), ("b", 0), gpus=2),
+    flat_spec(a=2, b=1, c=1),
+    flat_spec(a=2, b=2, spare=1),
+    flat_spec(a=1, c=2),
+    flat_spec(a=3, b=0, gpus=2),
 )
-SOME_EXACT = (
-    tuple(
-        replace(spec, virtual_clusters=tuple(replace(vc, safety=EXACT) for vc in spec.virtual_clusters))
-        for spec in (*SMALL[:2], SMALL[3])
-    )
-    + SMALL[2:3]
-)
-#: before and after a change
-PAIRS = [("2", "33"), ("2", "4"), ("2", "7"), ("2", "5"), ("2", "6"), ("1", "8")]
-
-needs_specs = pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
 
 
-def deployed(name: str) -> ClusterSpec:
-    """A spec of a cluster somewhere."""
-    return load_spec(SPECS / f"{name}.yaml")
+def exact(spec: ClusterSpec) -> ClusterSpec:
+    """The spec with all tenants of exact safety."""
+    return replace(spec, virtual_clusters=tuple(replace(vc, safety=EXACT) for vc in spec.virtual_clusters))
+
+
+SOME_EXACT = (exact(SMALL[0]), exact(SMALL[1]), exact(SMALL[3]), SMALL[2])
 
 
 def go(walk: Walk, steps: int) -> None:
@@ -52,18 +44,29 @@ def go(walk: Walk, steps: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_anything_may_happen(seed: int) -> None:
+def seeds(*fast: int, slow: range) -> pytest.MarkDecorator:
+    """Parametrize a walk by seeds: these are of the fast tier, and all others of the slow one."""
+    others = [pytest.param(seed, marks=pytest.mark.slow) for seed in slow if seed not in fast]
+    return pytest.mark.parametrize("seed", [*fast, *others])
+
+
+@seeds(0, slow=range(12))
+def test_any_events(seed: int) -> None:
     go(Walk(SMALL[seed % 3], seed, rough=False), 120)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_anything_may_happen_under_changing_specs(seed: int) -> None:
+@seeds(1, slow=range(12))
+def test_any_events_and_new_specs(seed: int) -> None:
     go(Walk(SMALL[seed % 4], seed, SMALL, rough=False), 120)
 
 
-@pytest.mark.parametrize("seed", [*range(16), 119, 644])
-def test_anything_may_happen_under_exact_safety(seed: int) -> None:
+@seeds(0, 3, slow=range(12))
+def test_other_clients_interfere(seed: int) -> None:
+    go(Walk(SMALL[seed % 3], 1000 + seed, SMALL if seed % 2 else ()), 150)
+
+
+@seeds(119, 644, slow=range(16))
+def test_exact_safety(seed: int) -> None:
     """Of some tenants, in some specs.
 
     119: cells that were owed to a gang were reserved by one that went elsewhere.
@@ -72,18 +75,15 @@ def test_anything_may_happen_under_exact_safety(seed: int) -> None:
     go(Walk(SOME_EXACT[seed % 4], 2000 + seed, SOME_EXACT if seed % 3 else (), rough=seed % 2 == 0), 150)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_anything_may_happen_while_other_clients_interfere(seed: int) -> None:
-    go(Walk(SMALL[seed % 3], 1000 + seed, SMALL if seed % 2 else ()), 150)
-
-
-@needs_specs
-@pytest.mark.parametrize(("before", "after"), PAIRS)
-def test_anything_may_happen_on_deployed_clusters_that_change(before: str, after: str) -> None:
-    specs = [deployed(f"hived-config-{name}") for name in (before, after)]
+@pytest.mark.slow
+@pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
+@pytest.mark.parametrize("after", ["33", "4", "7", "5", "6"])
+def test_deployed_cluster_changes(after: str) -> None:
+    specs = [load_spec(SPECS / f"hived-config-{name}.yaml") for name in ("2", after)]
     go(Walk(specs[0], 7, specs), 120)
 
 
-@needs_specs
-def test_anything_may_happen_on_a_cluster_with_every_feature() -> None:
-    go(Walk(deployed("design"), 3), 60)
+@pytest.mark.slow
+@pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
+def test_cluster_with_every_feature() -> None:
+    go(Walk(load_spec(SPECS / "design.yaml"), 3), 60)

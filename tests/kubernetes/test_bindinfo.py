@@ -15,7 +15,7 @@ from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .pods import annotated, flat_spec, pod
 
-SPEC = flat_spec(("a", 2), ("b", 2))
+SPEC = flat_spec(a=2, b=2)
 PLACES = (PodPlacement("n0", (0, 1)), PodPlacement("n1", (2, 3)), PodPlacement("n1", (0,)))
 
 #: as the deployed scheduler writes it

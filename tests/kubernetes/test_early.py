@@ -4,89 +4,67 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.kubernetes.gangs.explaining import explain
-from hived.engines.kubernetes.gangs.gang import Evict, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
-from .fake_kubernetes import World
-from .pods import flat_spec, node, pod
-from .test_gang_scheduler import gang, placed_nodes, run
+from .pods import gang_of, node, pod
+from .scenario import Scenario
 
 
-def written(world: World, name: str) -> bool:
+def written(world: Scenario, name: str) -> bool:
     """Whether a pod is guaranteed by its annotations."""
-    return "NODE" in (world.pods[f"uid-t-{name}"].annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
+    return "NODE" in (world.there(name).annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
 
 
-def test_it_starts_on_a_loan_and_its_annotations_follow_when_its_turn_has_come() -> None:
-    world = World(flat_spec(("a", 1), ("b", 1)))
-    own, early = pod("own", 4), pod("early", 4, mode="either")
-    run(world, own, early)
-    assert not gang(world, "early").guaranteed
+@pytest.mark.parametrize("restarted", [False, True])
+def test_promoted_when_its_turn_has_come(restarted: bool) -> None:
+    """It starts on a loan, also after a restart, and its annotations follow."""
+    world = Scenario(a=1, b=1)
+    world.run(pod("own", 4), pod("early", 4, mode="either"))
+    if restarted:
+        world.restart()
+    assert world.guaranteed("early") == [False]
     assert not written(world, "early")
-    assert "it runs on a loan, before its turn in a; it is next in line" in explain(
-        world.gang_scheduler, gang(world, "early"), world.now
-    )
-    world.end(own.metadata.uid)
+    told = world.explained("early", world.now)
+    assert "it runs on a loan, before its turn in a; it is next in line" in told.split("\n- ")
+    world.end("own")
     world.flush()
-    assert gang(world, "early").guaranteed
-    assert gang(world, "early").state is GangState.PLACED
+    assert (world.state("early"), world.guaranteed("early")) == ("placed", [True])
     assert written(world, "early")
     world.restart()
-    assert gang(world, "early").guaranteed
+    assert world.guaranteed("early") == [True]
 
 
-def test_after_a_restart_it_is_on_its_loan_and_still_has_its_turn() -> None:
-    world = World(flat_spec(("a", 1), ("b", 1)))
-    own, early = pod("own", 4), pod("early", 4, mode="either")
-    run(world, own, early)
-    world.restart()
-    assert not gang(world, "early").guaranteed
-    world.end(own.metadata.uid)
+def test_gang_too_large_for_its_vc() -> None:
+    """It waits for a loan, and says so."""
+    world = Scenario(a=1, b=1)
+    world.run(pod("other", 2, "b"))
+    world.submit(*gang_of("large", 2, 4, mode="either"))
     world.flush()
-    assert gang(world, "early").guaranteed
-
-
-def test_a_gang_too_large_for_its_vc_waits_for_a_loan_and_says_so() -> None:
-    world = World(flat_spec(("a", 1), ("b", 1)))
-    other = pod("other", 2, vc="b")
-    pods = [pod(f"large-{rank}", 4, group="large", group_size="2", mode="either") for rank in range(2)]
-    run(world, other)
-    world.create(*pods)
-    for one in pods:
-        world.ask(one.metadata.uid)
+    assert world.state("large") == "waiting"
+    assert "never" not in world.explained("large", world.now)
+    assert "idle" in world.explained("large", world.now)
+    world.end("other")
     world.flush()
-    assert gang(world, "large").state is GangState.WAITING
-    text = "\n".join(explain(world.gang_scheduler, gang(world, "large"), world.now))
-    assert "never" not in text
-    assert "idle" in text
-    world.end(other.metadata.uid)
-    world.flush()
-    assert gang(world, "large").state is GangState.PLACED
-    assert not gang(world, "large").guaranteed
+    assert (world.state("large"), world.guaranteed("large")) == ("placed", [False])
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_turn(in_time: bool) -> None:
-    world = World(flat_spec(("a", 1), ("b", 1)))
-    of = {"mode": "either", "group": "early", "group_size": "1"}
-    half, ends, early = pod("half", 2), pod("ends", 2), pod("early-0", 2, more=of)
-    run(world, half, ends, early)
-    assert not gang(world, "early").guaranteed
-    world.end(ends.metadata.uid)
+def test_loan_moves_to_its_own_cells(in_time: bool) -> None:
+    """Where those under it are taken, it is evicted, and its new pods get its turn if they come in time."""
+    world = Scenario(a=1, b=1)
+    early, again = (pod(f"early-{i}", 2, mode="either", group="early", group_size="1", created=i) for i in range(2))
+    world.run(pod("half", 2), pod("ends", 2), early)
+    assert world.guaranteed("early") == [False]
+    world.end("ends")
     world.flush()
-    moving = gang(world, "early")
-    assert moving.state is GangState.PREEMPTED
-    assert moving.preempted_by is None
-    assert "on other GPUs" in explain(world.gang_scheduler, moving, world.now)[0] + str(moving.history[-1].data)
-    behind = pod("behind", 2)
-    world.create(behind)
-    world.ask(behind.metadata.uid)
-    assert gang(world, "behind").state is GangState.WAITING
+    moving = world.gang("early")
+    assert (world.state("early"), moving.preempted_by) == ("preempted", None)
+    assert "on other GPUs" in world.explained("early", world.now) + str(moving.history[-1].data)
+    world.submit(pod("behind", 2))
+    assert world.state("behind") == "waiting"
     world.wait(0)
-    assert [one.uid for one in world.todo if isinstance(one, Evict)] == [early.metadata.uid]
-    again = pod("early-1", 2, created=1, more=of)
+    assert [one.uid for one in world.evictions_due()] == [early.metadata.uid]
     if in_time:  # as a Job does once the former pod is being deleted
         world.create(again)
     world.carry_out_all()
@@ -94,48 +72,41 @@ def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_
     world.flush()
     if not in_time:
         world.create(again)
-    world.ask(again.metadata.uid)
-    first, second = ("early", "behind") if in_time else ("behind", "early")
-    assert gang(world, first).guaranteed
-    assert not gang(world, second).guaranteed
+    world.ask(again)
+    assert world.guaranteed("early", "behind") == [in_time, not in_time]
 
 
-def test_a_gang_whose_turn_comes_elsewhere_while_a_pod_of_it_is_missing_waits_for_that_pod() -> None:
-    """It gives its loan up at once, and is in no queue then."""
-    world = World(flat_spec(("a", 1), ("b", 1)))
-    half, ends = pod("half", 2), pod("ends", 2)
-    of = {"mode": "either", "group": "early", "group_size": "2"}
-    early = [pod(f"early-{rank}", 1, more=of) for rank in range(2)]
-    run(world, half, ends)
-    world.create(*early)
-    for one in early:
-        world.ask(one.metadata.uid, bind=False)
-    assert gang(world, "early").state is GangState.PLACED
-    world.delete(early[1].metadata.uid)
+def test_turn_that_waits_for_a_missing_pod() -> None:
+    """It comes on other GPUs: the gang gives its loan up at once, and is in no queue then."""
+    world = Scenario(a=1, b=1)
+    world.run(pod("half", 2), pod("ends", 2))
+    early = gang_of("early", 2, 1, mode="either")
+    world.submit(*early, bind=False)
+    assert world.state("early") == "placed"
+    world.delete(early[1])
     world.deliver_all()
-    world.end(ends.metadata.uid)
+    world.end("ends")
     world.deliver_all()
-    assert gang(world, "early").state is GangState.WAITING
-    world.create(pod("early-2", 1, created=1, more=of))
-    assert gang(world, "early").guaranteed
+    assert world.state("early") == "waiting"
+    world.create(pod("early-2", 1, created=1, mode="either", group="early", group_size="2"))
+    assert world.guaranteed("early") == [True]
 
 
-def test_a_loan_that_is_being_preempted_is_not_promoted_where_it_runs() -> None:
-    world = World(flat_spec(("a", 1), ("b", 2)))
-    early, loan = pod("early", 4, "b", mode="either"), pod("loan", 1, priority="-1")
+def test_preempted_loan_is_not_promoted() -> None:
+    """Where it runs is the only healthy node of its VC."""
+    world = Scenario(a=1, b=2)
     others = [pod(f"other-{number}", 4, "b") for number in range(2)]
-    run(world, *others, early)
-    world.create(loan)
-    world.asked(loan.metadata.uid)
-    assert gang(world, "loan").state is GangState.RESERVED
-    (home,) = placed_nodes(world, "other-0")
-    world.set_node(node(home, ready=False))
-    world.end(others[0].metadata.uid)
+    world.run(*others, pod("early", 4, "b", mode="either"))
+    world.create(pod("loan", 1, priority="-1"))
+    world.question("loan")
+    assert world.state("loan") == "reserved"
+    world.set_node(node(world.home("other-0"), ready=False))
+    world.end("other-0")
     world.deliver_all()
-    assert gang(world, "early").state is GangState.PREEMPTED  # where it runs is the only healthy node of its VC
-    world.end(early.metadata.uid)
+    assert world.state("early") == "preempted"
+    world.end("early")
     world.deliver_all()
-    assert gang(world, "loan").state is GangState.PLACED
+    assert world.state("loan") == "placed"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +120,8 @@ def test_a_loan_that_is_being_preempted_is_not_promoted_where_it_runs() -> None:
         ({"mode": "either", "priority": "7"}, 7, True),
     ],
 )
-def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], priority: int, early: bool) -> None:
-    asked = read_request(pod("p", **labels))  # type: ignore[arg-type]
+def test_mode_label(labels: dict[str, str], priority: int, early: bool) -> None:
+    asked = read_request(pod("p", more=labels))
     assert (asked.priority, asked.early) == (priority, early)
 
 
@@ -163,13 +134,13 @@ def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], pr
         ({"mode": "guaranteed", "priority": "-1"}, "give one of them"),
     ],
 )
-def test_an_unknown_mode_or_one_that_contradicts_the_priority_is_refused(labels: dict[str, str], why: str) -> None:
+def test_wrong_mode_label(labels: dict[str, str], why: str) -> None:
     with pytest.raises(PodRequestError, match="label") as error:
-        read_request(pod("p", **labels))  # type: ignore[arg-type]
+        read_request(pod("p", more=labels))
     assert why in str(error.value)
 
 
-def test_an_early_gang_has_the_grace_of_a_loan_and_differs_from_a_guaranteed_one() -> None:
+def test_early_gang_has_the_grace_of_a_loan() -> None:
     early = read_request(pod("p", mode="either"))
     check_grace(pod("p"), early, 30)
     with pytest.raises(PodRequestError, match="a pod that may run on a loan"):

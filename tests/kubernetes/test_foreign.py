@@ -5,356 +5,305 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.gangs import foreign as foreign_
-from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, shortly
-from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.pods.objects import PodStatus
 
-from .fake_kubernetes import World
-from .pods import annotated, devices_of, flat_spec, foreign, labelled, node, node_names, on, pod
-from .test_adoption import FOUR, nobody_gets, there
-from .test_gang_scheduler import gang, gang_of, placed_nodes, places, run
-
-SPEC = flat_spec(("a", 2), ("b", 2))
+from .pods import annotated, devices_of, flat_spec, foreign, gang_of, labelled, loans, node, node_names, on, pod
+from .scenario import Scenario
+from .test_adoption import FOUR, there
 
 
-def bound(world: World, name: str, gpus: object, where: str, **notes: str) -> str:
-    """Another scheduler binds a pod; its uid."""
-    one = annotated(foreign(name, gpus, where), **notes)
-    world.write(one)
-    world.deliver_all()
-    return one.metadata.uid
+class Shared(Scenario):
+    """A fake cluster on whose nodes another scheduler binds pods as well."""
+
+    def serve(self, gpus: object, where: str, name: str = "serve", **notes: str) -> str:
+        """Another scheduler binds a pod; its uid."""
+        one = annotated(foreign(name, gpus, where), **notes)
+        self.update(one)
+        return one.metadata.uid
+
+    def kept(self, uid: str) -> tuple[int, ...]:
+        """The GPUs that are kept from jobs for a pod."""
+        return self.gang_scheduler.foreign.pods[uid].kept
+
+    def told(self, uid: str) -> list[tuple[str, bool]]:
+        """Events of a pod: reason, and whether it is a warning."""
+        return [(event.reason, event.warning) for event in self.events_of(uid)]
+
+    @property
+    def conflicts(self) -> dict[str, str]:
+        """Conflicts by the uids of pods."""
+        return self.gang_scheduler.conflicts
 
 
-def kept(world: World, uid: str) -> tuple[int, ...]:
-    """The GPUs that are kept from jobs for the sake of a pod."""
-    return world.gang_scheduler.foreign.pods[uid].kept
+@pytest.fixture
+def world() -> Shared:
+    """Two nodes of ``a`` and two of ``b``."""
+    return Shared(a=2, b=2)
 
 
-def gone(world: World, uid: str) -> None:
-    """Remove a pod."""
-    world.remove(uid)
-    world.deliver_all()
-
-
-def events(world: World, uid: str) -> list[tuple[str, bool]]:
-    """Events of a pod: reason, and whether it is a warning."""
-    return [(recorded.reason, recorded.warning) for recorded in world.events if recorded.uid == uid]
-
-
-def test_a_gang_does_not_land_on_gpus_of_a_pod_of_another_scheduler() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 4, "n1")
-    run(world, *gang_of("g", 2, 4), *gang_of("h", 1, 4, "b"))
-    assert "n1" not in places(world, *gang_of("g", 2, 4), *gang_of("h", 1, 4, "b"))
-    assert events(world, uid) == [("HivedForeign", False)]
-
-
-def test_a_waiting_gang_reports_the_foreign_pod_and_starts_once_that_pod_ends() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 4, "n1")
-    run(world, *gang_of("h", 2, 4, "b"))
+def test_gangs_keep_off_foreign_gpus(world: Shared) -> None:
+    """A gang that waits for them says so, and starts once the pod ends."""
+    uid = world.serve(4, "n1")
+    assert world.told(uid) == [("HivedForeign", False)]
+    own = gang_of("h", 2, 4, "b")
+    world.run(*own)
     pods = gang_of("g", 2, 4)
-    world.create(*pods)
-    assert {world.ask(one.metadata.uid) for one in pods} == {"wait"}
-    why = "; ".join(shortly(world.gang_scheduler, gang(world, "g")))
-    assert "4 GPUs were not kept from jobs" in why
-    assert "n1 (pod t/serve, which HiveD did not place, has 4 of its GPUs)" in why
-    gone(world, uid)
+    assert world.submit(*pods) == ["wait", "wait"]
+    assert "n1" not in world.nodes_of(*own)
+    assert "4 GPUs were not kept from jobs" in world.short("g")
+    assert "n1 (pod t/serve, which HiveD did not place, has 4 of its GPUs)" in world.short("g")
+    world.gone(uid)
     world.quiesce()
-    assert None not in places(world, *pods)
+    assert all(world.nodes_of(*pods))
 
 
-def test_as_many_are_kept_as_it_asks_for_and_the_others_are_given() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 1, "n1")
-    nobody_gets(world, "n1", *kept(world, uid))
-    used = {device for there in world.pods.values() for device in devices_of(there) if device[0] == "n1"}
-    assert len(used) == 3
+@pytest.mark.parametrize(
+    ("gpus", "notes", "number"),
+    [(1, {}, 1), (2, {"ISOLATION": "0,3"}, 2), ("many", {}, 4)],
+    ids=["guessed", "named", "unknown"],
+)
+def test_as_many_gpus_are_kept(world: Shared, gpus: object, notes: dict[str, str], number: int) -> None:
+    """As it asks for, and all if it does not say how many; the others are given."""
+    uid = world.serve(gpus, "n1", **notes)
+    kept = world.kept(uid)
+    assert len(kept) == number
+    assert not notes or kept == (0, 3)
+    world.nobody_gets("n1", *kept)
+    others = [there for there in world.pods.values() if there.metadata.uid != uid]
+    assert len({device for there in others for device in devices_of(there) if device[0] == "n1"}) == 4 - number
 
 
-def test_cells_that_are_broken_already_are_used_up_before_whole_ones() -> None:
-    world = World(flat_spec(("a", 1), gpus=8))
-    run(world, pod("one", 1))
-    assert devices_of(world.pods["uid-t-one"]) == {("n0", 0)}
-    assert kept(world, bound(world, "serve", 1, "n0")) == (1,)
-    assert kept(world, bound(world, "other", 2, "n0")) == (6, 7)
-    assert kept(world, bound(world, "third", 3, "n0")) == (3, 4, 5)
+def test_named_gpus_of_another_number(world: Shared) -> None:
+    assert len(world.kept(world.serve(2, "n1", ISOLATION="0"))) == 2
 
 
-def test_it_has_the_gpus_that_it_names() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 2, "n1", ISOLATION="0,3")
-    assert kept(world, uid) == (0, 3)
-    nobody_gets(world, "n1", 0, 3)
-
-
-def test_named_gpus_count_only_if_their_number_is_that_of_the_request() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 2, "n1", ISOLATION="0")
-    assert len(kept(world, uid)) == 2
-
-
-def test_a_pod_that_does_not_say_how_many_keeps_the_whole_node() -> None:
-    world = World(SPEC)
-    bound(world, "serve", "many", "n1")
-    nobody_gets(world, "n1", *FOUR)
+def test_broken_cells_are_used_up_first() -> None:
+    world = Shared(flat_spec(a=1, gpus=8))
+    world.run(pod("one", 1))
+    assert devices_of(world.there("one")) == {("n0", 0)}
+    assert world.kept(world.serve(1, "n0")) == (1,)
+    assert world.kept(world.serve(2, "n0", "other")) == (6, 7)
+    assert world.kept(world.serve(3, "n0", "third")) == (3, 4, 5)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_holds_nothing(phase: str) -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 4, "n1")
-    world.write(replace(world.pods[uid], status=PodStatus(phase=phase)))
-    world.deliver_all()
+def test_ended_pod_holds_nothing(world: Shared, phase: str) -> None:
+    uid = world.serve(4, "n1")
+    world.update(replace(world.there(uid), status=PodStatus(phase=phase)))
     assert not world.gang_scheduler.nodes.bad_devices
     assert not world.gang_scheduler.foreign.pods
 
 
+def test_late_update_revives_no_foreign_pod(world: Shared) -> None:
+    uid = world.serve(4, "n1")
+    world.gang_scheduler.pod_removed(uid, world.now)
+    world.gang_scheduler.pod_changed(world.there(uid), None, world.now)
+    assert not world.gang_scheduler.foreign.pods
+    assert not world.gang_scheduler.nodes.bad_devices
+
+
 @pytest.mark.parametrize("where", ["", "elsewhere"])
-def test_a_pod_that_is_not_bound_or_on_a_node_that_the_spec_lacks_holds_nothing(where: str) -> None:
-    world = World(SPEC)
-    bound(world, "serve", 4, where)
+def test_pod_on_no_node_of_the_spec(world: Shared, where: str) -> None:
+    world.serve(4, where)
     assert not world.gang_scheduler.nodes.bad_devices
     assert not world.events
 
 
-def test_a_node_that_comes_into_the_spec_with_a_foreign_pod_on_it_is_not_given_away() -> None:
-    world = World(flat_spec(("a", 1)))
-    bound(world, "serve", 4, "n1")
+def test_node_that_comes_with_a_foreign_pod() -> None:
+    """Into the spec."""
+    world = Shared(a=1)
+    world.serve(4, "n1")
     world.set_node(node("n1"))
-    world.respecify(flat_spec(("a", 2)))
-    nobody_gets(world, "n1", *FOUR)
+    world.respecify(flat_spec(a=2))
+    world.nobody_gets("n1", *FOUR)
 
 
-def test_it_is_known_again_after_a_restart() -> None:
-    world = World(SPEC)
-    run(world, pod("one", 2))
-    home = places(world, pod("one", 2))[0] or ""
-    uid = bound(world, "serve", 4, "n3")
-    beside = bound(world, "beside", 1, home)
+def test_known_again_after_a_restart(world: Shared) -> None:
+    world.run(pod("one", 2))
+    uid = world.serve(4, "n3")
+    beside = world.serve(1, world.home("one"), "beside")
     world.restart()
-    assert kept(world, uid) == FOUR
-    nobody_gets(world, "n3", *FOUR)
-    assert len(kept(world, beside)) == 1
+    assert world.kept(uid) == FOUR
+    world.nobody_gets("n3", *FOUR)
+    assert len(world.kept(beside)) == 1
 
 
-def test_a_gang_that_is_not_bound_yet_gives_way_where_a_foreign_pod_was_faster() -> None:
-    world = World(SPEC)
-    one = pod("one", 4)
-    world.create(one)
-    world.ask(one.metadata.uid, bind=False)
-    before = placed_nodes(world, "one")
-    bound(world, "serve", 4, before[0])
+def test_unbound_gang_gives_way(world: Shared) -> None:
+    world.submit(pod("one", 4), bind=False)
+    (before,) = world.places("one")
+    world.serve(4, before)
     world.quiesce()
-    assert places(world, one) not in ([None], [before[0]])
+    assert world.home("one") != before
 
 
-def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_foreign_pod_before_one_in_use() -> None:
+def test_slot_without_a_pod_is_taken_first(world: Shared) -> None:
+    """Of a running gang, before one in use."""
     one, two = gang_of("g", 2, 2)
-    world = World(SPEC)
     world.write(there(one, ("n0", (0, 1)), ("n0", (2, 3))))
     world.restart(compare=False)
     world.create(two)
-    uid = bound(world, "serve", 2, "n0")
-    assert kept(world, uid) == (2, 3)
-    assert world.ask(two.metadata.uid) == "wait"
-    assert "a pod of no group may be using them" in in_lines(
-        explain_pod(world.gang_scheduler, world.gang_scheduler.pods[two.metadata.uid], None)
-    )
-    gone(world, uid)
+    uid = world.serve(2, "n0")
+    assert world.kept(uid) == (2, 3)
+    assert world.ask(two) == "wait"
+    assert "a pod of no group may be using them" in world.pod_explained(two)
+    world.gone(uid)
     world.quiesce()
-    assert places(world, two) == ["n0"]
+    assert world.home(two) == "n0"
 
 
-def test_a_foreign_pod_with_more_gpus_than_are_free_is_a_conflict_and_has_what_is_free_later() -> None:
-    world = World(SPEC)
-    one = pod("one", 2)
-    run(world, one)
-    home = places(world, one)[0] or ""
-    uid = bound(world, "serve", 4, home)
-    assert events(world, uid) == [("HivedConflict", True)]
-    assert "asks for 4 GPUs" in world.gang_scheduler.conflicts[uid]
-    assert "2 of them are in use by t/one" in world.gang_scheduler.conflicts[uid]
-    assert len(kept(world, uid)) == 2
-    assert "t/serve" in in_lines(explain(world.gang_scheduler, gang(world, "one"), None))
-    world.end(one.metadata.uid)
+def test_more_than_are_free_is_a_conflict(world: Shared) -> None:
+    """The pod has what is free later."""
+    world.run(pod("one", 2))
+    uid = world.serve(4, world.home("one"))
+    assert world.told(uid) == [("HivedConflict", True)]
+    assert "asks for 4 GPUs" in world.conflicts[uid]
+    assert "2 of them are in use by t/one" in world.conflicts[uid]
+    assert len(world.kept(uid)) == 2
+    assert "t/serve" in world.explained("one")
+    world.end("one")
     world.deliver_all()
-    assert kept(world, uid) == FOUR
-    assert not world.gang_scheduler.conflicts
+    assert world.kept(uid) == FOUR
+    assert not world.conflicts
 
 
-def test_a_binding_on_its_way_counts_until_it_fails() -> None:
-    world = World(SPEC)
-    one = pod("one", 4)
-    world.create(one)
-    world.ask(one.metadata.uid, bind=False)
-    placement = placed_nodes(world, "one")
-    home = placement[0]
-    world.bind(one.metadata.uid, home, "late")
-    uid = bound(world, "serve", 4, home)
-    assert world.gang_scheduler.conflicts.keys() == {uid}
+def test_binding_on_its_way_counts(world: Shared) -> None:
+    """Until it fails."""
+    world.submit(pod("one", 4), bind=False)
+    (home,) = world.places("one")
+    world.bind("one", home, "late")
+    uid = world.serve(4, home)
+    assert world.conflicts.keys() == {uid}
     world.sent.clear()
-    world.answered(one.metadata.uid, False)
-    assert not world.gang_scheduler.conflicts
+    world.answered("one", False)
+    assert not world.conflicts
     world.quiesce()
-    assert places(world, one) not in ([None], [home])
+    assert world.home("one") != home
 
 
-def test_a_bound_pod_of_a_gang_moves_the_guess_about_a_foreign_pod() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 2, "n1")
-    late = pod("late", 2)
+def test_guess_moves_for_a_bound_pod(world: Shared) -> None:
+    uid = world.serve(2, "n1")
+    late, where = pod("late", 2), world.kept(uid)
     world.create(late)
-    world.untrusted.add(late.metadata.uid)
-    where = tuple(kept(world, uid))
-    world.write(there(late, ("n1", where)))
-    world.deliver_all()
-    assert gang(world, "late").state is GangState.PLACED
-    assert set(kept(world, uid)) == set(FOUR) - set(where)
+    world.bound_behind(there(late, ("n1", where)))
+    assert world.state("late") == "placed"
+    assert set(world.kept(uid)) == set(FOUR) - set(where)
 
 
-def test_a_foreign_pod_rather_has_a_marked_gpu_than_one_in_use() -> None:
-    world = World(SPEC)
+def test_marked_gpu_rather_than_one_in_use(world: Shared) -> None:
     pods = [pod(f"one-{number}", 1) for number in range(4)]
-    run(world, *pods)
-    uid = bound(world, "serve", 2, "n0")
-    assert kept(world, uid) == ()
+    world.run(*pods)
+    uid = world.serve(2, "n0")
+    assert world.kept(uid) == ()
     world.set_node(node("n0", bad="3"))
-    (last,) = (one for one in pods if ("n0", 3) in devices_of(world.pods[one.metadata.uid]))
-    world.end(last.metadata.uid)
+    (last,) = (one for one in pods if ("n0", 3) in devices_of(world.there(one)))
+    world.end(last)
     world.deliver_all()
-    assert kept(world, uid) == (3,)
+    assert world.kept(uid) == (3,)
     assert world.gang_scheduler.foreign.pods[uid].short == 1
 
 
-def test_a_refused_pod_of_no_vc_that_another_client_binds_is_foreign() -> None:
-    world = World(SPEC)
+def test_refused_pod_that_is_bound_is_foreign(world: Shared) -> None:
     one = foreign("serve", 2)
-    world.create(one)
-    assert world.ask(one.metadata.uid) == "refused"
-    world.untrusted.add(one.metadata.uid)
-    world.write(on(world.pods[one.metadata.uid], "n1"))
-    world.deliver_all()
-    assert len(kept(world, one.metadata.uid)) == 2
+    assert world.submit(one) == ["refused"]
+    world.bound_behind(on(world.there(one), "n1"))
+    assert len(world.kept(one.metadata.uid)) == 2
     assert not world.gang_scheduler.refused
 
 
-def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apart() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 4, "n1")
-    world.write(labelled(world.pods[uid], vc="a"))
-    world.deliver_all()
+def test_foreign_pod_that_is_given_a_vc(world: Shared) -> None:
+    uid = world.serve(4, "n1")
+    world.update(labelled(world.there(uid), vc="a"))
     assert not world.gang_scheduler.foreign.pods
-    nobody_gets(world, "n1", *FOUR)
+    world.nobody_gets("n1", *FOUR)
 
 
-def test_a_late_update_does_not_bring_it_back() -> None:
-    world = World(SPEC)
-    uid = bound(world, "serve", 4, "n1")
-    world.gang_scheduler.pod_removed(uid, world.now)
-    world.gang_scheduler.pod_changed(world.pods[uid], None, world.now)  # a late update
-    assert not world.gang_scheduler.foreign.pods
-    assert not world.gang_scheduler.nodes.bad_devices
-
-
-def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = flat_spec(("a", 20))
-    world = World(spec)
-    for number, name in enumerate(node_names(spec)[:19]):
-        bound(world, f"serve-{number}", 4, name)
+def test_foreign_pods_cost_gangs_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Shared(a=20)
+    for number, name in enumerate(node_names(world.spec)[:19]):
+        world.serve(4, name, f"serve-{number}")
     seen: list[str] = []
     monkeypatch.setattr(foreign_, "_assign_devices", lambda gang_scheduler, node, at: seen.append(node))
-    run(world, pod("one", 4))
+    world.run(pod("one", 4))
     assert not seen
 
 
 # -- under a reservation ----------------------------------------------------------------------------------------------
 
 
-def reserved(gpus: int = 4, loans: int = 4) -> tuple[World, str]:
+def reserved(gpus: int = 4, number: int = 4) -> tuple[Shared, str]:
     """A gang ``mine`` waits for one of several loans to end; returns the node of its reservation."""
-    world = World(flat_spec(("a", 2), ("b", 2), gpus=gpus))
-    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(loans)])
-    world.create(pod("mine", 4))
-    assert world.ask("uid-t-mine") == "preempting"
-    return world, reserved_by(world, "mine")
+    world = Shared(flat_spec(a=2, b=2, gpus=gpus))
+    world.run(*loans(number))
+    assert world.submit(pod("mine", 4)) == ["preempting"]
+    return world, reservation(world)
 
 
-def reserved_by(world: World, name: str) -> str:
-    """The node that a gang of one pod has reserved GPUs of."""
-    placement = gang(world, name).placement
-    assert gang(world, name).state is GangState.RESERVED
-    assert placement is not None
-    return placement.pods[0].node
+def reservation(world: Shared) -> str:
+    """The node that ``mine`` has reserved GPUs of."""
+    assert world.state("mine") == "reserved"
+    (home,) = world.places("mine")
+    return home
 
 
-def going(world: World) -> list[str]:
-    """Preempted loans, by their nodes."""
-    gangs = [one for one in world.gang_scheduler.gangs.values() if one.state is GangState.PREEMPTED]
+def going(world: Shared) -> list[str]:
+    """The nodes of preempted loans."""
+    gangs = world.gang_scheduler.evicting.values()
     return sorted(one.placement.pods[0].node for one in gangs if one.placement is not None)
 
 
-def test_a_reservation_moves_as_soon_as_a_foreign_pod_takes_its_node_though_the_victim_is_still_there() -> None:
+@pytest.mark.parametrize("why", ["foreign", "bad"])
+def test_reservation_moves_at_once(why: str) -> None:
+    """As soon as its node is taken or turns bad, though the victim is still there."""
     world, home = reserved()
-    uid = bound(world, "serve", 4, home)
-    assert reserved_by(world, "mine") != home
-    assert going(world) == [reserved_by(world, "mine")]
-    assert world.gang_scheduler.conflicts.keys() == {uid}
+    if why == "foreign":
+        assert {world.serve(4, home)} == world.conflicts.keys()
+    else:
+        world.set_node(node(home, ready=False))
+    assert reservation(world) != home
+    assert going(world) == [reservation(world)]
 
 
-def test_a_gang_does_not_wait_for_a_victim_whose_gpus_a_foreign_pod_has_to_share() -> None:
+def test_no_waiting_for_gpus_that_are_shared(world: Shared) -> None:
     """The opposite order: the foreign pod is there first, and lacks what the victim would free."""
-    world = World(flat_spec(("a", 2), ("b", 2)))
-    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
-    uids = [bound(world, f"serve{number}", 4, name) for number, name in enumerate(["n0", "n1", "n2"])]
-    world.create(pod("mine", 4))
-    assert world.ask("uid-t-mine") == "preempting"
-    assert going(world) == [reserved_by(world, "mine")] == ["n3"]
-    assert world.gang_scheduler.conflicts.keys() == set(uids)
+    world.run(*loans(4))
+    uids = [world.serve(4, f"n{number}", f"serve{number}") for number in range(3)]
+    assert world.submit(pod("mine", 4)) == ["preempting"]
+    assert going(world) == [reservation(world)] == ["n3"]
+    assert world.conflicts.keys() == set(uids)
 
 
-def test_a_gang_waits_without_a_reservation_where_foreign_pods_share_all_that_victims_would_free() -> None:
-    world, home = reserved()
-    uids = [bound(world, f"serve{number}", 4, name) for number, name in enumerate(["n0", "n1", "n2", "n3"])]
-    assert gang(world, "mine").state is GangState.WAITING
+def test_no_reservation_where_all_is_shared() -> None:
+    world, _ = reserved()
+    uids = [world.serve(4, f"n{number}", f"serve{number}") for number in range(4)]
+    assert world.state("mine") == "waiting"
     assert going(world) == []
-    gone(world, uids[0])
-    assert reserved_by(world, "mine") == "n0"
+    world.gone(uids[0])
+    assert reservation(world) == "n0"
     assert going(world) == ["n0"]
-    assert home
 
 
-def test_a_reservation_stays_where_a_foreign_pod_can_share_with_a_loan_that_stays() -> None:
-    world, home = reserved(gpus=8, loans=8)
-    uid = bound(world, "serve", 4, home)
-    assert reserved_by(world, "mine") == home
-    loan = next(one for one in world.gang_scheduler.evicting.values())
-    world.remove(next(iter(loan.pods)))
-    world.deliver_all()
-    assert gang(world, "mine").state is GangState.PLACED
-    assert world.gang_scheduler.conflicts.keys() == {uid}
+def test_reservation_stays_beside_a_loan() -> None:
+    """With which the foreign pod can share."""
+    world, home = reserved(gpus=8, number=8)
+    uid = world.serve(4, home)
+    assert reservation(world) == home
+    (loan,) = world.gang_scheduler.evicting.values()
+    world.gone(next(iter(loan.pods)))
+    assert world.state("mine") == "placed"
+    assert world.conflicts.keys() == {uid}
     world.quiesce()
-    assert places(world, pod("mine", 4)) == [home]
+    assert world.home("mine") == home
 
 
-def test_a_foreign_pod_has_what_is_free_before_what_it_has_to_share() -> None:
-    world, home = reserved(gpus=8, loans=8)
-    uid = bound(world, "serve", 4, home)
+def test_free_gpus_before_shared_ones() -> None:
+    world, home = reserved(gpus=8, number=8)
+    uid = world.serve(4, home)
     shared = world.gang_scheduler.foreign.pods[uid].shared
-    loan = next(one for one in world.gang_scheduler.gangs_on(home) if one.state is GangState.PLACED)
+    loan = next(one for one in world.gang_scheduler.gangs_on(home) if one.state.value == "placed")
     assert len(shared) == 4
-    assert not kept(world, uid)
-    world.remove(next(iter(loan.pods)))
-    world.deliver_all()
-    assert kept(world, uid) == shared
+    assert not world.kept(uid)
+    world.gone(next(iter(loan.pods)))
+    assert world.kept(uid) == shared
     assert not world.gang_scheduler.foreign.pods[uid].shared
-    assert not world.gang_scheduler.conflicts
-
-
-def test_a_reservation_moves_as_soon_as_its_node_turns_bad_though_the_victim_is_still_there() -> None:
-    world, home = reserved()
-    world.set_node(node(home, ready=False))
-    assert reserved_by(world, "mine") != home
-    assert going(world) == [reserved_by(world, "mine")]
+    assert not world.conflicts

@@ -19,7 +19,7 @@ from hived.engines.kubernetes.pods.owners import Owners
 from .fake_kubernetes import World
 from .pods import flat_spec, node, node_names, pod
 
-SPEC = flat_spec(("a", 2), ("b", 1))
+SPEC = flat_spec(a=2, b=1)
 
 
 def of_version(one: Pod, version: int) -> Pod:

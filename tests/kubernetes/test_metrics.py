@@ -23,8 +23,7 @@ from hived.exchange import Cells, Offer, Request
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
-from .scheduler_harness import World
-from .test_view import Asked, looking_at, one_fact
+from .scheduler_harness import World, looking_at, one_event
 
 #: name, type and labels, as docs and dashboards have them
 EXPECTED = {
@@ -217,7 +216,7 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
     world = World()
     metrics = of(world)
     for _ in range(40):
-        one_fact(world, choose)
+        one_event(world, choose)
         told, gang_scheduler = Told(metrics), world.known
         gangs = gang_scheduler.gangs.values()
         spec = {vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters}
@@ -305,7 +304,7 @@ def test_with_a_token_metrics_and_inspection_need_it_and_without_one_are_open(pa
     world = busy()
 
     async def statuses(token: str | None) -> list[int]:
-        metrics, engine = of(world), Asked()
+        metrics, engine = of(world), World()
         app = make_kubernetes_app(engine, looking_at(world), metrics, token=token, hosts=())  # type: ignore[arg-type]
         found = []
         # Prometheus uses the address of a pod

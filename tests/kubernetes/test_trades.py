@@ -77,7 +77,7 @@ class Market:
 
     def __init__(self, api: Api | None = None) -> None:
         self.api = api or Api()
-        self.world = World(flat_spec(("a", 2), ("b", 2)))
+        self.world = World(flat_spec(a=2, b=2))
         self.stored = StoredMarket(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
 
     @property

@@ -1,0 +1,524 @@
+"""Scenarios of preemption: victims, reservations, evictions, grace periods, and what Events say of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from hived.engines.kubernetes.gangs import extender_answers as answering
+from hived.engines.kubernetes.gangs.gang import Wake
+from hived.engines.kubernetes.pods import keys
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.errors import ConflictError
+from hived.spec.compiled import EXACT, ClusterSpec
+
+from ..policies import LeastAttained
+from . import fake_kubernetes
+from .pods import flat_spec, foreign, gang_of, loans, node, pod, terminating
+from .scenario import Scenario
+
+
+def borrowed(nodes: int = 4) -> Scenario:
+    """A gang ``loan`` of b runs on every node of ``a`` and ``b``, on a loan."""
+    world = Scenario(a=nodes // 2, b=nodes // 2)
+    world.run(*gang_of("loan", nodes, 4, "b", priority="-1"))
+    return world
+
+
+def lent(a: int, b: int) -> Scenario:
+    """Pods ``loan0``, ``loan1``, ... of b run on all nodes, on loans."""
+    world = Scenario(a=a, b=b)
+    world.run(*loans(a + b))
+    return world
+
+
+def kept_loan(limit: int, seconds: int) -> Scenario:
+    """A pod ``loan`` runs on the node of ``a``, with this grace period within the limit."""
+    world = Scenario(with_grace(limit))
+    world.run(patient(pod("loan", 4, "b", priority="-1"), seconds), pod("own", 4, "b"))
+    return world
+
+
+# -- victims ----------------------------------------------------------------------------------------------------------
+
+
+def test_vc_takes_its_cells_back() -> None:
+    """Though the victims are on several nodes."""
+    world = borrowed()
+    victims = list(world.pods)
+    assert world.submit(pod("mine", 4)) == ["preempting"]
+    assert world.state("loan") == "preempted"
+    world.wait(10.0)
+    world.carry_out_all()
+    assert all(map(world.deleted, victims))
+    for one in victims:
+        assert world.state("mine") == "reserved"
+        world.gone(one)
+    assert world.state("mine") == "placed"
+    world.quiesce()
+    assert world.home("mine")
+    assert world.gang_scheduler.preempted == {("b", "a"): 1}
+
+
+def test_preempted_gang_binds_no_more() -> None:
+    world = Scenario(a=2, b=2)
+    first, late, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*pods)
+    world.ask(first)
+    where = world.slot_node(late)
+    world.submit(pod("mine", 4))
+    with pytest.raises(ConflictError, match="is being preempted"):
+        world.gang_scheduler.binding(late.metadata.uid, where)
+
+
+@pytest.mark.parametrize("binding", [False, True])
+def test_victim_without_bound_pods(binding: bool) -> None:
+    """It yields at once; a binding on its way is waited for."""
+    world = Scenario(a=2, b=2)
+    first, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*pods)
+    world.ask(first, bind=False)
+    assert world.state("loan") == "placed"
+    if not binding:
+        assert world.submit(pod("mine", 4)) == ["node"]
+        assert world.state("loan") == "waiting"
+        return
+    world.bind(first, world.slot_node(first), "late")
+    assert world.submit(pod("mine", 4)) == ["preempting"]
+    world.gang_scheduler.bind_failed(first.metadata.uid, world.now)
+    world.sent.clear()
+    world.step()
+    assert world.state("mine") == "placed"
+
+
+def test_victims_are_spared() -> None:
+    """When their preemptor ends; they get an Event unless they are being deleted, and keep their age."""
+    world = borrowed()
+    came = world.now
+    world.now += 600
+    world.create(pod("mine", 4))
+    world.question("mine")
+    assert (world.state("loan"), world.gang("loan").since) == ("preempted", came)
+    assert not world.counted("HivedSpared")
+    world.delete("loan-0")
+    world.deliver_all()
+    world.gone("mine")
+    assert (world.state("loan"), world.gang("loan").since) == ("placed", came)
+    told = [event for event in world.events if event.reason == "HivedSpared"]
+    assert sorted(event.key for event in told) == ["t/loan-1", "t/loan-2", "t/loan-3"]
+    assert {(one.message, one.warning) for one in told} == {("nobody wants its GPUs any more; it runs on", False)}
+    world.wait(60.0)
+    world.carry_out_all()
+    assert all(world.nodes_of("loan-1", "loan-2", "loan-3"))
+    assert not world.evictions
+
+
+def test_spared_gang_wakes_its_waiting_pods() -> None:
+    world = Scenario(a=2, b=2)
+    first, second, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*pods)
+    world.ask(first)
+    world.create(pod("mine", 4))
+    world.question("mine")
+    assert world.ask(second) == "wait"
+    world.gone("mine")
+    assert Wake(second.metadata.uid, second.key) in world.todo
+    world.quiesce()
+    assert all(world.nodes_of(*pods))
+
+
+def test_next_preemptor_of_a_victim_is_named() -> None:
+    world = borrowed()
+    for name in ("one", "two"):
+        world.create(pod(name, 4))
+        world.question(name)
+    world.gone("one")
+    assert world.state("loan") == "preempted"
+    assert world.gang("loan").preempted_by is world.gang("two")
+
+
+def test_spared_victim_is_evicted_for_the_next() -> None:
+    # the eviction was not carried out, since the preemptor had ended; the next preemptor waited for ever
+    world = borrowed(2)
+    world.submit(pod("first", 4), bind=False)
+    assert world.state("loan") == "preempted"
+    world.wait(3.0)
+    assert len(world.evictions_due()) == 2
+    world.todo.clear()
+    world.gone("first")
+    assert world.state("loan") == "placed"
+    world.submit(pod("second", 4), bind=False)
+    world.wait(3.0)
+    assert len(world.evictions_due()) == 2
+
+
+def test_lazy_victim_is_downgraded() -> None:
+    """A lower priority of the same VC runs on as opportunistic, and says so in its annotations."""
+    world = Scenario(a=1, b=1)
+
+    def levels() -> str:
+        return (world.there("low").annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
+
+    world.run(pod("low", 4, lazy_preemption="true"))
+    assert "[NODE, NODE, NODE, NODE]" in levels()
+    world.run(pod("high", 4, priority="5"))
+    assert world.guaranteed("low", "high") == [False, True]
+    assert "NODE" not in levels()
+    world.restart()
+    assert world.guaranteed("low", "high") == [False, True]
+
+
+def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang yields to the next one of its VC once it has attained its limit: the tick of the engine is the timer."""
+    monkeypatch.setattr(fake_kubernetes, "YarnCS", lambda: LeastAttained((4 * 60.0,)))
+    world = Scenario(a=1)
+    world.run(pod("long", 4))
+    world.submit(pod("short", 4))
+    world.flush()
+    assert (world.state("long"), world.state("short")) == ("placed", "waiting")
+    review = world.gang_scheduler.scheduler.next_review
+    assert world.now < review <= world.now + 60
+    world.wait(review - world.now)
+    assert (world.state("long"), world.state("short")) == ("preempted", "reserved")
+    world.wait(0)
+    assert [one.uid for one in world.evictions_due()] == ["uid-t-long"]
+    world.carry_out_all()
+    world.kubelet()
+    world.flush()
+    assert world.state("short") == "placed"
+    assert world.guaranteed("short") == [True]
+
+
+def exact(spec: ClusterSpec) -> ClusterSpec:
+    """All tenants are of exact safety."""
+    return dataclasses.replace(
+        spec, virtual_clusters=tuple(dataclasses.replace(vc, safety=EXACT) for vc in spec.virtual_clusters)
+    )
+
+
+def test_exact_victim_downgraded_by_a_spec() -> None:
+    """It has room by now; it goes once, and starts anew."""
+    world = Scenario(exact(flat_spec(a=1, b=1)))
+    low = gang_of("low", 2, 2)
+    world.run(*low)
+    world.create(pod("high", 2, priority="5"))
+    world.question("high")
+    assert world.state("low") == "preempted"
+    world.set_node(node("n2"))
+    world.respecify(exact(flat_spec(a=3, gpus=2)))  # half of what it runs on is no more
+    assert world.state("low") == "preempted"
+    world.end(*low)
+    world.deliver_all()
+    world.run(*(world.recreated(one, 1) for one in gang_of("low", 2, 2, created=1)))
+    assert world.guaranteed("low", "high") == [True, True]
+
+
+# -- reservations -----------------------------------------------------------------------------------------------------
+
+
+def test_reservation_ends_where_there_is_room() -> None:
+    """The gang is placed elsewhere, and spares slow victims."""
+    world = lent(2, 18)
+    mine = gang_of("mine", 2, 4)
+    world.create(*mine)
+    assert world.ask(mine[0]) == "preempting"
+    names = [f"loan{number}" for number in range(20)]
+    slow = [name for name in names if world.state(name) == "preempted"]
+    assert len(slow) == 2
+    world.gone(*[name for name in names if name not in slow][:16])
+    assert world.state("mine") == "placed"
+    assert [world.state(name) for name in slow] == ["placed", "placed"]
+    world.wait(60.0)
+    world.carry_out_all()
+    assert not any(map(world.deleted, slow))
+
+
+def test_reservation_ends_on_nodes_not_taken() -> None:
+    """By kube-scheduler any more; its victims are spared."""
+    world = lent(2, 2)
+    mine, _ = pods = gang_of("mine", 2, 4)
+    world.create(*pods)
+    assert world.ask(mine) == "preempting"
+    kept, lost = world.places("mine")
+    world.question(mine, [kept])
+    world.question(mine, [kept], emptied=True)
+    assert world.state("mine") == "waiting"
+    assert {world.state(f"loan{number}") for number in range(4)} == {"placed"}
+    world.question(mine, [name for name in world.gang_scheduler.nodes.healthy if name != lost])
+    assert lost not in world.places("mine")
+
+
+def test_node_taken_once_its_pods_are_gone() -> None:
+    """kube-scheduler's filter leaves out a node whose CPU the victims use; its preempt request offers it."""
+    world = lent(1, 1)
+    world.create(pod("mine", 4))
+    world.question("mine", [])
+    assert world.state("mine") == "waiting"
+    world.question("mine", emptied=True)
+    assert world.state("mine") == "reserved"
+    world.question("mine", [])
+    assert world.state("mine") == "reserved"
+    world.question("mine", [], emptied=True)
+    assert world.state("mine") == "waiting", "it is not taken in that question either"
+
+
+def test_no_victims_before_nodes_are_offered() -> None:
+    """After a restart too."""
+    world = Scenario(a=2, b=2)
+    world.run(pod("own", 4), *loans(3))
+    own = world.home("own")
+    world.create(pod("mine", 4))
+    assert world.ask("mine", offered=[own]) == "wait"
+    world.restart()
+    assert world.state("mine") == "waiting"
+    assert {world.state(f"loan{number}") for number in range(3)} == {"placed"}
+    assert world.ask("mine", offered=[own]) == "wait"
+    assert {world.state(f"loan{number}") for number in range(3)} == {"placed"}
+    assert world.ask("mine") == "preempting"
+
+
+# -- evictions --------------------------------------------------------------------------------------------------------
+
+
+def test_evictions_against_a_budget() -> None:
+    """A pod whose budget forbids its eviction is asked less and less often, and deleted in the end."""
+    world = borrowed(2)
+    world.budgets.add("uid-t-loan-0")
+    world.create(pod("mine", 4))
+    world.question("mine")
+    start, told = world.now, []
+    while world.now < start + 60:
+        world.wait(0)
+        before = len(world.evicted)
+        world.carry_out_all()
+        told += [(one.key, world.now - start, one.delete) for one in world.evicted[before:]]
+        if world.now == start + 5:
+            assert "the eviction of t/loan-0 was refused (a disruption budget" in world.explained("loan")
+        world.now += 0.25
+    assert told[:4] == [
+        ("t/loan-0", 0.0, False),
+        ("t/loan-1", 0.0, False),
+        ("t/loan-0", 1.0, False),
+        ("t/loan-0", 2.0, False),
+    ]
+    assert told[-1] == ("t/loan-0", 30.0, True)
+    again = [at for key, at, delete in told if key == "t/loan-0" and not delete]
+    assert len(told) == len(again) + 2
+    pauses = [later - earlier for earlier, later in itertools.pairwise(again)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 5
+    assert world.deleted("loan-0")
+
+
+# -- how long a loan may take to end ----------------------------------------------------------------------------------
+
+
+def patient(there: Pod, seconds: int) -> Pod:
+    """The pod with that grace period."""
+    return replace(there, spec=replace(there.spec, termination_grace_period_seconds=seconds))
+
+
+def with_grace(seconds: int) -> ClusterSpec:
+    """Two nodes of ``a`` and ``b``, with this limit on the grace period of loans."""
+    spec = flat_spec(a=1, b=1)
+    vcs = tuple(dataclasses.replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
+    return dataclasses.replace(spec, virtual_clusters=vcs)
+
+
+def test_loan_with_too_long_a_grace() -> None:
+    world = Scenario(a=1, b=1)
+    assert world.submit(patient(pod("loan", 4, "b", priority="-1"), 86_400)) == ["refused"]
+    assert "terminationGracePeriodSeconds: 86,400" in world.refusal("loan")
+    assert "at most 30 s to end (opportunisticGraceSeconds of its virtual cluster)" in world.refusal("loan")
+    world.run(patient(pod("own", 4, "b"), 86_400))
+
+
+def test_grace_limit_of_a_new_spec() -> None:
+    world = Scenario(with_grace(60))
+    loan, other, late = (patient(pod(name, 4, "b", priority="-1"), 90) for name in ("loan", "other", "late"))
+    assert world.submit(loan, other) == ["refused", "refused"]
+    world.respecify(with_grace(120))
+    world.quiesce()
+    assert all(world.nodes_of(loan, other))
+    assert world.submit(late) == ["wait"]
+    world.respecify(with_grace(60))
+    assert world.entry(late).refused is not None
+
+
+@pytest.mark.parametrize(("limit", "deleted", "grace"), [(60, False, 60), (60, True, 60), (120, False, None)])
+def test_grace_of_an_eviction(limit: int, deleted: bool, grace: int | None) -> None:
+    """A loan bound with a longer one has the limit, whoever deletes it; one within the limit has its own."""
+    world = kept_loan(120, 90)
+    world.respecify(with_grace(limit))
+    world.create(pod("mine", 4))
+    world.question("mine")
+    if deleted:  # kube-scheduler was faster
+        there = terminating(world.there("loan"))
+        world.update(replace(there, metadata=replace(there.metadata, deletion_grace_period_seconds=90)))
+    world.wait(0)
+    assert [(one.uid, one.grace) for one in world.evictions_due()] == [("uid-t-loan", grace)]
+
+
+# -- Events -----------------------------------------------------------------------------------------------------------
+
+
+def test_position_in_the_queue_is_no_event() -> None:
+    # twelve pods that ended made thousands: one for each pod behind, each time
+    world = Scenario(a=1)
+    world.run(*[pod(f"first-{i}", 1, created=i) for i in range(4)])
+    world.submit(*[pod(f"late-{i:02}", 1, created=10 + i) for i in range(12)])
+    for number in range(8):
+        world.gone(next(uid for uid, there in world.pods.items() if there.spec.node_name))
+        world.active |= {uid for uid, there in world.pods.items() if not there.spec.node_name}
+        world.quiesce()
+        assert len(world.pods) == 15 - number
+    assert set(world.counted("HivedWaiting").values()) <= {1, 2}
+
+
+def test_another_reason_is_an_event() -> None:
+    world = Scenario(a=1, b=1)
+    world.run(pod("one", 4))
+    world.submit(pod("two", 4))
+    assert world.counted("HivedWaiting") == {"uid-t-two": 1}
+    world.run(pod("loan", 4, "b", priority="-1"))
+    world.end("one")
+    world.deliver_all()
+    world.cordon("n0", "n1")
+    world.active.add("uid-t-two")
+    world.quiesce()
+    assert world.counted("HivedWaiting") == {"uid-t-two": 2}
+    assert "were not kept from jobs" in world.events_of("two")[-1].message
+
+
+def named_victims(world: Scenario) -> list[str]:
+    """The loans that the latest Event of ``mine`` names; its explanation names the same."""
+    texts = world.events_of("mine-0")[-1].message, world.explained("mine")
+    of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
+    assert of_event == of_explain
+    return of_event
+
+
+def preempting(a: int, b: int) -> Scenario:
+    """A gang ``mine``, as large as ``a``, waits for loans to end; kube-scheduler has deleted none of them."""
+    world = lent(a, b)
+    world.create(*gang_of("mine", a, 4))
+    ask_again(world, a)
+    return world
+
+
+def ask_again(world: Scenario, pods: int) -> None:
+    """kube-scheduler asks for the pods of ``mine``, which still waits for loans to end."""
+    assert {world.question(f"mine-{i}") for i in range(pods)} == {"preempting"}
+
+
+@pytest.mark.parametrize("why", ["cordoned", "foreign"])
+def test_event_names_the_victims_of_now(why: str) -> None:
+    """Once a reservation has moved: one Event for each move."""
+    world = preempting(2, 4)
+    victims = named_victims(world)
+    for number in range(4):
+        taken = world.places("mine")[number % 2]
+        if why == "foreign":
+            world.update(foreign(f"serve{number}", 4, taken))
+        else:
+            world.cordon(taken)
+        assert world.state("mine") == "reserved"
+        before, victims = victims, named_victims(world)
+        assert len(victims) == 2
+        assert victims != before
+        ask_again(world, 2)
+        assert set(world.counted("HivedWaiting").values()) == {number + 2}
+
+
+def test_event_names_no_victims_when_it_ended() -> None:
+    """The reservation."""
+    world = preempting(1, 1)
+    assert named_victims(world)
+    world.cordon("n0", "n1")
+    assert world.state("mine") == "waiting"
+    assert not named_victims(world)
+
+
+def test_ending_victims_are_no_events() -> None:
+    world = preempting(2, 2)
+    world.gone(next(uid for one in world.gang_scheduler.evicting.values() for uid in one.pods))
+    world.carry_out_all()
+    assert not world.active
+    ask_again(world, 2)
+    assert set(world.counted("HivedWaiting").values()) == {1}
+
+
+def test_no_message_is_cut_in_a_word() -> None:
+    world = Scenario(a=1)
+    world.run(pod("a-pod-whose-name-is-so-long-that-what-is-said-of-it-cannot-be-said-in-full", 4))
+    late = pod("late", 4)
+    world.create(late)
+    entry = world.gang_scheduler.asked(late, None, world.usable, world.now)
+    _, found = answering.answer(world.gang_scheduler, entry, world.usable, True)
+    said = next(iter((found.FailedAndUnresolvableNodes or {}).values()))
+    full = "hived: " + " ".join(world.short("late").split())
+    assert len(full) > 140
+    assert said.endswith(" ...")
+    assert full.startswith(said.removesuffix("..."))
+
+
+# -- ages -------------------------------------------------------------------------------------------------------------
+
+AN_HOUR = pod("x", created=3600).created_at
+
+
+def test_age_is_of_the_pods() -> None:
+    """And not of the service."""
+    world = Scenario(a=1)
+    world.now = AN_HOUR + 5
+    world.run(pod("one", 4, created=3600))
+    world.create(pod("two", 4, created=3600))
+    world.now = AN_HOUR + 7200
+    world.restart()
+    assert [world.gang(name).since for name in ("one", "two")] == [AN_HOUR, AN_HOUR]
+    assert "for 2 h now" in world.explained("two", world.now)
+
+
+def test_age_while_a_reservation_moves() -> None:
+    world = lent(2, 2)
+    world.now = AN_HOUR
+    world.create(pod("mine", 4, created=3600))
+    world.now += 600
+    assert world.question("mine") == "preempting"
+    for number in range(5):
+        world.now += 600
+        if world.gang("mine").placement is not None:
+            world.cordon(*world.places("mine"))
+        assert world.state("mine") == ("reserved" if number < 3 else "waiting")
+        assert world.gang("mine").since == AN_HOUR
+
+
+def test_age_after_a_refused_placement() -> None:
+    world = Scenario(a=1, b=1)
+    world.now = AN_HOUR
+    world.create(pod("mine", 4, created=3600))
+    world.now += 60
+    world.ask("mine", bind=False)
+    assert world.gang("mine").since == world.now, "it has its GPUs since now"
+    (home,) = world.places("mine")
+    world.now += 60
+    world.cordon("n0" if home == "n1" else "n1", home)
+    assert (world.state("mine"), world.gang("mine").since) == ("waiting", AN_HOUR)
+
+
+def test_age_after_a_loss() -> None:
+    """A gang that has lost its GPUs waits since then."""
+    world = Scenario(a=1, b=1)
+    first, second = gang_of("loan", 2, 4, "b", priority="-1")
+    world.create(first, second)
+    world.ask(first)
+    world.flush()
+    world.now += 600
+    world.create(pod("mine", 4))
+    world.question("mine")
+    world.gone(first)
+    assert (world.state("loan"), world.gang("loan").since) == ("waiting", world.now)
