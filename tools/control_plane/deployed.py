@@ -7,15 +7,14 @@ from typing import Any
 
 import yaml
 
-DEPLOYED = Path(__file__).parents[2] / "deploy" / "kubernetes"
+DEPLOYED = Path(__file__).parents[2] / "deploy" / "kubernetes" / "hived.yaml"
 
 Manifest = dict[str, Any]
 
 
 def deployed() -> list[Manifest]:
-    """All of them."""
-    texts = (path.read_text(encoding="utf-8") for path in sorted(DEPLOYED.glob("*.yaml")))
-    return [found for text in texts for found in yaml.safe_load_all(text) if found is not None]
+    """All of them, in the order of the file."""
+    return list(yaml.safe_load_all(DEPLOYED.read_text(encoding="utf-8")))
 
 
 def find(kind: str, name: str) -> Manifest:
