@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hived import Bind, Member, Preempt, Wait
 from hived.cluster.reasons import ReasonKind
 
-from .driver import Driver
+from .driver import Driver, nodes_of, running
 from .specs import flat, lent, racks, wants
 
 
@@ -18,139 +18,130 @@ def sizes(decision: Bind) -> list[int]:
     return [len(pod.leaf_cells) for pod in decision.placement.pods]
 
 
-def nodes_of(decision: Bind) -> list[str]:
-    """Node per pod."""
-    return [pod.node for pod in decision.placement.pods]
-
-
 def level_of(driver: Driver, decision: Bind) -> int | None:
     """The lowest level that holds the whole group."""
     return driver.hardware.group_level(decision.placement)
 
 
-def test_a_gang_that_does_not_fit_whole_starts_no_pod_at_all() -> None:
-    driver = Driver(flat({"a": 2}))
-    assert isinstance(driver.run(wants("three", "a", (3, 4))), Wait)
+def test_gang_that_does_not_fit_whole() -> None:
+    """No pod of it starts."""
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.wait(wants("three", "a", (3, 4)))
     driver.bind(wants("one", "a", 4))
     before = driver.cluster.records()
     waits = driver.wait(wants("two", "a", (2, 4)))
     assert ReasonKind.WAITING_FOR_GANG in {reason.kind for reason in waits.reasons}
+    driver.wait(lent("many", "b", (3, 4)))
     assert driver.cluster.records() == before
+    assert sizes(driver.bind(lent("some", "b", (2, 4)))) == [4, 4]
 
 
-def test_members_of_several_shapes_start_together_in_the_order_of_the_members() -> None:
+def test_members_of_several_shapes() -> None:
+    """They start together in the order of the members, and a small one does not take the room of a large one."""
     driver = Driver(flat({"a": 2}, size=8))
-    decision = driver.bind(wants("gang", "a", 7, 5))
-    assert sizes(decision) == [7, 5]
-    assert len(set(nodes_of(decision))) == 2
+    assert sizes(driver.bind(wants("gang", "a", 7, 5))) == [7, 5]
+    assert len({*nodes_of(driver, "gang")}) == 2
     driver.bind(wants("rest", "a", 1, 3))
-
-
-def test_a_small_member_named_first_does_not_take_the_room_of_a_large_one() -> None:
-    driver = Driver(flat({"a": 2}, size=8))
-    decision = driver.bind(wants("gang", "a", 1, (1, 8), 7))
-    assert sizes(decision) == [1, 8, 7]
-    assert nodes_of(decision)[0] == nodes_of(decision)[2]
+    driver.release("gang", "rest")
+    assert sizes(driver.bind(wants("gang", "a", 1, (1, 8), 7))) == [1, 8, 7]
+    first, _, last = nodes_of(driver, "gang")
+    assert first == last
 
 
 @pytest.mark.parametrize("priority", [0, -1])
-def test_a_pair_of_gpus_is_a_switch_even_when_single_ones_are_free(priority: int) -> None:
-    driver = Driver(flat({"a": 1}, size=8))
-    for i in range(3):
-        driver.bind(wants(f"single-{i}", "a", 1))
-    decision = driver.bind(wants("pair", "a", 2, priority=priority))
-    assert level_of(driver, decision) == 2
+def test_pair_is_a_switch(priority: int) -> None:
+    """Even when single GPUs are free; these land beside each other."""
+    driver = running(flat({"a": 1}, size=8), *(wants(f"single-{i}", "a", 1) for i in range(3)))
+    one, two = (driver.running[f"single-{i}"].pods[0].leaf_cells[0] for i in range(2))
+    assert one // 2 == two // 2
+    assert level_of(driver, driver.bind(wants("pair", "a", 2, priority=priority))) == 2
 
 
-def test_a_gang_of_whole_nodes_stays_in_one_rack() -> None:
-    driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=3))
-    driver.bind(wants("one", "a", 4))
+def test_single_gpus_leave_whole_nodes() -> None:
+    driver = running(flat({"a": 3}), *(wants(f"single-{i}", "a", 1) for i in range(4)))
+    driver.bind(wants("pair", "a", (2, 4)))
+
+
+def test_small_reserved_cell_first() -> None:
+    """A small request takes it, and leaves the node whole."""
+    spec = racks({"a": {"RACK.NODE": 1, "RACK.NODE.SOCKET": 2}, "b": {"RACK": 1}}, count=2, nodes=2)
+    driver = running(spec, wants("small", "a", 2), wants("node", "a", 4), wants("one", "a", 1), wants("rest", "a", 1))
+    driver.wait(wants("more", "a", 1))
+    driver.bind(wants("rack", "b", (2, 4), within="RACK"))
+
+
+def test_gang_of_nodes_stays_in_one_rack() -> None:
+    driver = running(racks({"a": {"RACK": 2}}, count=2, nodes=3), wants("one", "a", 4))
     three = driver.bind(wants("three", "a", (3, 4)))
-    assert level_of(driver, three) == 4
-    assert three.within == "RACK"
+    assert (level_of(driver, three), three.within) == (4, "RACK")
 
 
-def test_two_small_pods_share_a_socket_when_they_fit_there() -> None:
+def test_small_pods_share_a_socket() -> None:
     driver = Driver(flat({"a": 2}))
     decision = driver.bind(wants("gang", "a", (2, 1)))
-    assert level_of(driver, decision) == 2
-    assert decision.within == "SOCKET"
+    assert (level_of(driver, decision), decision.within) == (2, "SOCKET")
 
 
-def test_a_cap_that_cannot_be_had_now_waits_and_a_cap_that_can_is_kept() -> None:
-    driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
-    first = driver.bind(wants("left", "a", 4))
-    second = driver.bind(wants("pair", "a", (2, 4), within="RACK"))
-    assert level_of(driver, second) == 4
-    driver.release("pair")
-    other = "r1n0" if nodes_of(first)[0].startswith("r0") else "r0n0"
-    driver.bind(wants("right", "a", 4), suggested=[other])
-    waits = driver.wait(wants("pair", "a", (2, 4), within="RACK"))
-    assert ReasonKind.FRAGMENTED in {reason.kind for reason in waits.reasons}
-    assert level_of(driver, driver.bind(wants("loose", "a", (2, 4)))) is None
-
-
-def test_soft_affinity_gives_the_cap_up_only_when_it_must_and_reports_it() -> None:
-    driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
-    kept = driver.bind(wants("kept", "a", (2, 4), within="RACK", soft_affinity=True))
-    assert kept.relaxed == ()
-    assert level_of(driver, kept) == 4
-    driver.release("kept")
-    driver.bind(wants("left", "a", 4), suggested=["r0n0"])
+def test_cap() -> None:
+    """It is kept where it can be had, else the gang waits; soft affinity gives it up only then, and says so."""
+    driver = running(racks({"a": {"RACK": 2}}, count=2, nodes=2), (wants("left", "a", 4), "r0n0"))
+    pair, soft = (wants("pair", "a", (2, 4), within="RACK", soft_affinity=soft) for soft in (False, True))
+    for request in (pair, soft):
+        kept = driver.bind(request)
+        assert (level_of(driver, kept), kept.relaxed) == (4, ())
+        driver.release("pair")
     driver.bind(wants("right", "a", 4), suggested=["r1n0"])
-    loose = driver.bind(wants("loose", "a", (2, 4), within="RACK", soft_affinity=True))
-    assert loose.relaxed == ("RACK",)
-    assert loose.within is None
+    waits = driver.wait(pair)
+    assert ReasonKind.FRAGMENTED in {reason.kind for reason in waits.reasons}
+    loose = driver.bind(soft)
+    assert (level_of(driver, loose), loose.relaxed, loose.within) == (None, ("RACK",), None)
+    driver.release("pair")
+    assert level_of(driver, driver.bind(wants("pair", "a", (2, 4)))) is None
 
 
-def test_soft_affinity_relaxes_level_by_level() -> None:
+def test_cap_relaxed_level_by_level() -> None:
     driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
     decision = driver.bind(wants("job", "a", (2, 4), within="NODE", soft_affinity=True))
+    assert (decision.relaxed, decision.within, level_of(driver, decision)) == (("NODE",), "RACK", 4)
+
+
+def test_preempting_loan_says_its_relaxed_cap() -> None:
+    spec = racks({"a": {"RACK": 1}, "b": {"RACK": 1}}, count=2, nodes=2)
+    driver = running(spec, *(lent(f"much-{i}", "a", 4) for i in range(4)))
+    decision = driver.ask(lent("loan", "b", (2, 4), within="NODE", soft_affinity=True))
+    assert isinstance(decision, Preempt)
     assert decision.relaxed == ("NODE",)
-    assert decision.within == "RACK"
-    assert level_of(driver, decision) == 4
 
 
-def test_a_cap_below_the_node_keeps_a_pod_inside() -> None:
-    driver = Driver(flat({"a": 1}, size=8))
-    driver.bind(wants("one", "a", 1))
-    two = driver.bind(wants("two", "a", (2, 2), within="SOCKET"))
-    assert level_of(driver, two) == 3
-    assert level_of(driver, driver.bind(wants("three", "a", 3, within="SOCKET"))) == 3
+def test_cap_below_the_node() -> None:
+    driver = running(flat({"a": 1}, size=8), wants("one", "a", 1))
+    for members in ((2, 2), 3):
+        assert level_of(driver, driver.bind(wants(f"{members}", "a", members, within="SOCKET"))) == 3
 
 
-def test_a_pod_larger_than_its_cap_never_fits() -> None:
+def test_pod_larger_than_its_cap() -> None:
     driver = Driver(flat({"a": 2}, size=8))
     waits = driver.wait(wants("job", "a", 5, within="SOCKET"))
     assert waits.reasons[0].kind is ReasonKind.NEVER_FITS
-    relaxed = driver.bind(wants("soft", "a", 5, within="SOCKET", soft_affinity=True))
-    assert relaxed.relaxed == ("SOCKET",)
+    assert driver.bind(wants("soft", "a", 5, within="SOCKET", soft_affinity=True)).relaxed == ("SOCKET",)
 
 
 @pytest.mark.parametrize(("cell_type", "gpus"), [("GPU", 1), ("SOCKET", 2), ("NODE", 4)])
-def test_a_named_cell_is_allocated_whole(cell_type: str, gpus: int) -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("other", "a", 1))
+def test_named_cell_is_allocated_whole(cell_type: str, gpus: int) -> None:
+    driver = running(flat({"a": 2}), wants("other", "a", 1))
     if cell_type == "NODE":
         driver.wait(wants("job", "a", Member(pods=2, cell_type=cell_type)))
         driver.release("other")
     assert sizes(driver.bind(wants("job", "a", Member(pods=2, cell_type=cell_type)))) == [gpus, gpus]
 
 
-def test_named_cells_and_numbers_mix_in_a_gang() -> None:
+def test_named_cells_and_numbers_mix() -> None:
     driver = Driver(flat({"a": 2}))
     decision = driver.bind(wants("job", "a", 1, Member(pods=1, cell_type="NODE"), Member(pods=1, cell_type="SOCKET")))
     assert sizes(decision) == [1, 4, 2]
 
 
-def test_an_opportunistic_gang_is_all_or_none_too() -> None:
-    driver = Driver(flat({"a": 2, "b": 1}))
-    driver.bind(wants("mine", "a", 4))
-    driver.wait(lent("many", "b", (3, 4)))
-    assert sizes(driver.bind(lent("some", "b", (2, 4)))) == [4, 4]
-
-
-def test_a_gang_as_one_pod_groups_starts_pod_by_pod() -> None:
+def test_one_pod_groups_start_pod_by_pod() -> None:
     driver = Driver(flat({"a": 2}))
     answers = [driver.run(single) for single in wants("job", "a", (3, 4)).one_by_one()]
     assert [isinstance(answer, Bind) for answer in answers] == [True, True, False]
@@ -171,7 +162,7 @@ def lowest_level_with_room(driver: Driver, gpus: int) -> int | None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=14), st.integers(1, 8))
-def test_within_a_node_a_pod_is_never_wider_than_it_has_to_be(events: list[tuple[bool, int]], gpus: int) -> None:
+def test_pod_no_wider_than_it_has_to_be(events: list[tuple[bool, int]], gpus: int) -> None:
     driver = Driver(flat({"a": 2}, size=8))
     for i, (ends, size) in enumerate(events):
         if ends and driver.running:
@@ -184,7 +175,7 @@ def test_within_a_node_a_pod_is_never_wider_than_it_has_to_be(events: list[tuple
 
 
 @given(st.sets(st.integers(0, 8), max_size=8), st.integers(1, 5))
-def test_across_pods_a_gang_of_nodes_takes_the_lowest_common_level(busy: set[int], pods: int) -> None:
+def test_gang_of_nodes_at_the_lowest_level(busy: set[int], pods: int) -> None:
     driver = Driver(racks({"a": {"RACK": 3}}, count=3, nodes=3))
     for node in sorted(busy):
         driver.bind(wants(f"busy-{node}", "a", 4), suggested=[f"r{node // 3}n{node % 3}"])
@@ -198,20 +189,9 @@ def test_across_pods_a_gang_of_nodes_takes_the_lowest_common_level(busy: set[int
     assert level_of(driver, decision) == expected
 
 
-def test_a_loan_that_preempts_says_which_cap_it_gave_up() -> None:
-    driver = Driver(racks({"a": {"RACK": 1}, "b": {"RACK": 1}}, count=2, nodes=2))
-    for i in range(4):
-        driver.bind(lent(f"much-{i}", "a", 4))
-    decision = driver.ask(lent("loan", "b", (2, 4), within="NODE", soft_affinity=True))
-    assert isinstance(decision, Preempt)
-    assert decision.relaxed == ("NODE",)
-
-
 @pytest.mark.parametrize(("members", "levels"), [((2, 2), [2, 2]), ((3, 1), [3, 1])])
-def test_among_partly_used_hosts_a_gang_gets_the_one_where_its_pods_are_closest(
-    members: tuple[int, int], levels: list[int]
-) -> None:
-    """n0 has one GPU free in every pair; n1, with one more, has whole pairs."""
+def test_host_where_pods_are_closest(members: tuple[int, int], levels: list[int]) -> None:
+    """Among partly used ones. n0 has one GPU free in every pair; n1, with one more, has whole pairs."""
     driver = Driver(flat({"a": 2}, size=8))
     for node, kept in (("n0", {1, 3, 5, 7}), ("n1", {2, 3, 7})):
         names = [f"{node}-{i}" for i in range(8)]

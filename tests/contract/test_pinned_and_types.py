@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hived import Preempt, Wait
-
-from .driver import Driver, devices
+from .driver import Driver, devices, nodes_of, running
 from .specs import Spec, cell_types, cluster_spec, flat, lent, reserves, wants
 
 
-def pinned(vcs: dict[str, Spec] | None = None) -> Spec:
+def pinned() -> Spec:
     """A rack of three nodes, the middle one pinned for b."""
     rack = {"cellType": "RACK", "cellChildren": [{"cellAddress": f"n{i}"} for i in range(3)]}
     rack["cellChildren"][1]["pinnedCellId"] = "b-pin"  # type: ignore[index]
-    default = {"a": reserves({"RACK.NODE": 1}), "b": reserves({"RACK.NODE": 1}, ["b-pin"])}
-    return cluster_spec(cell_types(3), [rack], vcs or default)
+    vcs = {"a": reserves({"RACK.NODE": 1}), "b": reserves({"RACK.NODE": 1}, ["b-pin"])}
+    return cluster_spec(cell_types(3), [rack], vcs)
 
 
 def two_types() -> Spec:
@@ -58,55 +56,40 @@ def mixed() -> Spec:
     return cluster_spec(types, cells, {"a": reserves({"SMALL-NODE": 1, "BIG-NODE": 1}), "b": reserves({"BIG-NODE": 1})})
 
 
-def nodes(driver: Driver, name: str) -> list[str]:
-    return [pod.node for pod in driver.running[name].pods]
-
-
-def test_a_request_for_a_pinned_cell_gets_it() -> None:
-    driver = Driver(pinned())
-    driver.bind(wants("pinned", "b", 3, pinned_cell_id="b-pin"))
-    assert nodes(driver, "pinned") == ["n1"]
+def test_request_for_a_pinned_cell() -> None:
+    """It gets that cell alone; there is a queue for it, with priorities of its own."""
+    driver = running(pinned(), wants("pinned", "b", 3, pinned_cell_id="b-pin"))
+    assert nodes_of(driver, "pinned") == ["n1"]
     driver.bind(wants("rest", "b", 1, pinned_cell_id="b-pin"))
     driver.wait(wants("more", "b", 1, pinned_cell_id="b-pin"))
+    driver.release("pinned", "rest")
+    driver.wait(wants("large", "b", (2, 4), pinned_cell_id="b-pin"))
+    driver.bind(wants("holder", "b", 4, priority=3, pinned_cell_id="b-pin"))
+    driver.wait(wants("low", "b", 4, priority=2, pinned_cell_id="b-pin"))
+    assert driver.preempt(wants("high", "b", 4, priority=4, pinned_cell_id="b-pin")).victims == ("holder",)
 
 
-def test_no_other_guaranteed_group_enters_a_pinned_cell() -> None:
+def test_no_other_group_in_a_pinned_cell() -> None:
     driver = Driver(pinned())
     for vc in "ab":
         driver.bind(wants(f"{vc}-job", vc, 4))
         driver.wait(wants(f"{vc}-more", vc, 1))
-        assert nodes(driver, f"{vc}-job") != ["n1"]
+        assert nodes_of(driver, f"{vc}-job") != ["n1"]
 
 
-def test_only_the_pinned_cell_serves_a_request_for_it() -> None:
-    driver = Driver(pinned())
-    driver.wait(wants("large", "b", (2, 4), pinned_cell_id="b-pin"))
-    driver.bind(wants("holder", "b", 4, priority=3, pinned_cell_id="b-pin"))
-    driver.wait(wants("low", "b", 4, priority=2, pinned_cell_id="b-pin"))
-    decision = driver.run(wants("high", "b", 4, priority=4, pinned_cell_id="b-pin"))
-    assert isinstance(decision, Preempt)
-    assert decision.victims == ("holder",)
+def test_loans_and_pinned_cells() -> None:
+    """They run there until it is asked for, and keep off its node while it is in use."""
+    driver = running(pinned(), lent("loan", "a", (3, 4)))
+    assert driver.preempt(wants("pinned", "b", 2, pinned_cell_id="b-pin")).victims == ("loan",)
+    driver.step(wants("pinned", "b", 2, pinned_cell_id="b-pin"))
+    assert nodes_of(driver, "pinned") == ["n1"]
+    driver.bind(lent("other", "a", 2))
+    assert nodes_of(driver, "other") != ["n1"]
 
 
-def test_loans_run_in_a_pinned_cell_until_it_is_asked_for() -> None:
-    driver = Driver(pinned())
-    driver.bind(lent("loan", "a", (3, 4)))
-    decision = driver.run(wants("pinned", "b", 1, pinned_cell_id="b-pin"))
-    assert isinstance(decision, Preempt)
-    assert nodes(driver, "pinned") == ["n1"]
-
-
-def test_a_loan_avoids_the_node_of_a_pinned_cell_in_use() -> None:
-    driver = Driver(pinned())
-    driver.bind(wants("pinned", "b", 2, pinned_cell_id="b-pin"))
-    driver.bind(lent("loan", "a", 2))
-    assert nodes(driver, "loan") != ["n1"]
-
-
-def test_a_pinned_cell_below_the_node_leaves_its_buddy_to_others() -> None:
-    cells: list[Spec] = [
-        {"cellType": "NODE", "cellAddress": "n0", "cellChildren": [{"pinnedCellId": "half"}, {}]},
-    ]
+def test_pinned_below_the_node() -> None:
+    """It leaves its buddy to others."""
+    cells: list[Spec] = [{"cellType": "NODE", "cellAddress": "n0", "cellChildren": [{"pinnedCellId": "half"}, {}]}]
     vcs = {"a": reserves(pinned=["half"]), "b": reserves({"NODE.SOCKET": 1})}
     driver = Driver(cluster_spec({k: v for k, v in cell_types().items() if k != "RACK"}, cells, vcs))
     driver.bind(wants("theirs", "b", 2))
@@ -115,58 +98,53 @@ def test_a_pinned_cell_below_the_node_leaves_its_buddy_to_others() -> None:
     driver.wait(wants("loose", "a", 1))
 
 
-@pytest.mark.parametrize(("leaf_type", "gpus", "where"), [("K80", 2, "k"), ("V100", 4, "vw")])
-def test_a_named_device_type_is_had(leaf_type: str, gpus: int, where: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "jobs"),
+    [
+        ("K80", [(2, "k")]),
+        ("V100", [(4, "v"), (4, "w")]),
+        (None, [(2, "k"), (2, "v"), (4, "w"), (2, "v")]),
+    ],
+)
+def test_first_chain_of_the_type(kind: str | None, jobs: list[tuple[int, str]]) -> None:
+    """Chains are tried in the order of the spec; a gang never spans two."""
     driver = Driver(two_types())
-    driver.bind(wants("job", "a", gpus, leaf_cell_type=leaf_type))
-    assert nodes(driver, "job")[0][0] in where
+    driver.wait(wants("gang", "a", (2, 4), leaf_cell_type="V100"))
+    driver.cancel("gang")
+    for i, (gpus, node) in enumerate(jobs):
+        driver.bind(wants(f"job-{i}", "a", gpus, leaf_cell_type=kind))
+        assert nodes_of(driver, f"job-{i}")[0].startswith(node)
+    driver.wait(wants("last", "a", 1, leaf_cell_type=kind))
 
 
-def test_chains_of_one_device_type_are_tried_in_the_order_of_the_spec() -> None:
-    driver = Driver(two_types())
-    for i, node in enumerate(("v0", "w")):
-        driver.bind(wants(f"job-{i}", "a", 4, leaf_cell_type="V100"))
-        assert nodes(driver, f"job-{i}")[0].startswith(node)
-    driver.wait(wants("third", "a", 4, leaf_cell_type="V100"))
-
-
-def test_without_a_type_the_first_chain_that_fits_is_had() -> None:
-    driver = Driver(two_types())
-    for i, (gpus, node) in enumerate([(2, "k"), (2, "v"), (4, "w"), (2, "v")]):
-        driver.bind(wants(f"job-{i}", "a", gpus))
-        assert nodes(driver, f"job-{i}")[0].startswith(node)
-    driver.wait(wants("last", "a", 1))
-
-
-def test_a_gang_never_spans_two_chains() -> None:
-    driver = Driver(two_types())
-    assert isinstance(driver.ask(wants("gang", "a", (2, 4), leaf_cell_type="V100")), Wait)
-
-
-def test_a_loan_goes_to_any_chain_of_the_cluster_that_is_idle() -> None:
-    driver = Driver(two_types())
-    driver.bind(lent("two", "b", (2, 4)))
-    assert set(nodes(driver, "two")) == {"w0", "w1"}
+def test_loan_in_any_idle_chain() -> None:
+    driver = running(two_types(), lent("two", "b", (2, 4)))
+    assert {*nodes_of(driver, "two")} == {"w0", "w1"}
     driver.bind(lent("one", "b", 4, leaf_cell_type="V100"))
-    assert nodes(driver, "one") == ["v0"]
+    assert nodes_of(driver, "one") == ["v0"]
     driver.bind(lent("k", "c", (2, 2), leaf_cell_type="K80"))
 
 
-def test_a_higher_group_rather_takes_a_free_chain_than_preempts() -> None:
-    driver = Driver(two_types())
-    driver.bind(wants("low", "a", 4, leaf_cell_type="V100"))
+def test_free_chain_rather_than_preemption() -> None:
+    driver = running(two_types(), wants("low", "a", 4, leaf_cell_type="V100"))
     driver.bind(wants("high", "a", 4, priority=5, leaf_cell_type="V100"))
 
 
-def test_each_chain_of_a_mixed_node_gives_its_own_devices() -> None:
+def test_node_in_two_chains() -> None:
+    """Each chain gives its own devices, and one broken device of the other leaves it alone."""
     driver = Driver(mixed())
     driver.bind(wants("small", "a", 2, leaf_cell_type="SMALL"))
     assert devices(driver.running["small"].pods) == {("m0", 8), ("m0", 9)}
+    driver.release("small")
+    driver.set_device("m0", 8, healthy=False)
+    driver.bind(wants("small", "a", 1, leaf_cell_type="SMALL"))
+    assert devices(driver.running["small"].pods) == {("m0", 9)}
     driver.bind(wants("big", "a", 4, leaf_cell_type="BIG"), suggested=["m0"])
     assert devices(driver.running["big"].pods) == {("m0", device) for device in range(4)}
 
 
-def test_odd_device_indices_come_in_the_order_of_the_leaves() -> None:
+def test_odd_device_indices() -> None:
+    """They come in the order of the leaves."""
     driver = Driver(mixed())
     driver.bind(wants("pair", "b", 2), suggested=["m1"])
     assert driver.running["pair"].pods[0].leaf_cells in {(2, 0), (3, 1)}
@@ -174,25 +152,17 @@ def test_odd_device_indices_come_in_the_order_of_the_leaves() -> None:
     assert devices(driver.running["rest"].pods) | devices(driver.running["pair"].pods) == {("m1", i) for i in range(4)}
 
 
-def test_one_broken_device_of_a_mixed_node_leaves_the_other_chain_alone() -> None:
-    driver = Driver(mixed())
-    driver.set_device("m0", 8, healthy=False)
-    driver.bind(wants("small", "a", 1, leaf_cell_type="SMALL"))
-    assert devices(driver.running["small"].pods) == {("m0", 9)}
-    driver.bind(wants("big", "a", 4, leaf_cell_type="BIG"), suggested=["m0"])
-
-
-def test_a_broken_mixed_node_is_broken_in_both_chains() -> None:
+def test_broken_node_in_two_chains() -> None:
     driver = Driver(mixed())
     driver.set_node("m0", healthy=False)
     driver.wait(wants("small", "a", 1, leaf_cell_type="SMALL"))
     driver.bind(wants("big", "a", 4, leaf_cell_type="BIG"))
-    assert nodes(driver, "big") == ["m1"]
+    assert nodes_of(driver, "big") == ["m1"]
     driver.set_node("m0", healthy=True)
     driver.bind(wants("small", "a", 2, leaf_cell_type="SMALL"))
 
 
-def test_a_vc_without_cells_borrows_only() -> None:
+def test_vc_without_cells_borrows_only() -> None:
     driver = Driver(flat({"a": 2, "none": 0}))
     driver.wait(wants("guaranteed", "none", 1))
     driver.bind(lent("loan", "none", 4))
