@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from heapq import heappop, heappush
 from typing import Any
@@ -12,22 +12,26 @@ from typing import Any
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
 from hived.cluster.feasibility import shortages
+from hived.cluster.reasons import Reason
 from hived.engines.dispatcher import Usage
 from hived.engines.job import Event
+from hived.engines.local import explaining
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.trading import LiveTrading
-from hived.policies import YarnCS
-from hived.scheduling import Status
+from hived.policies import YarnCS, by_vc
+from hived.scheduling import Policies, Status
 from hived.scheduling.exact import VirtualState
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices
 SHARES = (("vision", 4), ("speech", 2), ("research", 2))
 WELL = {"code": 0, "signal": None, "stopped": False, "limit": False, "error": None, "lost": False, "rebooted": False}
 STOPPED = {**WELL, "code": 143, "signal": 15, "stopped": True}
 FAILED = {**WELL, "code": 1}
+#: all devices of :func:`small_spec`
+EVERYWHERE = [("node", device) for device in range(8)]
 
 
 def small_spec() -> ClusterSpec:
@@ -40,9 +44,14 @@ def job(vc: str, gpus: int = 1, **rest: Any) -> JobSpec:
     return JobSpec(vc, ("train",), gpus=gpus, **rest)
 
 
-def is_in(job: Job, state: JobState) -> bool:
-    """Whether it is in this state now."""
-    return job.state is state
+def shares(*of: tuple[str, int], devices: int = 8, node: str = "node") -> ClusterSpec:
+    """One node, shared out so."""
+    return spec_for(node, devices, "GPU", of)
+
+
+def states(*jobs: Job) -> str:
+    """The states of the jobs now, as words."""
+    return " ".join(job.state.value for job in jobs)
 
 
 class Driver:
@@ -66,8 +75,9 @@ class Driver:
         trading = LiveTrading(self.spec)
         if self.trades is not None:
             assert trading.restore(self.trades, self.now) == []
-        cluster = self._cluster(trading.in_force())
-        return JobScheduler(cluster, YarnCS(), lambda: 29_500, len(self.events), trading)
+        policies = Policies(YarnCS(), by_vc(self.spec))
+        cluster = self._cluster(trading.in_force(), rank=policies.rank, ranks=policies.ranks)
+        return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -96,6 +106,22 @@ class Driver:
         fact(self.job_scheduler)
         self.settle()
 
+    def cancel(self, job: Job) -> None:
+        """A user withdraws or stops a job."""
+        self.do(lambda job_scheduler: job_scheduler.cancel(job, self.now))
+
+    def drain(self, places: Sequence[Device] = EVERYWHERE, undo: bool = False, now: bool = False) -> None:
+        """The owner of the machine drains devices, or undoes that."""
+        self.do(lambda job_scheduler: job_scheduler.drain(places, undo, now, "the machine", self.now))
+
+    def set_health(self, places: Sequence[Device], why: str | None = "NVML: lost") -> None:
+        """Devices break, or (None) are healthy again."""
+        self.do(lambda job_scheduler: job_scheduler.set_health(places, why, self.now))
+
+    def reconfigure(self, spec: ClusterSpec) -> None:
+        """A new spec comes under the jobs."""
+        self.do(lambda job_scheduler: job_scheduler.reconfigure(spec, self.now))
+
     def wait(self, seconds: float) -> None:
         """Time passes, and pauses end."""
         until = self.now + seconds
@@ -111,10 +137,10 @@ class Driver:
             self.settle()
         self.now = until
 
-    def restart(self, spec: ClusterSpec | None = None) -> None:
+    def restart(self, *jobs: Job, spec: ClusterSpec | None = None) -> list[Job]:
         """The engine is killed, and another takes over what the store has: rows of the jobs that have not ended.
 
-        ``spec``: what it is started with, if not with the same.
+        ``spec``: what it is started with, if not with the same. Returns the jobs as the new engine has them.
         """
         rows = [
             (found.id, json.dumps(asdict(found.spec)), json.dumps(found.status()))
@@ -135,6 +161,7 @@ class Driver:
             self.job_scheduler.reconfigure(spec, self.now)
             self.spec = spec
         self.settle()
+        return [self.jobs[found.id] for found in jobs]
 
     # -- what comes of them ---------------------------------------------------------------------------------------
 
@@ -222,3 +249,15 @@ class Driver:
     def kinds(self, job: Job) -> list[str]:
         """Kinds of a job's events, in order."""
         return [event.kind for event in self.events if event.job == job.id]
+
+    def explain(self, job: Job) -> str:
+        """What a user is told of a job now."""
+        return explaining.explain(self.job_scheduler, job, self.now)
+
+    def reasons(self, job: Job) -> tuple[Reason, ...]:
+        """Why a job waits."""
+        return explaining.reasons(self.job_scheduler, job)
+
+    def shortly(self, job: Job) -> str:
+        """The same in a list of jobs."""
+        return "; ".join(explaining.shortly(self.job_scheduler, job))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -18,10 +17,19 @@ from hived.engines.local.environment import MARK, environments
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError
-from hived.spec.compiled import ClusterSpec
 
 from .driver import small_spec
 from .real import PATIENCE_S
+
+
+class Clock:
+    """A clock that stands still until a test moves it: what waits for a time looks at it again and again."""
+
+    def __init__(self, now: float = 1e9) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Lives:
@@ -71,6 +79,33 @@ class Lives:
         finally:
             self._as_the_kernel_does(self.engines[-1])
 
+    def ran(self, spec: JobSpec, **more: Any) -> Job:
+        """A life in which one job comes and ends."""
+
+        async def story(engine: Engine) -> Job:
+            return (await ended(engine, engine.submit(spec)))[0]
+
+        found: Job = self.live(story, **more)
+        return found
+
+    def killed_with(self, *specs: JobSpec) -> list[Job]:
+        """A life in which jobs come, print ``here`` and run on; then the engine is killed."""
+
+        async def story(engine: Engine) -> list[Job]:
+            return await running(engine, *specs)
+
+        found: list[Job] = self.live(story, killed=True)
+        return found
+
+    def see_end(self, *jobs: Job, **more: Any) -> list[Job]:
+        """A life that lasts until jobs of an earlier one have ended."""
+
+        async def story(engine: Engine) -> list[Job]:
+            return await ended(engine, *jobs)
+
+        found: list[Job] = self.live(story, **more)
+        return found
+
     def _as_the_kernel_does(self, engine: Engine) -> None:
         """What is open of a killed process is closed."""
         engine.store.close()
@@ -78,14 +113,18 @@ class Lives:
             os.close(fd)
         engine._watching._watched.clear()
 
+    def store(self) -> closing[Store]:
+        """What was kept, to be looked at while no engine has it."""
+        return closing(Store(self.folder))
+
     def events(self) -> list[Event]:
         """All that was kept."""
-        with closing(Store(self.folder)) as store:
+        with self.store() as store:
             return store.events(0, 100_000, None)
 
     def lines(self) -> list[str]:
         """The core's log."""
-        with closing(Store(self.folder)) as store:
+        with self.store() as store:
             return list(store.decisions())
 
     def marked(self) -> dict[int, str]:
@@ -140,13 +179,23 @@ async def printed(engine: Engine, job: Job, text: str, rank: int = 0) -> str:
         await asyncio.sleep(0.005)
 
 
-def variables(text: str) -> dict[str, str]:
-    """What ``json.dumps(dict(os.environ))`` printed."""
-    return dict(json.loads(text))
+async def running(engine: Engine, *specs: JobSpec) -> list[Job]:
+    """The jobs, once each has printed ``here``."""
+    jobs = [engine.submit(spec) for spec in specs]
+    for job in jobs:
+        await printed(engine, job, "here")
+    return jobs
 
 
-def other_spec(*shares: tuple[str, int], devices: int = 8, node: str = "node") -> ClusterSpec:
-    """Another way to share one node."""
-    from hived.engines.local.devices import spec_for
+async def noted(engine: Engine, kind: str) -> Event:
+    """The latest event of this kind, once there is one."""
+    while True:
+        for event in reversed(engine.recent):
+            if event.kind == kind:
+                return event
+        await engine.changed(engine.last_event)
 
-    return spec_for(node, devices, "GPU", shares)
+
+def gate(path: Path) -> str:
+    """A line of shell: wait until the test makes this file."""
+    return f"while ! [ -e {path} ]; do sleep 0.02; done"

@@ -9,9 +9,7 @@ import pytest
 
 from hived import Cluster
 from hived.cluster.sharing import Sharing
-from hived.engines.local.devices import spec_for
-from hived.engines.local.explaining import explain, shortly
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.policies import YarnCS
 from hived.scheduling import Policy
 from hived.simulator.simulation import simulate
@@ -19,8 +17,8 @@ from hived.simulator.traces import TraceJob
 from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..policies import LeastAttained
-from .driver import Driver, is_in, job, small_spec
-from .test_truth import jobs_of, live_stays
+from .driver import Driver, job, shares, small_spec, states
+from .test_truth import jobs_of, live_stays, seeds
 
 
 def exact(spec: ClusterSpec) -> ClusterSpec:
@@ -39,8 +37,8 @@ def apart(seed: int) -> tuple[ClusterSpec, list[TraceJob]]:
     return exact(spec), moved
 
 
-@pytest.mark.parametrize("policy", [YarnCS(), LeastAttained((30.0, 300.0))])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("policy", [YarnCS(), LeastAttained((30.0, 300.0))], ids=lambda policy: policy.name)
+@seeds(12, fast=1)
 def test_no_job_is_later_than_alone(seed: int, policy: Policy) -> None:
     """A machine that stops jobs at once, with loans, against private clusters without: to the millisecond."""
     spec, jobs = apart(seed)
@@ -52,97 +50,75 @@ def test_no_job_is_later_than_alone(seed: int, policy: Policy) -> None:
             assert ends[number] <= alone + 1, f"job {number}: {ends[number]}, alone {alone}"  # the clock is in seconds
 
 
-def test_cells_are_kept_for_a_job_that_ended_early_and_lent_meanwhile() -> None:
-    engine = Driver(exact(small_spec()))
-    first = engine.submit(job("speech", 2))
-    early = engine.submit(job("speech", 2, early=True))
-    assert is_in(early, JobState.RUNNING)
-    assert not early.guaranteed
+def ended_early(spec: ClusterSpec) -> tuple[Driver, Job, Job]:
+    """A job ends after 100 s on a loan, before its turn: the one before it in line, and the one behind it."""
+    engine = Driver(spec)
+    first, early = engine.submit(job("speech", 2)), engine.submit(job("speech", 2, early=True))
+    assert (states(early), early.guaranteed) == ("running", False)
     engine.wait(100)
-    engine.end(early)  # after 100 s on a loan, and its turn has not come
-    last = engine.submit(job("speech", 2))
-    assert is_in(last, JobState.QUEUED)
-    assert "train-1" in explain(engine.job_scheduler, last, engine.now)
+    engine.end(early)
+    return engine, first, engine.submit(job("speech", 2))
+
+
+def test_cells_are_kept_for_a_job_that_ended_early() -> None:
+    """And lent meanwhile: alone, that job would run for 100 s from now on."""
+    engine, first, last = ended_early(exact(small_spec()))
+    assert states(last) == "queued"
+    assert "train-1" in engine.explain(last)
     engine.end(first)
-    # alone, the second job would run for 100 s now
-    assert is_in(last, JobState.QUEUED)
+    assert states(last) == "queued"
     assert engine.job_scheduler.scheduler.ghosts("speech") == 2
-    text = explain(engine.job_scheduler, last, engine.now)
-    assert "2 GPUs of VC speech are kept for train-2, which ended early" in text
-    assert "held by" not in text  # an ended job holds nothing
-    assert shortly(engine.job_scheduler, last)
-    lent = engine.submit(job("vision", 4, early=True))
-    loan = engine.submit(job("vision", 4, priority=-1))
+    assert "2 GPUs of VC speech are kept for train-2, which ended early" in engine.explain(last)
+    assert "held by" not in engine.explain(last)  # an ended job holds nothing
+    assert engine.shortly(last)
+    lent, loan = engine.submit(job("vision", 4, early=True)), engine.submit(job("vision", 4, priority=-1))
     assert lent.guaranteed
-    assert is_in(loan, JobState.RUNNING)  # on what is kept, too
-    engine.restart()
+    assert states(loan) == "running"  # on what is kept, too
+    last, loan = engine.restart(last, loan)
     engine.wait(60)
-    assert is_in(last, JobState.QUEUED)
+    assert states(last) == "queued"
     assert engine.job_scheduler.scheduler.ghosts("speech") == 2
     engine.wait(41)
-    last, loan = engine.jobs[last.id], engine.jobs[loan.id]
-    if is_in(loan, JobState.STOPPING):
+    if states(loan) == "stopping":
         engine.gone(loan)
-    assert is_in(last, JobState.RUNNING)
-    assert last.guaranteed
+    assert (states(last), last.guaranteed) == ("running", True)
     assert engine.job_scheduler.scheduler.ghosts("speech") == 0
-    assert not [name for name in engine.virtual if name == early.name], "the store forgets it"
+    assert "train-2" not in engine.virtual, "the store forgets it"
 
 
 def test_without_exact_safety_they_are_given_at_once() -> None:
-    engine = Driver()
-    first = engine.submit(job("speech", 2))
-    early = engine.submit(job("speech", 2, early=True))
-    engine.wait(100)
-    engine.end(early)
-    last = engine.submit(job("speech", 2))
+    engine, first, last = ended_early(small_spec())
     engine.end(first)
-    assert is_in(last, JobState.RUNNING)
+    assert states(last) == "running"
 
 
-def test_a_new_spec_can_end_it_and_begin_it() -> None:
+def test_a_new_spec_begins_and_ends_it() -> None:
     engine = Driver()
-    first = engine.submit(job("speech", 2))
-    early = engine.submit(job("speech", 2, early=True))
-    engine.do(lambda job_scheduler: job_scheduler.reconfigure(exact(small_spec()), engine.now))
+    first, early = engine.submit(job("speech", 2)), engine.submit(job("speech", 2, early=True))
+    engine.reconfigure(exact(small_spec()))
     assert first.guaranteed
     engine.wait(100)
     engine.end(early)
     last = engine.submit(job("speech", 2))
     engine.end(first)
-    assert is_in(last, JobState.QUEUED)
-    engine.do(lambda job_scheduler: job_scheduler.reconfigure(small_spec(), engine.now))
-    assert is_in(last, JobState.RUNNING)
+    assert states(last) == "queued"
+    engine.reconfigure(small_spec())
+    assert states(last) == "running"
     assert not engine.virtual
 
 
-def test_a_cancelled_job_leaves_no_cells_behind() -> None:
+def test_cancelled_job_leaves_no_cells_behind() -> None:
     engine = Driver(exact(small_spec()))
-    first = engine.submit(job("speech", 2))
-    early = engine.submit(job("speech", 2, early=True))
+    first, early = engine.submit(job("speech", 2)), engine.submit(job("speech", 2, early=True))
     last = engine.submit(job("speech", 2))
     engine.wait(100)
-    engine.do(lambda job_scheduler: job_scheduler.cancel(early, engine.now))
+    engine.cancel(early)
     engine.gone(early)
     engine.end(first)
-    assert is_in(last, JobState.RUNNING)
+    assert states(last) == "running"
 
 
-def test_a_bad_device_does_not_keep_a_job_from_the_healthy_ones() -> None:
-    engine = Driver(exact(small_spec()))
-    engine.submit(job("speech", 2))
-    engine.submit(job("research", 2))
-    one = engine.submit(job("vision", 1))
-    assert one.placement is not None
-    node, (device,) = one.placement.pods[0]
-    engine.end(one)
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, device)], "NVML: lost", engine.now))
-    others = [engine.submit(job("vision", 1)) for _ in range(3)]
-    assert all(other.guaranteed for other in others)
-    late = engine.submit(job("vision", 1))
-    assert is_in(late, JobState.QUEUED)
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, device)], None, engine.now))
-    assert late.guaranteed
+# -- bad devices --------------------------------------------------------------------------------------------------
 
 
 def with_a_bad_device() -> tuple[Driver, list[Job]]:
@@ -150,38 +126,43 @@ def with_a_bad_device() -> tuple[Driver, list[Job]]:
     engine = Driver(exact(small_spec()))
     others = [engine.submit(job(vc, 2)) for vc in ("speech", "research")]
     one = engine.submit(job("vision", 1))
-    assert one.placement is not None
-    node, (device,) = one.placement.pods[0]
+    bad = list(one.devices())
     engine.end(one)
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, device)], "NVML: lost", engine.now))
+    engine.set_health(bad)
     return engine, others
 
 
-def test_a_large_job_that_hardware_refuses_does_not_make_its_healthy_devices_unusable() -> None:
+def test_jobs_run_on_the_healthy_devices() -> None:
+    """One bad device keeps no job from them, nor does a large job that waits for it."""
+    engine, _ = with_a_bad_device()
+    bad = list(engine.job_scheduler.health.bad)
+    small = [engine.submit(job("vision", 1)) for _ in range(3)]
+    late = engine.submit(job("vision", 1))
+    assert [found.guaranteed for found in (*small, late)] == [True, True, True, False]
+    engine.set_health(bad, None)
+    assert late.guaranteed
     engine, _ = with_a_bad_device()
     large = engine.submit(job("vision", 4))
-    assert is_in(large, JobState.QUEUED)
     small = [engine.submit(job("vision", 1, priority=1)) for _ in range(3)]
-    assert all(found.guaranteed for found in small)
+    assert (states(large), [found.guaranteed for found in small]) == ("queued", [True] * 3)
 
 
-def test_refused_cells_are_tried_again_once_a_job_of_another_vc_has_ended() -> None:
-    engine = Driver(exact(spec_for("node", 8, "GPU", (("vision", 4), ("speech", 4)))))
+def test_refused_cells_are_tried_again() -> None:
+    """Once a job of another VC has ended, whose healthy devices may stand in for the bad one."""
+    engine = Driver(exact(shares(("vision", 4), ("speech", 4))))
     other = engine.submit(job("speech", 4))
     idle = [place for place in engine.spec.devices() if place not in other.devices()]
-    engine.do(lambda job_scheduler: job_scheduler.set_health(idle[:1], "NVML: lost", engine.now))
+    engine.set_health(idle[:1])
     late = engine.submit(job("vision", 4))
-    assert is_in(late, JobState.QUEUED)
+    assert states(late) == "queued"
     engine.end(other)
     assert late.guaranteed
 
 
-def test_no_job_is_stopped_for_cells_that_hardware_refuses() -> None:
+def test_no_job_is_stopped_for_cells_that_are_refused() -> None:
     engine, (other, _) = with_a_bad_device()
     low = engine.submit(job("vision", 2))
     high = engine.submit(job("vision", 4, priority=7))
-    assert is_in(high, JobState.QUEUED)
-    assert is_in(low, JobState.RUNNING)
+    assert states(high, low) == "queued running"
     engine.end(other)  # they are tried again, and refused again
-    assert is_in(low, JobState.RUNNING)
-    assert low.guaranteed
+    assert (states(low), low.guaranteed) == ("running", True)

@@ -1,273 +1,352 @@
-"""What becomes of jobs: starting, stopping, failing, being preempted, and coming back."""
+"""The life of a job in virtual time: it starts, is stopped, fails, is tried again, and outlives its engine."""
 
 from __future__ import annotations
 
+from heapq import heappush
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from hived import ConflictError
-from hived.cluster.reasons import PreemptedBy, VcExhausted
-from hived.engines.local.explaining import explain, reasons, shortly
-from hived.engines.local.model import JobState
+from hived import ConflictError, InvariantError
+from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
+from hived.engines.job import next_state
+from hived.engines.local.environment import task_environment
+from hived.engines.local.model import JOB_TABLE, Job, JobEvent, JobState, default_name
 
-from .driver import FAILED, STOPPED, WELL, Driver, is_in, job
+from .driver import FAILED, STOPPED, WELL, Driver, job, shares, states
 
-
-@pytest.fixture
-def engine() -> Driver:
-    return Driver()
+PAGE = next((Path(__file__).parents[2] / "docs").rglob("states.md"))
 
 
-def test_a_job_starts_at_once_on_cells_of_its_own(engine: Driver) -> None:
+def test_states_are_those_of_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## Jobs of the embedded engine")[2]
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+    events = rows[0][1:]
+    assert events == [event.value for event in JobEvent]
+    shown = {
+        (row[0], event): cell
+        for row in rows[1 : 1 + len(JobState)]
+        for event, cell in zip(events, row[1:], strict=True)
+        if cell != "-"
+    }
+    assert shown == {(state.value, event.value): after.value for (state, event), after in JOB_TABLE.items()}
+    assert not any(state.ended for state, _ in JOB_TABLE)
+    with pytest.raises(InvariantError, match="a job that is failed cannot be started"):
+        next_state(JOB_TABLE, JobState.FAILED, JobEvent.STARTED)
+
+
+# -- starting and waiting -----------------------------------------------------------------------------------------
+
+
+def test_starts_on_cells_of_its_vc(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
-    assert is_in(train, JobState.RUNNING)
-    assert train.guaranteed
-    assert train.attempt == 1
+    assert (train.state, train.guaranteed, train.attempt) == (JobState.RUNNING, True, 1)
     engine.end(train)
-    assert is_in(train, JobState.SUCCEEDED)
-    assert train.exit_code == 0
+    assert (train.state, train.exit_code) == (JobState.SUCCEEDED, 0)
     assert engine.kinds(train) == ["submitted", "started", "task_ended", "succeeded"]
 
 
-def test_a_job_that_does_not_fit_waits_with_its_reason(engine: Driver) -> None:
+def test_waits_with_its_reason(engine: Driver) -> None:
     first, second = engine.submit(job("vision", 3)), engine.submit(job("vision", 2))
-    assert is_in(second, JobState.QUEUED)
-    (why,) = reasons(engine.job_scheduler, second)
+    assert states(second) == "queued"
+    (why,) = engine.reasons(second)
     assert isinstance(why, VcExhausted)
     assert (why.need, why.have) == (2, 1)
     engine.end(first)
-    assert is_in(second, JobState.RUNNING)
+    assert states(second) == "running"
 
 
-def test_a_withdrawn_job_does_not_block_the_line(engine: Driver) -> None:
+@pytest.mark.parametrize(("vc", "gpus", "priority"), [("vision", 4, 0), ("speech", 8, -1)], ids=["own", "loan"])
+def test_withdrawn_job_blocks_nobody(engine: Driver, vc: str, gpus: int, priority: int) -> None:
     engine.submit(job("vision", 3))
-    large, small = engine.submit(job("vision", 2)), engine.submit(job("vision", 1))
-    engine.do(lambda job_scheduler: job_scheduler.cancel(large, engine.now))
-    assert is_in(large, JobState.CANCELLED)
-    assert is_in(small, JobState.RUNNING)
+    large, small = engine.submit(job(vc, gpus, priority=priority)), engine.submit(job(vc, 1, priority=priority))
+    assert states(large, small) == "queued queued"
+    engine.cancel(large)
+    assert states(large, small) == "cancelled running"
 
 
-def test_a_loan_is_taken_back_and_the_borrower_comes_back(engine: Driver) -> None:
+def test_tasks_are_counted_as_their_ranks(engine: Driver) -> None:
+    gang, single = engine.submit(job("vision", 1, tasks=2)), engine.submit(job("speech", 1))
+    assert "- task 0: node" in engine.explain(gang)
+    assert "- task 1: node" in engine.explain(gang)
+    assert "- on node, GPU" in engine.explain(single)
+
+
+def test_name_of_its_script() -> None:
+    assert default_name(("env", "A=1", "B=2", "python3", "-u", "train.py")) == "train"
+
+
+# -- preemption ---------------------------------------------------------------------------------------------------
+
+
+def test_loan_is_taken_back(engine: Driver) -> None:
+    """The borrower keeps its place in line, says who has preempted it and since when it waits, and resumes."""
     loan = engine.submit(job("research", 8, priority=-1))
-    assert is_in(loan, JobState.RUNNING)
-    assert not loan.guaranteed
+    engine.wait(10)
+    later = engine.submit(job("research", 8, priority=-1))
+    assert (states(loan, later), loan.guaranteed) == ("running queued", False)
     owner = engine.submit(job("vision", 4))
-    assert is_in(owner, JobState.RESERVED)
-    assert is_in(loan, JobState.STOPPING)
+    assert states(loan, owner) == "stopping reserved"
+    engine.wait(100)
     engine.gone(loan)
-    assert is_in(owner, JobState.RUNNING)
-    assert is_in(loan, JobState.QUEUED)
-    assert loan.resumes == 1
-    assert any(isinstance(why, PreemptedBy) and why.group == owner.name for why in reasons(engine.job_scheduler, loan))
+    assert (states(loan, owner), loan.resumes) == ("queued running", 1)
+    engine.wait(7)
+    assert engine.explain(loan).startswith(f"{loan.name} waits, for 7 s now")
+    assert engine.explain(loan).count(owner.name) == 1
+    assert [why.group for why in engine.reasons(loan) if isinstance(why, PreemptedBy)] == [owner.name]
+    assert not [why for why in engine.reasons(loan) if isinstance(why, BehindOthers)]
+    assert [why for why in engine.reasons(later) if isinstance(why, BehindOthers)] == [BehindOthers(1, (loan.name,))]
+    loan, later, owner = engine.restart(loan, later, owner)
+    assert loan.displaced_by == (owner.name, "vision", 0)
+    assert owner.name in engine.explain(loan)
     engine.end(owner)
-    assert is_in(loan, JobState.RUNNING)
-    assert loan.attempt == 2
+    assert (states(loan, later), loan.attempt) == ("running queued", 2)
 
 
-def test_a_preempted_job_that_leaves_with_0_is_not_done(engine: Driver) -> None:
+@pytest.mark.parametrize(
+    ("cancelled", "ending", "after"),
+    [
+        ("", {**WELL, "stopped": True}, "queued"),  # it has saved, and is not done
+        ("", WELL, "succeeded"),  # it was done before it could be stopped
+        ("before", STOPPED, "cancelled"),
+        ("after", STOPPED, "cancelled"),
+    ],
+)
+def test_end_of_a_victim(engine: Driver, cancelled: str, ending: dict[str, Any], after: str) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
-    engine.submit(job("vision", 4))
-    engine.end(loan, {**WELL, "stopped": True})
-    assert is_in(loan, JobState.QUEUED)
-
-
-def test_a_job_that_was_done_before_it_could_be_stopped_is_done(engine: Driver) -> None:
-    loan = engine.submit(job("research", 8, priority=-1))
+    if cancelled == "before":
+        engine.cancel(loan)
     owner = engine.submit(job("vision", 4))
-    engine.end(loan)
-    assert is_in(loan, JobState.SUCCEEDED)
-    assert is_in(owner, JobState.RUNNING)
+    if cancelled == "after":
+        engine.cancel(loan)
+    engine.end(loan, ending)
+    assert states(loan, owner) == f"{after} running"
 
 
-def test_a_failed_job_is_tried_again_after_longer_and_longer_pauses(engine: Driver) -> None:
-    flaky = engine.submit(job("vision", 1, retries=2, backoff_s=10))
-    engine.end(flaky, FAILED)
-    assert is_in(flaky, JobState.BACKOFF)
-    assert "exit code 1" in shortly(engine.job_scheduler, flaky)[0]
-    engine.wait(9.9)
-    assert is_in(flaky, JobState.BACKOFF)
-    engine.wait(0.1)
-    assert is_in(flaky, JobState.RUNNING)
-    engine.end(flaky, FAILED)
-    engine.wait(19.9)
-    assert is_in(flaky, JobState.BACKOFF)
-    engine.wait(0.2)
-    engine.end(flaky, FAILED)
-    assert is_in(flaky, JobState.FAILED)
-    assert flaky.exit_code == 1
-    assert flaky.attempt == 3
+def test_withdrawn_preemptor_gives_gpus_back(engine: Driver) -> None:
+    loan, owner = engine.submit(job("research", 8, priority=-1)), engine.submit(job("vision", 4))
+    engine.cancel(owner)
+    assert states(owner) == "cancelled"
+    engine.gone(loan)
+    assert (states(loan), loan.attempt) == ("running", 2), "it was told to stop already, and is started again"
 
 
-def test_a_job_in_backoff_does_not_block_the_line(engine: Driver) -> None:
-    flaky = engine.submit(job("speech", 2, retries=1))
-    other = engine.submit(job("speech", 2))
-    engine.end(flaky, FAILED)
-    assert is_in(other, JobState.RUNNING)
+def test_overtaken_preemptor_waits_again(engine: Driver) -> None:
+    loan, low = engine.submit(job("research", 8, priority=-1)), engine.submit(job("vision", 4))
+    assert states(low) == "reserved"
+    high = engine.submit(job("vision", 4, priority=9))
+    assert states(low) == "queued"
+    assert high.name in low.reason
+    engine.gone(loan)
+    assert states(high) == "running"
+    engine.end(high)
+    assert states(low) == "running"
 
 
-def test_one_failed_task_ends_its_gang(engine: Driver) -> None:
-    gang = engine.submit(job("vision", 1, tasks=3))
-    engine.end(gang, FAILED, rank=1)
-    assert is_in(gang, JobState.STOPPING)
-    engine.gone(gang)
-    assert is_in(gang, JobState.FAILED)
-    assert gang.exit_code == 1
-    assert "task 1" in gang.reason
+# -- how an attempt ends ------------------------------------------------------------------------------------------
 
 
-def test_a_gang_is_done_when_all_its_tasks_are(engine: Driver) -> None:
+def test_gang_is_done_when_all_tasks_are(engine: Driver) -> None:
+    engine.now = 5.0
     gang = engine.submit(job("vision", 1, tasks=2))
+    engine.wait(10)
     engine.end(gang, WELL, rank=0)
-    assert is_in(gang, JobState.RUNNING)
+    assert (states(gang), gang.since) == ("running", 5.0), "it is where it is since it came there"
     engine.end(gang, WELL, rank=1)
-    assert is_in(gang, JobState.SUCCEEDED)
+    assert states(gang) == "succeeded"
 
 
-def test_a_time_limit_ends_a_job_for_good(engine: Driver) -> None:
-    long = engine.submit(job("vision", 1, time_limit_s=60.0, retries=3))
-    engine.end(long, {**STOPPED, "limit": True})
-    assert is_in(long, JobState.FAILED)
-    assert "time limit of 60 s" in long.reason
+@pytest.mark.parametrize("ending", [FAILED, {**WELL, "stopped": True}], ids=["failed", "stopped by somebody"])
+def test_one_ended_task_stops_its_gang(engine: Driver, ending: dict[str, Any]) -> None:
+    gang = engine.submit(job("vision", 1, tasks=3))
+    engine.end(gang, ending, rank=1)
+    assert states(gang) == "stopping"
 
 
-def test_a_running_job_is_cancelled_by_stopping_it(engine: Driver) -> None:
+@pytest.mark.parametrize(
+    ("endings", "code", "reason"),
+    [
+        ({1: FAILED, 0: STOPPED, 2: STOPPED}, 1, "task 1 ended with exit code 1"),
+        # its neighbours' first failure was the cause of the others
+        ({2: {**FAILED, "code": 7}, 0: FAILED, 1: STOPPED}, 7, "task 2 ended with exit code 7"),
+        # one that was stopped by somebody outside is not to blame where another has failed by itself
+        ({0: STOPPED, 1: {**FAILED, "code": 3}}, 3, "task 1 ended with exit code 3"),
+        ({0: STOPPED}, 143, "it was told to stop by somebody else"),
+        ({0: {**WELL, "code": 137, "signal": 9}}, 137, "it was ended by signal 9"),
+        ({0: {**WELL, "code": 127, "error": "no such program"}}, 127, "it could not be started: no such program"),
+        ({0: {**WELL, "code": 137, "lost": True, "error": "killed"}}, 137, "it could not go on: killed"),
+        ({0: {**STOPPED, "limit": True}}, 143, "it ran into its time limit of 60 s"),
+    ],
+    ids=["one", "first of two", "by itself", "stopped", "signal", "not started", "lost", "time limit"],
+)
+def test_who_is_to_blame_for_a_failure(
+    engine: Driver, endings: dict[int, dict[str, Any]], code: int, reason: str
+) -> None:
+    failed = engine.submit(job("vision", 1, tasks=len(endings), time_limit_s=60.0))
+    for rank, ending in endings.items():
+        engine.end(failed, ending, rank)
+    assert (states(failed), failed.exit_code, failed.reason) == ("failed", code, reason)
+
+
+def test_end_of_a_task_counts_once_for_its_attempt(engine: Driver) -> None:
+    gang = engine.submit(job("vision", 1, tasks=2, retries=1, backoff_s=1.0))
+    engine.end(gang, FAILED, rank=0)
+    engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, WELL, engine.now))
+    assert gang.endings[0]["code"] == 1
+    engine.gone(gang)
+    engine.wait(1)
+    assert gang.attempt == 2
+    engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, FAILED, engine.now))
+    assert (states(gang), gang.endings, gang.exit_code) == ("running", {}, None)
+
+
+def test_running_job_is_cancelled_by_stopping_it(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
-    engine.do(lambda job_scheduler: job_scheduler.cancel(train, engine.now))
-    assert is_in(train, JobState.STOPPING)
+    engine.cancel(train)
+    assert states(train) == "stopping"
     with pytest.raises(ConflictError, match="being cancelled already"):
         engine.job_scheduler.cancel(train, engine.now)
     engine.gone(train)
-    assert is_in(train, JobState.CANCELLED)
+    assert states(train) == "cancelled"
     with pytest.raises(ConflictError, match="cancelled already"):
         engine.job_scheduler.cancel(train, engine.now)
 
 
-def test_a_preempted_job_that_is_cancelled_does_not_come_back(engine: Driver) -> None:
-    loan = engine.submit(job("research", 8, priority=-1))
+# -- pauses and time limits ---------------------------------------------------------------------------------------
+
+
+def test_retried_after_longer_and_longer_pauses(engine: Driver) -> None:
+    flaky, other = engine.submit(job("speech", 2, retries=2, backoff_s=10)), engine.submit(job("speech", 2))
+    engine.end(flaky, FAILED)
+    assert states(flaky, other) == "backoff running", "it holds up nobody"
+    engine.end(other)
+    assert "exit code 1" in engine.shortly(flaky)
+    assert "(try 2 of 3)" in engine.explain(flaky)
+    heappush(engine.wakes, (9.0, flaky.id))  # somebody wakes too early
+    engine.wait(9.9)
+    assert states(flaky) == "backoff"
+    engine.wait(0.1)
+    assert states(flaky) == "running"
+    assert "preempted" not in engine.explain(flaky)
+    engine.end(flaky, FAILED)
+    engine.wait(19.9)
+    assert states(flaky) == "backoff"
+    engine.wait(0.2)
+    engine.end(flaky, FAILED)
+    assert (states(flaky), flaky.exit_code, flaky.attempt) == ("failed", 1, 3)
+
+
+def test_no_pause_is_longer_than_five_minutes(engine: Driver) -> None:
+    flaky = engine.submit(job("vision", 1, retries=10_000, backoff_s=200.0))
+    engine.end(flaky, FAILED)
+    assert flaky.retry_at == 200.0
+    engine.wait(200)
+    engine.end(flaky, FAILED)
+    assert flaky.retry_at == 500.0
+    engine.wait(300)
+    assert (states(flaky), flaky.retry_at) == ("running", None)
+    flaky.retries = 1_100  # 2.0 to that is more than a float can say
+    engine.end(flaky, FAILED)
+    assert flaky.retry_at == 800.0
+
+
+def test_time_limit_ends_a_job_for_good(engine: Driver) -> None:
+    slow = engine.submit(job("vision", 1, time_limit_s=60.0, retries=3))
+    engine.wait(60.4)
+    assert states(slow) == "running"  # its supervisor sees to it first
+    engine.wait(0.2)
+    assert states(slow) == "stopping"
+    assert "it ran into its time limit of 60 s" in engine.explain(slow)
+    engine.end(slow, STOPPED)
+    assert (states(slow), slow.reason) == ("failed", "it ran into its time limit of 60 s")
+
+
+def test_time_limit_is_of_one_attempt(engine: Driver) -> None:
+    flaky = engine.submit(job("vision", 1, time_limit_s=60.0, retries=1, backoff_s=10.0))
+    engine.wait(30)
+    engine.end(flaky, FAILED)
+    engine.wait(40)  # at 61 s the first attempt would have had its time
+    assert states(flaky) == "running"
+    (flaky,) = engine.restart(flaky)
+    engine.wait(40)
+    assert states(flaky) == "stopping"
+
+
+# -- what a task finds in its environment -------------------------------------------------------------------------
+
+
+def told(found: Job, names: str, rank: int = 0) -> list[str]:
+    variables = task_environment(found, rank, Path("/nowhere"), "mark", "0", {})
+    return [variables[name] for name in names.split()]
+
+
+def test_environment_counts_resumes_and_retries(engine: Driver) -> None:
+    count = "HIVED_RESUMES HIVED_RETRIES HIVED_ATTEMPT HIVED_GUARANTEED HIVED_PRIORITY"
+    loan = engine.submit(job("research", 8, priority=-1, retries=1, backoff_s=1.0))
+    engine.end(loan, FAILED)
+    engine.wait(1)
+    assert told(loan, count) == ["0", "1", "2", "0", "-1"]
     owner = engine.submit(job("vision", 4))
-    engine.do(lambda job_scheduler: job_scheduler.cancel(loan, engine.now))
     engine.gone(loan)
-    assert is_in(loan, JobState.CANCELLED)
-    assert is_in(owner, JobState.RUNNING)
+    assert told(owner, count) == ["0", "0", "1", "1", "0"]
+    engine.end(owner)
+    assert told(loan, count) == ["1", "1", "3", "0", "-1"]
 
 
-def test_a_preemptor_that_is_withdrawn_leaves_the_gpus_to_others(engine: Driver) -> None:
-    loan = engine.submit(job("research", 8, priority=-1))
-    owner = engine.submit(job("vision", 4))
-    engine.do(lambda job_scheduler: job_scheduler.cancel(owner, engine.now))
-    assert is_in(owner, JobState.CANCELLED)
-    engine.gone(loan)
-    assert is_in(loan, JobState.RUNNING)  # it was told to stop already, and started again
-    assert loan.attempt == 2
+def test_every_task_is_the_first_of_its_node(engine: Driver) -> None:
+    gang = engine.submit(job("vision", 1, tasks=2))
+    assert told(gang, "RANK LOCAL_RANK LOCAL_WORLD_SIZE", rank=1) == ["1", "0", "1"]
 
 
-def test_a_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
-    places = [("node", device) for device in range(8)]
-    running = engine.submit(job("vision", 2))
-    engine.do(lambda job_scheduler: job_scheduler.drain(places, False, False, "the machine", engine.now))
-    late = engine.submit(job("vision", 1))
-    assert is_in(running, JobState.RUNNING)
-    assert is_in(late, JobState.QUEUED)
-    assert "drained by the machine's owner" in explain(engine.job_scheduler, late, engine.now)
-    engine.do(lambda job_scheduler: job_scheduler.drain(places, True, False, "the machine", engine.now))
-    assert is_in(late, JobState.RUNNING)
+# -- one engine after another -------------------------------------------------------------------------------------
 
 
-def test_draining_at_once_sends_jobs_back_in_line(engine: Driver) -> None:
-    running = engine.submit(job("vision", 2))
-    assert running.placement is not None
-    places = [("node", device) for device in range(8)]
-    engine.do(lambda job_scheduler: job_scheduler.drain(places, False, True, "the machine", engine.now))
-    engine.gone(running)
-    assert is_in(running, JobState.QUEUED)
-    assert running.resumes == 1
-
-
-def test_a_device_that_is_both_bad_and_drained_needs_both_undone(engine: Driver) -> None:
-    places = [("node", device) for device in range(8)]
-    engine.do(lambda job_scheduler: job_scheduler.set_health(places, "NVML: lost", engine.now))
-    engine.do(lambda job_scheduler: job_scheduler.drain(places, False, False, "the machine", engine.now))
-    waiting = engine.submit(job("vision", 1))
-    engine.do(lambda job_scheduler: job_scheduler.set_health(places, None, engine.now))
-    assert is_in(waiting, JobState.QUEUED)
-    engine.do(lambda job_scheduler: job_scheduler.drain(places, True, False, "the machine", engine.now))
-    assert is_in(waiting, JobState.RUNNING)
-
-
-def test_a_job_that_waits_for_bad_hardware_does_not_block_the_line(engine: Driver) -> None:
-    engine.do(
-        lambda job_scheduler: job_scheduler.set_health(
-            [("node", device) for device in range(2, 8)], "NVML: lost", engine.now
-        )
-    )
-    large, small = engine.submit(job("vision", 4)), engine.submit(job("vision", 1))
-    assert is_in(large, JobState.QUEUED)
-    assert is_in(small, JobState.RUNNING)
-
-
-def test_a_reservation_on_hardware_that_turns_bad_is_lost_and_the_place_kept(engine: Driver) -> None:
-    loan = engine.submit(job("research", 8, priority=-1))
-    owner = engine.submit(job("vision", 4))
-    assert is_in(owner, JobState.RESERVED)
-    assert owner.placement is not None
-    node, devices = owner.placement.pods[0]
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
-    assert "unreserved" in engine.kinds(owner)
-    engine.gone(loan)
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, devices[0])], None, engine.now))
-    assert owner.state in (JobState.RUNNING, JobState.RESERVED)
-
-
-@pytest.mark.parametrize("how", ["bad", "drained"])
-def test_a_reservation_moves_as_soon_as_a_device_of_it_is_kept_from_jobs_though_its_victim_is_still_there(
-    engine: Driver, how: str
-) -> None:
-    loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
-    owner = engine.submit(job("vision", 2))
-    assert is_in(owner, JobState.RESERVED)
-    assert owner.placement is not None
-    node, devices = owner.placement.pods[0]
-    if how == "bad":
-        engine.do(lambda job_scheduler: job_scheduler.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
-    else:
-        engine.do(lambda job_scheduler: job_scheduler.drain([(node, devices[0])], False, False, "a GPU", engine.now))
-    assert is_in(owner, JobState.RESERVED)
-    assert owner.placement is not None
-    assert not set(owner.placement.pods[0].leaf_cells) & set(devices)
-    now = owner.placement.pods
-    second = next(loan for loan in loans if loan.placement is not None and loan.placement.pods == now)
-    assert is_in(second, JobState.STOPPING)
-    engine.gone(second)
-    assert is_in(owner, JobState.RUNNING)
-
-
-def test_a_restart_keeps_running_jobs_running_and_waiting_jobs_in_place(engine: Driver) -> None:
-    first = engine.submit(job("vision", 4))
-    second, third = engine.submit(job("vision", 4)), engine.submit(job("vision", 4))
+def test_restart_keeps_jobs_and_their_order(engine: Driver) -> None:
+    first, second, third = (engine.submit(job("vision", 4)) for _ in range(3))
     place = first.placement
-    engine.restart()
-    first, second, third = (engine.jobs[n] for n in (first.id, second.id, third.id))
-    assert is_in(first, JobState.RUNNING)
-    assert first.placement == place
+    first, second, third = engine.restart(first, second, third)
+    assert (states(first), first.placement) == ("running", place)
     assert engine.started[first.id, 1] == 2  # asked for again: whoever starts tasks sees that they run
     engine.end(first)
-    assert is_in(second, JobState.RUNNING)
-    assert is_in(third, JobState.QUEUED)
+    assert states(second, third) == "running queued"
 
 
-def test_a_restart_in_the_middle_of_a_preemption_ends_it_well(engine: Driver) -> None:
-    loan = engine.submit(job("research", 8, priority=-1))
-    owner = engine.submit(job("vision", 4))
-    engine.restart()
-    loan, owner = engine.jobs[loan.id], engine.jobs[owner.id]
-    assert is_in(loan, JobState.STOPPING)
-    assert is_in(owner, JobState.RESERVED)
+def test_restart_in_the_middle_of_a_preemption(engine: Driver) -> None:
+    loan, owner = engine.submit(job("research", 8, priority=-1)), engine.submit(job("vision", 4))
+    loan, owner = engine.restart(loan, owner)
+    assert states(loan, owner) == "stopping reserved"
     engine.gone(loan)
-    assert is_in(owner, JobState.RUNNING)
+    assert states(owner) == "running"
 
 
-def test_a_machine_that_was_started_anew_puts_its_jobs_back_in_line(engine: Driver) -> None:
+def test_stopping_job_is_stopped_again_after_a_restart(engine: Driver) -> None:
+    run = engine.submit(job("vision", 4))
+    engine.cancel(run)
+    engine.stopped.clear()
+    engine.restart()
+    assert engine.stopped == {(run.id, 1)}
+
+
+def test_gang_keeps_port_and_endings_over_a_restart(engine: Driver) -> None:
+    gang = engine.submit(job("vision", 1, tasks=2))
+    engine.end(gang, WELL, rank=1)
+    (gang,) = engine.restart(gang)
+    assert (gang.port, list(gang.endings)) == (29_500, [1])
+    engine.end(gang, WELL, rank=0)
+    assert states(gang) == "succeeded"
+
+
+def test_restart_under_another_spec_reports_downgrades(engine: Driver) -> None:
+    run = engine.submit(job("vision", 4))
+    engine.spec = shares(("speech", 8))
+    (run,) = engine.restart(run)
+    assert (states(run), run.guaranteed, engine.kinds(run)[-1]) == ("running", False, "downgraded")
+    assert run.reason not in ("", "the cluster has a new spec")
+
+
+def test_jobs_of_a_rebooted_machine_wait_again(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
     lost = {**WELL, "code": 137, "lost": True, "rebooted": True, "error": "the machine was started anew under it"}
     engine.end(train, lost)
-    assert is_in(train, JobState.RUNNING)
-    assert (train.attempt, train.resumes, train.retries) == (2, 1, 0)
+    assert (states(train), train.attempt, train.resumes, train.retries) == ("running", 2, 1, 0)

@@ -1,0 +1,171 @@
+"""Devices that are drained, break and are healthy again, under jobs in virtual time; and what the core hears of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hived.engines.local.job_scheduler import Health
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from .driver import EVERYWHERE, Driver, job, shares, small_spec, states
+
+# -- drained ------------------------------------------------------------------------------------------------------
+
+
+def test_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
+    running = engine.submit(job("vision", 2))
+    engine.drain()
+    late, loan = engine.submit(job("vision", 1)), engine.submit(job("research", 6, priority=-1))
+    assert states(running, late, loan) == "running queued queued"
+    for text in (engine.explain(late), engine.shortly(late)):
+        assert "8 GPUs are drained by the machine's owner; hived drain --undo" in text
+        assert "healthy" not in text
+        assert "repaired" not in text
+    engine.drain(undo=True, now=True)
+    assert states(running, late, loan) == "running running queued", "undoing it stops no job"
+    engine.end(running)
+    engine.end(late)
+    assert states(loan) == "running"
+
+
+def test_draining_at_once_requeues_the_jobs_there(engine: Driver) -> None:
+    here, there = engine.submit(job("speech", 2)), engine.submit(job("research", 2))
+    engine.drain(list(here.devices()), now=True)
+    assert states(here, there) == "stopping running"
+    engine.gone(here)
+    assert here.resumes == 1
+
+
+def test_drained_and_bad_needs_both_undone(engine: Driver) -> None:
+    engine.set_health(EVERYWHERE)
+    waiting = engine.submit(job("vision", 1))
+    assert "drained" not in engine.explain(waiting)
+    engine.drain()
+    assert "healthy" in engine.explain(waiting), "what is broken as well is still said"
+    engine.set_health(EVERYWHERE, None)
+    assert states(waiting) == "queued"
+    engine.drain(undo=True)
+    assert states(waiting) == "running"
+
+
+# -- broken -------------------------------------------------------------------------------------------------------
+
+
+def test_job_that_waits_for_hardware_blocks_nobody(engine: Driver) -> None:
+    engine.set_health(EVERYWHERE[2:])
+    large, small = engine.submit(job("vision", 4)), engine.submit(job("vision", 1))
+    assert states(large, small) == "queued running"
+
+
+@pytest.mark.parametrize("how", ["bad", "drained"])
+def test_reservation_leaves_hardware_kept_from_jobs(engine: Driver, how: str) -> None:
+    """At once, to another victim's devices, though its first victim is still there."""
+    loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
+    owner = engine.submit(job("vision", 2))
+    assert states(owner) == "reserved"
+    first = set(owner.devices())
+    if how == "bad":
+        engine.set_health(sorted(first)[:1], "NVML: XID 79")
+    else:
+        engine.drain(sorted(first)[:1])
+    assert states(owner) == "reserved"
+    assert first.isdisjoint(owner.devices())
+    second = next(loan for loan in loans if set(loan.devices()) == set(owner.devices()))
+    assert states(second) == "stopping"
+    engine.gone(second)
+    assert states(owner) == "running"
+
+
+def test_reservation_without_other_hardware_is_lost(engine: Driver) -> None:
+    """The job keeps its place in line."""
+    loan, owner = engine.submit(job("research", 8, priority=-1)), engine.submit(job("vision", 4))
+    broken = list(owner.devices())[:1]
+    engine.set_health(broken, "NVML: XID 79")
+    assert "unreserved" in engine.kinds(owner)
+    engine.gone(loan)
+    engine.set_health(broken, None)
+    assert states(owner) in ("running", "reserved")
+
+
+def test_reason_of_a_bad_device_is_the_latest(engine: Driver) -> None:
+    for why in ("NVML: XID 79", "NVML: lost"):
+        engine.set_health([("node", 3)], why)
+    assert engine.job_scheduler.health.bad == {("node", 3): "NVML: lost"}
+    found = [event.data["why"] for event in engine.events if event.kind == "device_bad"]
+    assert found == ["NVML: XID 79", "NVML: lost"]
+
+
+# -- what the core hears ------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A core that remembers what it was told."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.said: list[tuple[str, int, bool]] = []
+
+    def set_device_health(self, node: str, device: int, *, healthy: bool) -> None:
+        self.said.append((node, device, healthy))
+
+
+@pytest.fixture
+def core() -> Told:
+    return Told(small_spec())
+
+
+@pytest.fixture
+def health(core: Told) -> Health:
+    return Health(core)  # type: ignore[arg-type]
+
+
+def test_core_hears_once_of_bad_and_drained(core: Told, health: Health) -> None:
+    health.set_bad(("node", 3), "NVML: lost")
+    assert health.apply()
+    health.set_drained([("node", 3)], True)
+    assert not health.apply()
+    health.set_bad(("node", 3), None)
+    assert not health.apply()
+    health.set_drained([("node", 3)], False)
+    assert health.apply()
+    assert core.said == [("node", 3, False), ("node", 3, True)]
+
+
+def test_core_hears_of_each_break(core: Told, health: Health) -> None:
+    for why in ("NVML: lost", None, "NVML: lost"):
+        health.set_bad(("node", 3), why)
+        assert health.apply()
+    assert [healthy for _, _, healthy in core.said] == [False, True, False]
+
+
+def test_core_hears_all_again_under_a_new_spec(core: Told, health: Health) -> None:
+    health.set_bad(("node", 3), "NVML: lost")
+    health.set_drained([("node", 4)], True)
+    health.apply()
+    core.said.clear()
+    health.again()
+    health.apply()
+    assert sorted(core.said) == [("node", 3, False), ("node", 4, False)]
+
+
+def test_reserved_gpus_are_those_of_the_spec(engine: Driver) -> None:
+    engine.reconfigure(shares(("vision", 6), ("new", 2)))
+    health = engine.job_scheduler.health
+    assert [health.reserved_gpus(vc) for vc in ("vision", "new", "speech")] == [6, 2, 0]
+    pinned = {
+        "physicalCluster": {
+            "cellTypes": {"NODE": {"childCellType": "GPU", "childCellNumber": 4, "isNodeLevel": True}},
+            "physicalCells": [
+                {"cellType": "NODE", "cellAddress": "a", "pinnedCellId": "own"},
+                {"cellType": "NODE", "cellAddress": "b"},
+            ],
+        },
+        "virtualClusters": {
+            "one": {
+                "virtualCells": [{"cellType": "NODE.GPU", "cellNumber": 3}],
+                "pinnedCells": [{"pinnedCellId": "own"}],
+            }
+        },
+    }
+    assert Health(Told(spec_from_dict(pinned))).reserved_gpus("one") == 7  # type: ignore[arg-type]
