@@ -14,7 +14,7 @@ import yaml
 
 from .helpers import HEADER, NODES, Hived, tree
 
-README = Path(__file__).parents[2] / "README.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 VERBS = [
     ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("spec", "from-demand"), ("trace", "generate"),
     ("trace", "describe"), ("reproduce",), ("timeline",),
@@ -96,7 +96,7 @@ def test_polars_reads_jobs_that_never_ended_as_the_readme_says(
     huge = "".join(f"j{n},a,{n},5,64,pass\n" for n in range(150))
     (folder / "trace.csv").write_text(f"{HEADER}{huge}{last}\n", encoding="utf-8")
     assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
-    (line,) = re.findall(r"^polars\.read_csv\([^`]*\)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    (line,) = re.findall(r"^polars\.read_csv\([^`]*\)$", RESULTS.read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(folder)
     table = eval(line, {"polars": polars})
     assert {table.schema[name] for name in ("start_s", "finish_s", "queue_s", "alone_s")} == {polars.Float64()}

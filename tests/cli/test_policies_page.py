@@ -1,4 +1,4 @@
-"""docs/howto/policies.md is true: its modules and commands run, and its tables have what there is."""
+"""The pages on policies are true: their modules and commands run, and their tables have what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hived.spec import parse_spec
 
 from .helpers import JOBS, NODES, Hived
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "policies.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "\n".join((DOCS / kind / "policies.md").read_text(encoding="utf-8") for kind in ("reference", "howto"))
 
 
 def blocks(language: str) -> list[str]:

@@ -414,7 +414,7 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> Non
 
 
 def test_the_manual_says_what_to_do_about_every_alert_and_there_is_no_other() -> None:
-    manual = (DEPLOY.parent / "docs" / "howto" / "deploying.md").read_text(encoding="utf-8")
+    manual = (DEPLOY.parent / "docs" / "howto" / "operating.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`(Hived\w+)`", manual)) == {rule["alert"] for rule in RULES["groups"][0]["rules"]}
 
 
