@@ -9,13 +9,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
 from hived.policies import policies_of
-from hived.simulator.models import Models
 from hived.simulator.multi_job import Explorer, MultiJob
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
@@ -23,12 +22,10 @@ from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 from hived.simulator.work import Work
 
-from .helpers import nodes_of_8
+from .helpers import examples, nodes_of_8
+from .sharing import MODELS, cluster_spec
 from .sharing_reader import check_runs
-from .test_antman import cluster_spec
 
-MODELS = Models.load()
-MEMORY = {model.model: model.memory_gib for model in MODELS}
 SLICING = "gandiva:packs=false:migrates=false:most_height=1000"
 #: of 1,000 s, evaluated every 30 s, with exact estimates
 SEARCH = MultiJob("search", "a", 1, 1000, (0.5, 0.2, 0.9, 0.6, 0.7), 0.9, first=5, error=0.0, model="LeNet-like")
@@ -39,13 +36,13 @@ def explore(
 ) -> tuple[Record, Explorer]:
     """On one server, with every index re-derived after every event; what shares GPUs is checked from outside."""
     searches = [search] if isinstance(search, MultiJob) else search
-    spec = cluster_spec({"a": 1}, gpus, "none")
+    spec = cluster_spec(1, gpus, "none")
     policies = policies_of(spec, policy)
     explorer = Explorer(searches, len(jobs), policy != "yarn-cs")
     cluster = Cluster(spec, sharing=Sharing.PRIVATE, rank=policies.rank, ranks=policies.ranks)
     work = Work([*jobs, *explorer.jobs], spec, MODELS)
     record = simulate(cluster, policies, jobs, False, after_event=lambda s: s.validate(), work=work, driver=explorer)
-    check_runs(record, MEMORY)
+    check_runs(record, {model.model: model.memory_gib for model in MODELS})
     return record, explorer
 
 
@@ -67,7 +64,7 @@ def test_a_search_second_by_second() -> None:
     assert [count for _, count in explorer.explored["search"]] == [1, 2, 3, 4, 5]
 
 
-def test_the_best_has_a_gpu_for_itself_from_its_evaluation_on() -> None:
+def test_the_best_has_a_gpu_for_itself() -> None:
     record, explorer = explore(replace(SEARCH, top=1))
     evaluated = max(time for time, _ in explorer.explored["search"])
     late = [run for run in record.runs if run.job == 2 and run.start >= evaluated]
@@ -76,7 +73,7 @@ def test_the_best_has_a_gpu_for_itself_from_its_evaluation_on() -> None:
     assert 0 < max(others) < 1, "the rest take turns"
 
 
-def test_new_configurations_come_before_those_that_were_evaluated() -> None:
+def test_new_configurations_come_first() -> None:
     search = replace(SEARCH, accuracies=(0.5,) * 6 + (0.9,), first=6, more=1, top=1)
     record, explorer = explore(search)
     came = record.jobs[6].submit_ms
@@ -86,21 +83,21 @@ def test_new_configurations_come_before_those_that_were_evaluated() -> None:
     assert first - came < 90 * MS, "at once, though seven share two GPUs"
 
 
-def test_first_come_first_served_explores_by_the_number_of_gpus() -> None:
+def test_fifo_explores_by_the_number_of_gpus() -> None:
     record, explorer = explore(SEARCH, "yarn-cs")
     assert record.first_start[:4] == [0, 0, 30 * MS, 1000 * MS]
     assert explorer.ended["search"] == 1030 * MS
     assert [time // MS for time, _ in explorer.explored["search"]] == [30, 30, 60]
 
 
-def test_a_search_without_an_answer_trains_what_promises_enough_to_its_end() -> None:
+def test_a_search_without_an_answer() -> None:
     record, explorer = explore(replace(SEARCH, target=0.95))
     assert explorer.ended == {}
     assert [end >= 0 for end in record.finish] == [True, False, True, True, True]
     assert all(done(record, job) == pytest.approx(1000, abs=1) for job in (0, 2, 3, 4))
 
 
-def test_jobs_of_the_trace_and_two_searches_share_a_server() -> None:
+def test_searches_and_jobs_share_a_server() -> None:
     jobs = [TraceJob(f"job{n}", "a", n * 100 * MS, 500 * MS, 1, "pass", model="LSTM") for n in range(4)]
     searches = [SEARCH, replace(SEARCH, name="other", start_s=200, seed=2)]
     record, explorer = explore(searches, "gandiva:most_height=1000", jobs, gpus=4)
@@ -109,7 +106,7 @@ def test_jobs_of_the_trace_and_two_searches_share_a_server() -> None:
     assert record.jobs[len(jobs) + 5].submit_ms == 200 * MS
 
 
-@settings(max_examples=40, deadline=None)
+@examples(fast=10, slow=80)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([SLICING, "gandiva:most_height=1000", "gandiva", "yarn-cs"]),

@@ -1,10 +1,13 @@
-"""GPUs that jobs share count once: against a count of every GPU at every moment, and by hand."""
+"""GPUs that jobs share count once, in metrics and files: against a count of every GPU at every moment, and by hand."""
 
 from __future__ import annotations
 
+import csv
 import random
+from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,20 +19,20 @@ from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.experiment import Results
 from hived.simulator.fragmentation import Spans
 from hived.simulator.metrics import Usage, lost_work, series
-from hived.simulator.models import Models
+from hived.simulator.output import write_jobs, write_runs
 from hived.simulator.record import Record, Run
 from hived.simulator.traces import Trace, TraceJob
 
-from . import test_antman
-from .test_gandiva import MINUTE, cluster_spec, job
+from .sharing import MINUTE, MODELS, cluster_spec, job
 
 HOUR = 60 * MINUTE
+OWN, GUEST = Kind.GUARANTEED, Kind.GUEST
 
 
 def shared(jobs: list[TraceJob], policy: Policy, nodes: int = 1, scheme: Sharing = Sharing.HIVED) -> Results:
     trace = Trace("shared", tuple(sorted(jobs, key=lambda one: one.submit_ms)), True)
-    spec = test_antman.cluster_spec({"a": nodes}) if isinstance(policy, AntMan) else cluster_spec(nodes)
-    return run_experiment(spec, trace, Options((scheme,), (policy,), opportunistic=isinstance(policy, AntMan)))
+    options = Options((scheme,), (policy,), opportunistic=isinstance(policy, AntMan))
+    return run_experiment(cluster_spec(nodes), trace, options)
 
 
 def on_gpus(record: Record, *kinds: Kind) -> float:
@@ -51,7 +54,7 @@ def on_gpus(record: Record, *kinds: Kind) -> float:
 def many(seed: int) -> list[TraceJob]:
     """Jobs of 1 to 4 GPUs of all models, more than a node has room for."""
     draw = random.Random(seed)
-    models = [model.model for model in Models.load()]
+    models = [model.model for model in MODELS]
     return [
         job(f"j{n}", draw.choice([1, 1, 1, 2, 2, 4]), draw.uniform(5, 90), draw.uniform(0, 240), draw.choice(models))
         for n in range(40)
@@ -59,8 +62,8 @@ def many(seed: int) -> list[TraceJob]:
 
 
 @pytest.mark.parametrize("policy", [Gandiva, AntMan])
-@pytest.mark.parametrize("seed", range(4))
-def test_utilization_is_the_time_of_gpus_on_which_somebody_is(policy: type[Policy], seed: int) -> None:
+@pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3)]])
+def test_utilization_is_time_of_used_gpus(policy: type[Policy], seed: int) -> None:
     found = shared(many(seed), policy(), nodes=2)
     (record,) = found.records
     usage = Usage(found, record)
@@ -81,7 +84,7 @@ def test_utilization_is_the_time_of_gpus_on_which_somebody_is(policy: type[Polic
         assert sum(run.gpus * (run.end - run.start) for run in record.runs) > held, "some GPU has several jobs"
 
 
-def test_six_jobs_by_turns_on_four_gpus_are_four_gpus() -> None:
+def test_jobs_by_turns_use_four_gpus() -> None:
     found = shared([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
     run = make_report(found).runs[0]
     (record,) = found.records
@@ -109,10 +112,7 @@ def made(*runs: tuple[int, int, int, Kind, tuple[int, ...], float, float]) -> tu
     return found, record
 
 
-OWN, GUEST = Kind.GUARANTEED, Kind.GUEST
-
-
-def test_packed_jobs_and_guests_are_on_one_gpu() -> None:
+def test_packed_jobs_and_guests_on_one_gpu() -> None:
     found, record = made(
         (0, 0, 1, OWN, (0, 1), 1.0, 0.8),
         (1, 0, 1, OWN, (0, 1), 1.0, 0.7),
@@ -131,7 +131,7 @@ def test_packed_jobs_and_guests_are_on_one_gpu() -> None:
     assert pods.guaranteed.all()
 
 
-def test_lost_work_is_what_was_done_again_and_the_time_of_migrations() -> None:
+def test_lost_work_is_redone_or_migration() -> None:
     found, record = made(
         (0, 0, 1, OWN, (0,), 0.5, 0.5),
         (0, 1, 2, OWN, (1,), 0.5, 0.0),
@@ -144,13 +144,52 @@ def test_lost_work_is_what_was_done_again_and_the_time_of_migrations() -> None:
     assert lost[:3].tolist() == [round(0.75 * HOUR), 0, 0]
 
 
-def test_jobs_that_share_nothing_count_the_same_by_pods_and_by_gpus() -> None:
+def test_unshared_jobs_count_by_pods_and_by_gpus() -> None:
+    """The same."""
     jobs = [one._replace(tenant="ab"[n % 2]) for n, one in enumerate(many(7))]
     trace = Trace("plain", tuple(sorted(jobs, key=lambda one: one.submit_ms)))
-    found = run_experiment(cluster_spec(4, a=3, b=1), trace, Options((Sharing.QUOTA, Sharing.HIVED)))
+    found = run_experiment(cluster_spec({"a": 3, "b": 1}), trace, Options((Sharing.QUOTA, Sharing.HIVED)))
     by_pods = repr(make_report(found).to_json()["runs"])  # as NaN is no equal of itself
     assert [record.alone for record in found.records] == [[], []]
     assert sum(sum(record.preemptions) for record in found.records) > 0
     for record in found.records:
         record.alone = [one.duration_ms for one in record.jobs]
     assert repr(make_report(found).to_json()["runs"]) == by_pods
+
+
+JOBS = [job(f"j{number}", 1, 30, at=number / 10, model=name) for number, name in enumerate(["vae", "rhn"] * 3)]
+
+
+def written(results: Results, folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The rows of jobs.csv and of runs.csv."""
+    write_jobs(results, folder / "jobs.csv")
+    write_runs(results, folder / "runs.csv")
+    with (folder / "jobs.csv").open(encoding="utf-8") as jobs, (folder / "runs.csv").open(encoding="utf-8") as runs:
+        return list(csv.DictReader(jobs)), list(csv.DictReader(runs))
+
+
+def test_rates_in_files_add_up_to_the_work(tmp_path: Path) -> None:
+    """Six jobs take turns, and some are packed; the rest of a job's time is its delay."""
+    jobs, runs = written(shared(JOBS, Gandiva(), scheme=Sharing.PRIVATE), tmp_path)
+    work: dict[str, float] = defaultdict(float)
+    for row in runs:
+        work[row["job_id"]] += float(row["rate"]) * (float(row["end_s"]) - float(row["start_s"]))
+    for row in jobs:
+        assert float(row["alone_s"]) == float(row["duration_s"]) == 1800.0
+        assert work[row["job_id"]] == pytest.approx(1800.0, abs=0.02)
+        assert float(row["queue_s"]) == pytest.approx(float(row["finish_s"]) - float(row["submit_s"]) - 1800.0)
+    assert len(jobs) == 6
+    assert all("." in row[name] or "e" in row[name] for row in runs for name in ("share", "rate"))
+    assert len({float(row["share"]) for row in runs} - {1.0}) > 0, "some take turns"
+    assert any(float(row["rate"]) < 0.99 * float(row["share"]) for row in runs), "some are packed"
+
+
+def test_without_models_there_is_no_time_alone(tmp_path: Path) -> None:
+    plain = run_experiment(cluster_spec(1), Trace("plain", tuple(JOBS), True), Options((Sharing.PRIVATE,)))
+    jobs, runs = written(plain, tmp_path)
+    assert {row["alone_s"] for row in jobs} == {""}
+    assert {(row["share"], row["rate"]) for row in runs} == {("1.0", "1.0")}
+    (record,) = plain.records
+    assert record.alone == []
+    assert [record.queue(number) for number in (0, 4)] == [0, record.finish[4] - JOBS[4].submit_ms - 30 * MINUTE]
+    assert record.queue(4) > 0

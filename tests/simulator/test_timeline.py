@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -29,10 +30,8 @@ from hived.simulator.timeline import (
 )
 from hived.simulator.traces import Trace, TraceJob
 
-from . import test_antman
-from .test_gandiva import cluster_spec, job
+from .sharing import cluster_spec, job
 
-MINUTE = 60_000
 OWNER = Kind.GUARANTEED
 
 
@@ -47,39 +46,44 @@ def recorded(*runs: Run, nodes: Sequence[str] = ("n0", "n1"), gpus: int = 2) -> 
 
 
 def played(jobs: Sequence[TraceJob], policy: Policy) -> Study:
-    spec = test_antman.cluster_spec({"a": 1}) if isinstance(policy, AntMan) else cluster_spec(1)
-    return Study(run_experiment(spec, Trace("shared", tuple(jobs), True), Options((Sharing.HIVED,), (policy,))))
+    trace = Trace("shared", tuple(jobs), True)
+    return Study(run_experiment(cluster_spec(1), trace, Options((Sharing.HIVED,), (policy,))))
 
 
+@cache
 def gandiva() -> Study:
     """Six jobs on four GPUs, packed on trial."""
     names = ["vae", "rhn", "lstm", "vae", "rhn", "rhn"]
     return played([job(f"j{n}", 1, 60, at=n / 10, model=name) for n, name in enumerate(names)], Gandiva())
 
 
-def of(study: Study) -> Recorded:
+def shown(study: Study) -> Timeline:
+    """The whole timeline of the node, checked."""
     record = study.results.records[0]
-    return Recorded("", record.runs, [one.job_id for one in record.jobs], {"n0": range(4)}, record.end)
+    found = Recorded("", record.runs, [one.job_id for one in record.jobs], {"n0": range(4)}, record.end)
+    picture = timeline(found, ["n0"], 0, found.end)
+    check(picture, found.runs)
+    return picture
 
 
-def check(shown: Timeline, runs: Sequence[Run]) -> None:
+def check(picture: Timeline, runs: Sequence[Run]) -> None:
     """Areas of every job sum to its GPU time, by its share of it; no two overlap; bodies have the height 1 at most."""
     time: dict[int, float] = {}
     area: dict[int, float] = {}
     for run in runs:
-        length = max(0, min(run.end, shown.end) - max(run.start, shown.start))
+        length = max(0, min(run.end, picture.end) - max(run.start, picture.start))
         time[run.job] = time.get(run.job, 0.0) + length * run.gpus * run.share
-    alone = {box.job for lane in shown.lanes for box in lane.boxes} - {
-        box.job for lane in shown.lanes for box in lane.boxes if box.way in (Way.PACKED, Way.GUEST)
+    alone = {box.job for lane in picture.lanes for box in lane.boxes} - {
+        box.job for lane in picture.lanes for box in lane.boxes if box.way in (Way.PACKED, Way.GUEST)
     }
     drawn: dict[int, float] = {}
-    for lane in shown.lanes:
+    for lane in picture.lanes:
         cuts = sorted({moment for box in lane.boxes for moment in (box.start, box.end)})
         for low, high in pairwise(cuts):
             stack = sorted((box.bottom, box.top) for box in lane.boxes if box.start <= low and high <= box.end)
             assert all(top <= bottom + 1e-6 for (_, top), (bottom, _) in pairwise(stack)), "no two overlap"
         for box in lane.boxes:
-            assert shown.start <= box.start < box.end <= shown.end
+            assert picture.start <= box.start < box.end <= picture.end
             assert box.top <= 1 + 1e-6 or box.way is Way.GUEST
             assert box.bottom >= 1 or box.way is not Way.GUEST
             drawn[box.job] = drawn.get(box.job, 0.0) + (box.end - box.start) * box.share
@@ -89,33 +93,27 @@ def check(shown: Timeline, runs: Sequence[Run]) -> None:
         assert area[one] == pytest.approx(time[one])
 
 
-def test_areas_of_jobs_that_take_turns_are_their_gpu_time() -> None:
-    study = played([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
-    found = of(study)
-    shown = timeline(found, ["n0"], 0, found.end)
-    check(shown, found.runs)
-    assert shown.ways == {Way.SLICED, Way.WHOLE}
-    boxes = shown.lanes[0].boxes
+def test_areas_of_turns_are_gpu_time() -> None:
+    whole = shown(played([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False)))
+    assert whole.ways == {Way.SLICED, Way.WHOLE}
+    boxes = whole.lanes[0].boxes
     assert [box.job for box in boxes] == [0, 2]
     assert [edge for box in boxes for edge in (box.bottom, box.top)] == pytest.approx([0, 2 / 3, 2 / 3, 1], abs=0.01)
-    assert list(shown.names.values()) == [f"j{n}" for n in range(6)]
-    assert len(set(shown.colours.values())) == 6
+    assert list(whole.names.values()) == [f"j{n}" for n in range(6)]
+    assert len(set(whole.colours.values())) == 6
 
 
-def test_packed_jobs_divide_the_height_of_their_share() -> None:
-    study = gandiva()
-    found = of(study)
-    shown = timeline(found, ["n0"], 0, found.end)
-    check(shown, found.runs)
-    assert shown.ways == {Way.SLICED, Way.PACKED, Way.WHOLE}
+def test_packed_jobs_divide_their_height() -> None:
+    whole = shown(gandiva())
+    assert whole.ways == {Way.SLICED, Way.PACKED, Way.WHOLE}
     at = 100_000
-    stack = [box for box in shown.lanes[0].boxes if box.start <= at < box.end]
+    stack = [box for box in whole.lanes[0].boxes if box.start <= at < box.end]
     assert [(box.job, box.way) for box in stack] == [(0, Way.PACKED), (1, Way.PACKED), (2, Way.SLICED)]
     assert [box.top - box.bottom for box in stack] == pytest.approx([0.4, 0.4, 0.2])
     assert [box.share for box in stack] == pytest.approx([0.8, 0.8, 0.2])
 
 
-def test_of_jobs_with_equal_shares_the_slowed_ones_are_packed() -> None:
+def test_slowed_jobs_are_the_packed_ones() -> None:
     found = recorded(
         Run(0, 0, 10, OWNER, on(0), 0.5, 0.45), Run(1, 0, 10, OWNER, on(0), 0.5, 0.25),
         Run(2, 0, 10, OWNER, on(0), 0.5, 0.25),
@@ -128,24 +126,22 @@ def test_of_jobs_with_equal_shares_the_slowed_ones_are_packed() -> None:
 def test_guests_are_above_their_owner() -> None:
     early = [job(f"own{n}", 1, 60, model="GCN") for n in range(4)]
     late = [job(f"late{n}", 1, 20, at=5, model="ESPnet")._replace(mode="opportunistic") for n in range(6)]
-    found = of(played(early + late, AntMan()))
-    shown = timeline(found, ["n0"], 0, found.end)
-    check(shown, found.runs)
-    assert {Way.GUEST, Way.WHOLE} <= shown.ways
-    for lane in shown.lanes:
+    whole = shown(played(early + late, AntMan()))
+    assert {Way.GUEST, Way.WHOLE} <= whole.ways
+    for lane in whole.lanes:
         guests = [box for box in lane.boxes if box.way is Way.GUEST]
         assert guests
         assert all(1 <= box.bottom < box.top <= 1 + GUESTS for box in guests)
 
 
-def test_a_job_that_holds_its_gpus_at_rate_0_is_paused_and_keeps_its_place() -> None:
+def test_a_paused_job_keeps_its_place() -> None:
     found = recorded(Run(0, 0, 10, OWNER, on(0, 1)), Run(0, 10, 14, OWNER, on(0), 1.0, 0.0))
-    shown = timeline(found, ["n0"], 2, 12)
-    assert shown.pauses
-    assert [[(box.start, box.end, box.rate) for box in lane.boxes] for lane in shown.lanes] == [
+    picture = timeline(found, ["n0"], 2, 12)
+    assert picture.pauses
+    assert [[(box.start, box.end, box.rate) for box in lane.boxes] for lane in picture.lanes] == [
         [(2, 10, 1.0), (10, 12, 0.0)], [(2, 10, 1.0)],
     ]  # fmt: skip
-    check(shown, found.runs)
+    check(picture, found.runs)
 
 
 def test_rates_and_their_sum_are_step_functions() -> None:
@@ -153,15 +149,15 @@ def test_rates_and_their_sum_are_step_functions() -> None:
         Run(0, 0, 10, OWNER, on(0)), Run(1, 4, 10, OWNER, on(1), 0.5, 0.4),
         Run(1, 4, 10, OWNER, on(0), 0.25, 0.2), Run(0, 10, 12, OWNER, on(1)),
     )  # fmt: skip
-    shown = timeline(found, ["n0"], 0, 12)
-    assert (shown.rates[0].at, shown.rates[0].values) == ([0, 10, 12], [1.0, 1.0, 0.0])
-    assert (shown.rates[1].at, shown.rates[1].values) == ([4, 10], [pytest.approx(0.6), 0.0])
-    total = shown.total()
+    picture = timeline(found, ["n0"], 0, 12)
+    assert (picture.rates[0].at, picture.rates[0].values) == ([0, 10, 12], [1.0, 1.0, 0.0])
+    assert (picture.rates[1].at, picture.rates[1].values) == ([4, 10], [pytest.approx(0.6), 0.0])
+    total = picture.total()
     assert total.at == [0, 4, 10, 12]
     assert total.values == pytest.approx([1.0, 1.6, 1.0, 0.0])
 
 
-def test_a_job_keeps_its_colour_when_the_window_moves() -> None:
+def test_a_colour_stays_when_the_window_moves() -> None:
     runs = [Run(n, n * 5, n * 5 + 30, OWNER, on(0), 1 / 6, 1 / 6) for n in range(40)]
     found = recorded(*runs)
     whole = timeline(found, ["n0"], 0, found.end).colours
@@ -174,7 +170,7 @@ def test_a_job_keeps_its_colour_when_the_window_moves() -> None:
         assert len({whole[one] for one in there}) == len(there), "jobs on one GPU have different colours"
 
 
-def test_the_default_is_where_and_when_jobs_share_gpus() -> None:
+def test_the_default_is_where_jobs_share() -> None:
     found = recorded(
         Run(0, 0, 3 * DAY_MS, OWNER, on(0)),
         Run(1, DAY_MS + 100, 2 * DAY_MS, OWNER, on(0, node="n1")),
@@ -186,20 +182,25 @@ def test_the_default_is_where_and_when_jobs_share_gpus() -> None:
     assert choose_window(found, ["n0"], (0.5, 1e9)) == (DAY_MS // 2, 3 * DAY_MS)
 
 
-def test_what_is_not_there_is_an_error_in_one_line() -> None:
-    found = recorded(Run(0, 0, 10, OWNER, on(0)))
-    for wrong, words in (
-        (lambda: choose_nodes(found, ["n7"]), "node n7: no such node in hived test; there is n0, n1"),
+ONE = recorded(Run(0, 0, 10, OWNER, on(0)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: choose_nodes(ONE, ["n7"]), "node n7: no such node in hived test; there is n0, n1"),
         (lambda: choose_nodes(recorded(), []), "no job ran"),
         (lambda: choose_nodes(recorded(gpus=65), ["n0", "n1"]), "130 GPUs; a timeline has at most 128"),
-        (lambda: choose_window(found, ["n1"], None), "n1: no job ran there"),
-        (lambda: choose_window(found, ["n0"], (2, 1)), "give two days from 0 on"),
-        (lambda: choose_window(found, ["n0"], (2, 3)), "window 2:3: no job is on n0 then"),
-    ):
-        with pytest.raises(InputError) as raised:
-            wrong()
-        assert words in str(raised.value)
-        assert "\n" not in str(raised.value)
+        (lambda: choose_window(ONE, ["n1"], None), "n1: no job ran there"),
+        (lambda: choose_window(ONE, ["n0"], (2, 1)), "give two days from 0 on"),
+        (lambda: choose_window(ONE, ["n0"], (2, 3)), "window 2:3: no job is on n0 then"),
+    ],
+)
+def test_a_wrong_choice_is_refused(wrong: Callable[[], object], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        wrong()
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def comments(svg: Path) -> set[str]:
@@ -210,7 +211,7 @@ def comments(svg: Path) -> set[str]:
     return {(one.text or "").strip() for one in root.iter(ElementTree.Comment)}  # type: ignore[arg-type]
 
 
-def test_the_picture_names_jobs_gpus_and_fills(tmp_path: Path) -> None:
+def test_the_picture_names_jobs_and_gpus(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from hived.simulator.timeline_figure import write_timeline
 
@@ -240,7 +241,7 @@ def test_names_stay_in_their_boxes() -> None:
         assert not any(extent.shrunk(0.9, 0.7).overlaps(other.shrunk(0.9, 0.7)) for other in extents[number + 1 :])
 
 
-def test_a_study_has_the_timeline_of_a_run_or_says_that_it_has_none(tmp_path: Path) -> None:
+def test_a_study_has_a_timeline(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from hived.simulator.timeline_figure import check_picture
 

@@ -23,54 +23,45 @@ def demand(gpu_time: dict[int, int], tenant: str = "t") -> Demand:
     return Demand(tenant, len(gpu_time), gpu_time)
 
 
-def cells(gpus: int, gpu_time: dict[int, int]) -> tuple[int, ...]:
-    return plan_cells([demand(gpu_time)], [gpus], EIGHT).tenants[0].cells
-
-
-def test_a_job_asks_for_the_lowest_level_that_holds_it() -> None:
+def test_a_job_asks_for_the_lowest_level() -> None:
     assert [level_for(gpus, EIGHT) for gpus in (1, 2, 3, 4, 5, 8, 9, 64)] == [0, 1, 2, 2, 3, 3, 3, 3]
     assert [cells_for(gpus, EIGHT) for gpus in (0, 1, 3, 6, 8, 9, 64)] == [0, 1, 4, 8, 8, 16, 64]
 
 
-def test_each_level_shares_with_those_below_by_largest_remainder() -> None:
-    """The example of the module."""
-    assert cells(24, {1: 10, 2: 15, 4: 30, 8: 45}) == (4, 2, 2, 1)
+@pytest.mark.parametrize(
+    ("gpus", "gpu_time", "expected"),
+    [
+        (24, {1: 10, 2: 15, 4: 30, 8: 45}, (4, 2, 2, 1)),  # the example of the module
+        # shares that come out even are met exactly
+        (64, {1: 1, 2: 1, 4: 2, 8: 4}, (8, 4, 4, 4)),
+        (64, {16: 1, 32: 1}, (0, 0, 0, 8)),
+        # a demand for less than half a cell goes up a level
+        (16, {1: 20, 8: 80}, (0, 0, 0, 2)),  # 3.2 GPUs
+        (16, {1: 25, 8: 75}, (0, 0, 0, 2)),  # a tie
+        (16, {1: 26, 8: 74}, (8, 0, 0, 1)),
+        # what is no whole cell goes down, as few cells as possible
+        (15, {8: 1}, (1, 1, 1, 1)),
+        # cells are joined until the largest job fits
+        (8, {1: 99, 8: 1}, (0, 0, 0, 1)),
+        (24, {1: 98, 16: 1}, (8, 0, 0, 2)),
+        (12, {1: 99, 4: 1}, (8, 0, 1, 0)),
+        # without GPU time there are nodes
+        (20, {}, (0, 0, 1, 2)),
+        (16, {1: 0}, (0, 0, 0, 2)),
+    ],
+)
+def test_cells_follow_the_demand(gpus: int, gpu_time: dict[int, int], expected: tuple[int, ...]) -> None:
+    assert plan_cells([demand(gpu_time)], [gpus], EIGHT).tenants[0].cells == expected
 
 
-def test_shares_that_come_out_even_are_met_exactly() -> None:
-    assert cells(64, {1: 1, 2: 1, 4: 2, 8: 4}) == (8, 4, 4, 4)
-    assert cells(64, {16: 1, 32: 1}) == (0, 0, 0, 8)
-
-
-def test_a_demand_for_less_than_half_a_cell_goes_up_a_level() -> None:
-    assert cells(16, {1: 20, 8: 80}) == (0, 0, 0, 2)  # 3.2 GPUs
-    assert cells(16, {1: 25, 8: 75}) == (0, 0, 0, 2)  # a tie
-    assert cells(16, {1: 26, 8: 74}) == (8, 0, 0, 1)
-
-
-def test_what_is_no_whole_cell_goes_down_as_few_cells_as_possible() -> None:
-    assert cells(15, {8: 1}) == (1, 1, 1, 1)
-
-
-def test_cells_are_joined_until_the_largest_job_fits() -> None:
-    assert cells(8, {1: 99, 8: 1}) == (0, 0, 0, 1)
-    assert cells(24, {1: 98, 16: 1}) == (8, 0, 0, 2)
-    assert cells(12, {1: 99, 4: 1}) == (8, 0, 1, 0)
-
-
-def test_a_job_that_no_cells_hold_is_named_and_the_next_one_fits() -> None:
+def test_a_job_that_no_cells_hold() -> None:
     (plan,) = plan_cells([demand({1: 98, 8: 1, 32: 1})], [12], EIGHT).tenants
     assert not plan.runs_largest
     assert plan.cells == (4, 0, 0, 1)
 
 
-def test_a_tenant_without_gpu_time_gets_nodes() -> None:
-    assert cells(20, {}) == (0, 0, 1, 2)
-    assert cells(16, {1: 0}) == (0, 0, 0, 2)
-
-
 @given(st.lists(GPU_TIME, min_size=1, max_size=6), SIZES, st.data())
-def test_any_plan_makes_exactly_the_gpus_and_runs_the_largest_job_that_can_run(
+def test_any_plan_runs_the_largest_job(
     times: list[dict[int, int]], sizes: tuple[int, ...], data: st.DataObject
 ) -> None:
     gpus = data.draw(st.lists(st.integers(1, 300), min_size=len(times), max_size=len(times)))
@@ -88,7 +79,7 @@ def test_any_plan_makes_exactly_the_gpus_and_runs_the_largest_job_that_can_run(
 
 
 @given(GPU_TIME, st.integers(1, 300))
-def test_the_gpus_below_a_level_are_those_asked_for_within_half_a_node(time: dict[int, int], nodes: int) -> None:
+def test_gpus_below_a_level_are_near_the_demand(time: dict[int, int], nodes: int) -> None:
     """But for cells that were joined for the largest job."""
     total = 8 * nodes
     (plan,) = plan_cells([demand(time)], [total], EIGHT).tenants
@@ -103,9 +94,7 @@ def test_the_gpus_below_a_level_are_those_asked_for_within_half_a_node(time: dic
 
 
 @given(st.lists(GPU_TIME.filter(lambda time: any(time.values())), min_size=1, max_size=8), SIZES, st.integers(1, 300))
-def test_tenants_share_the_whole_cluster_by_gpu_time(
-    times: list[dict[int, int]], sizes: tuple[int, ...], nodes: int
-) -> None:
+def test_tenants_share_by_gpu_time(times: list[dict[int, int]], sizes: tuple[int, ...], nodes: int) -> None:
     demands = [demand(time, f"t{n}") for n, time in enumerate(times)]
     total = nodes * sizes[-1]
     for largest in (True, False):
@@ -124,13 +113,13 @@ def test_tenants_share_the_whole_cluster_by_gpu_time(
             assert all(abs(share - by) < 1 for share, by in zip(shares, exact, strict=True))
 
 
-def test_nodes_alone_are_shared_in_whole_nodes() -> None:
+def test_nodes_alone_are_shared_whole() -> None:
     demands = [demand({1: 30}, "a"), demand({8: 70}, "b")]
     assert share_by_demand(80, demands, (8,), largest=True) == (24, 56)
     assert [tenant.cells for tenant in plan_cells(demands, [24, 56], (8,)).tenants] == [(3,), (7,)]
 
 
-def test_a_job_larger_than_the_cluster_asks_for_nothing_that_it_could_not_get() -> None:
+def test_a_job_larger_than_the_cluster() -> None:
     demands = [demand({1: 50, 100: 50}, "a"), demand({8: 100}, "b")]
     assert share_by_demand(16, demands, EIGHT, largest=True) == (8, 8)
 

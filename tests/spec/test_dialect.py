@@ -20,7 +20,7 @@ from hived.spec import (
 from .helpers import TYPES, compiled, spec_text
 
 
-def test_a_chain_has_its_levels_from_the_leaf_up() -> None:
+def test_levels_from_the_leaf_up() -> None:
     (chain,) = compiled().chains
     assert chain.name == "RACK"
     assert chain.levels == (
@@ -33,39 +33,39 @@ def test_a_chain_has_its_levels_from_the_leaf_up() -> None:
     assert (chain.top_cells, chain.gpus, chain.gpus_per_node) == (1, 8, 4)
 
 
-def test_what_is_left_out_is_numbered_through_the_whole_list() -> None:
-    (chain,) = compiled("- cellType: RACK\n- cellType: RACK").chains
-    assert tuple(chain.node_names) == ("0", "1", "2", "3")
-    assert chain.device_indices == {}
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        # what is left out is numbered through the whole list
+        ("- cellType: RACK\n- cellType: RACK", ["0 1 2 3"]),
+        # null and no children are the same as none
+        (
+            "- cellType: RACK\n  cellAddress: null\n  cellChildren:\n"
+            "  - {cellAddress: a, cellChildren: null}\n  - {cellAddress: b, cellChildren: []}",
+            ["a b"],
+        ),
+        # an address left out among given ones is its position: the rack is number 1, its children are 2 and 3
+        ("- cellType: NODE\n- cellType: RACK\n  cellChildren: [{}, {cellAddress: 77}]", ["0", "2 77"]),
+        # a range counts as the entries it expands to: racks 4 and 5, two nodes each
+        (
+            "- {cellType: NODE, cellAddress: 'a[0-2]'}\n- cellType: NODE\n"
+            "- {cellType: RACK, cellAddress: 'r[0-1]', cellChildren: [{}, {}]}",
+            ["a0 a1 a2 3", "8 9 10 11"],
+        ),
+        # names stay as written
+        (
+            "\n".join(f"- {{cellType: NODE, cellAddress: {a}}}" for a in ("007", "0x1F", "12:30", "2020-01-02", "31")),
+            ["007 0x1F 12:30 2020-01-02 31"],
+        ),
+    ],
+)
+def test_names_of_nodes(cells: str, names: list[str]) -> None:
+    chains = compiled(cells).chains
+    assert [" ".join(chain.node_names) for chain in chains] == names
+    assert [chain.device_indices for chain in chains] == [{}] * len(names)
 
 
-def test_explicit_null_and_empty_children_are_the_same_as_none() -> None:
-    cells = """
-    - cellType: RACK
-      cellAddress: null
-      cellChildren:
-      - cellAddress: a
-        cellChildren: null
-      - cellAddress: b
-        cellChildren: []
-    """
-    assert tuple(compiled(cells).chains[0].node_names) == ("a", "b")
-
-
-def test_an_address_left_out_among_given_ones_is_its_position() -> None:
-    cells = """
-    - cellType: NODE
-    - cellType: RACK
-      cellChildren:
-      - {}
-      - cellAddress: 77
-    """
-    node, rack = compiled(cells).chains
-    assert tuple(node.node_names) == ("0",)
-    assert tuple(rack.node_names) == ("2", "77")  # the rack is number 1, its children are 2 and 3
-
-
-def test_chains_are_in_order_of_first_appearance_and_may_interleave() -> None:
+def test_chains_in_order_may_interleave() -> None:
     cells = """
     - cellType: NODE
       cellAddress: a
@@ -79,7 +79,7 @@ def test_chains_are_in_order_of_first_appearance_and_may_interleave() -> None:
     assert (rack.name, rack.top_cells, tuple(rack.node_names)) == ("RACK", 1, ("b", "c"))
 
 
-def test_device_indices_are_kept_only_where_they_are_not_the_default() -> None:
+def test_only_odd_device_indices_are_kept() -> None:
     cells = """
     - cellType: NODE
       cellAddress: usual
@@ -99,7 +99,7 @@ def test_device_indices_are_kept_only_where_they_are_not_the_default() -> None:
     assert chain.device_index(1, 1) == 4
 
 
-def test_a_default_device_counts_by_the_position_of_what_it_is_in() -> None:
+def test_default_devices_count_by_position() -> None:
     cells = """
     - cellType: NODE
       cellAddress: n
@@ -110,7 +110,7 @@ def test_a_default_device_counts_by_the_position_of_what_it_is_in() -> None:
     assert compiled(cells).chains[0].device_indices == {0: (9, 1, 2, 8)}
 
 
-def test_one_machine_may_hold_two_kinds_of_device() -> None:
+def test_a_machine_of_two_kinds_of_device() -> None:
     types = TYPES + "OLD-NODE:\n  childCellType: OLD\n  childCellNumber: 2\n  isNodeLevel: true\n"
     cells = """
     - cellType: NODE
@@ -124,7 +124,7 @@ def test_one_machine_may_hold_two_kinds_of_device() -> None:
     assert (old.leaf_type, old.device_indices) == ("OLD", {0: (4, 5)})
 
 
-def test_a_range_of_nodes_shares_the_devices_spelled_out_for_it() -> None:
+def test_a_range_of_nodes_shares_devices() -> None:
     types = "NODE: {childCellType: GPU, childCellNumber: 4, isNodeLevel: true}"
     cells = """
     - cellType: NODE
@@ -136,7 +136,7 @@ def test_a_range_of_nodes_shares_the_devices_spelled_out_for_it() -> None:
     assert chain.device_indices == dict.fromkeys(range(3), (6, 7, 4, 5))
 
 
-def test_a_range_inside_a_node_repeats_what_is_below_it() -> None:
+def test_a_range_inside_a_node() -> None:
     cells = """
     - cellType: NODE
       cellAddress: n
@@ -149,7 +149,7 @@ def test_a_range_inside_a_node_repeats_what_is_below_it() -> None:
         compiled(cells.replace("[{}, {}]", '[{cellAddress: "[7-8]"}]'))
 
 
-def test_65_536_gpus_are_eight_short_entries() -> None:
+def test_65_536_gpus_in_eight_entries() -> None:
     types = """
     NODE: {childCellType: GPU, childCellNumber: 8, isNodeLevel: true}
     RACK: {childCellType: NODE, childCellNumber: 1024}
@@ -166,21 +166,7 @@ def test_65_536_gpus_are_eight_short_entries() -> None:
     assert (chain.gpus, chain.top_cells, chain.node_names[8191]) == (65_536, 8192, "n8191")
 
 
-def test_a_range_counts_as_the_entries_it_expands_to() -> None:
-    cells = """
-    - cellType: NODE
-      cellAddress: a[0-2]
-    - cellType: NODE
-    - cellType: RACK
-      cellAddress: r[0-1]
-      cellChildren: [{}, {}]
-    """
-    node, rack = compiled(cells).chains
-    assert tuple(node.node_names) == ("a0", "a1", "a2", "3")
-    assert tuple(rack.node_names) == ("8", "9", "10", "11")  # racks 4 and 5, two nodes each
-
-
-def test_pinned_cells_are_found_at_every_level() -> None:
+def test_pinned_cells_at_every_level() -> None:
     cells = """
     - cellType: RACK
       pinnedCellId: rack
@@ -200,14 +186,11 @@ def test_pinned_cells_are_found_at_every_level() -> None:
     a, b = compiled(cells, vcs).virtual_clusters
     assert a.pinned == (PinnedCellSpec("rack", "RACK", 4, 0), PinnedCellSpec("device", "RACK", 1, 15))
     assert b.pinned == (PinnedCellSpec("node", "RACK", 3, 2), PinnedCellSpec("socket", "RACK", 2, 6))
+    spare = compiled("- cellType: RACK\n  pinnedCellId: spare", "a:\n  pinnedCells: null")
+    assert spare.virtual_clusters == (VirtualClusterSpec("a", ()),), "one that no VC claims is not listed"
 
 
-def test_a_pinned_cell_that_no_vc_claims_is_not_listed() -> None:
-    spec = compiled("- cellType: RACK\n  pinnedCellId: spare", "a:\n  pinnedCells: null")
-    assert spec.virtual_clusters == (VirtualClusterSpec("a", ()),)
-
-
-def test_a_vc_names_its_cells_from_the_top_down_to_any_level() -> None:
+def test_a_vc_names_cells_of_any_level() -> None:
     vcs = """
     a:
       virtualCells:
@@ -220,83 +203,95 @@ def test_a_vc_names_its_cells_from_the_top_down_to_any_level() -> None:
     assert vc.cells == (VirtualCellsSpec("RACK", 1, 3), VirtualCellsSpec("RACK", 4, 2))
 
 
-def test_a_vc_may_leave_out_types_between_the_top_and_the_cell_itself() -> None:
+def test_types_between_may_be_left_out() -> None:
     """As deployed clusters do: ``4-DGX2-V100-NODE.DGX2-V100-NODE``, without the ``2-DGX2-V100-NODE`` between."""
-    text = """\
-a:
-  virtualCells:
-  - {cellType: RACK.SOCKET, cellNumber: 1}
-  - {cellType: RACK.NODE.SOCKET, cellNumber: 2}
-  - {cellType: RACK.GPU, cellNumber: 3}
-"""
-    (vc,) = compiled(vcs=text).virtual_clusters
+    vcs = """
+    a:
+      virtualCells:
+      - {cellType: RACK.SOCKET, cellNumber: 1}
+      - {cellType: RACK.NODE.SOCKET, cellNumber: 2}
+      - {cellType: RACK.GPU, cellNumber: 3}
+    """
+    (vc,) = compiled(vcs=vcs).virtual_clusters
     assert [(cells.level, cells.number) for cells in vc.cells] == [(2, 3), (1, 3)]
 
 
-def test_a_vc_may_be_empty_in_every_way_of_writing_it() -> None:
+def test_a_vc_may_be_empty_in_every_way() -> None:
     vcs = "a:\nb: {}\nc: {virtualCells: []}\nd: {virtualCells: null, pinnedCells: []}"
     assert [vc.cells for vc in compiled(vcs=vcs).virtual_clusters] == [(), (), (), ()]
 
 
 @pytest.mark.parametrize(
-    ("written", "weight"), [("2", 2.0), ("0.5", 0.5), ("1.0e-3", 0.001), ("null", None), ("", None)]
+    ("key", "written", "field", "value"),
+    [
+        ("opportunisticWeight", "2", "opportunistic_weight", 2.0),
+        ("opportunisticWeight", "0.5", "opportunistic_weight", 0.5),
+        ("opportunisticWeight", "1.0e-3", "opportunistic_weight", 0.001),
+        ("opportunisticWeight", "null", "opportunistic_weight", None),  # its size counts
+        ("opportunisticWeight", "", "opportunistic_weight", None),
+        ("opportunisticGraceSeconds", "0", "opportunistic_grace_seconds", 0),
+        ("opportunisticGraceSeconds", "90", "opportunistic_grace_seconds", 90),
+        ("opportunisticGraceSeconds", "null", "opportunistic_grace_seconds", 30),
+        ("opportunisticGraceSeconds", "", "opportunistic_grace_seconds", 30),
+        ("guests", "none", "guests", "none"),
+        ("guests", "own", "guests", "own"),
+        ("guests", "all", "guests", "all"),
+        ("guests", "null", "guests", "none"),
+        ("guests", "", "guests", "none"),
+        ("safety", "exact", "safety", "exact"),
+        ("safety", "work-conserving", "safety", "work-conserving"),
+        ("safety", "", "safety", "work-conserving"),
+    ],
 )
-def test_a_vc_may_give_its_weight_in_sharing_what_is_lent(written: str, weight: float | None) -> None:
-    (vc,) = compiled(vcs=f"a:\n  opportunisticWeight: {written}").virtual_clusters
-    assert vc.opportunistic_weight == weight
-    assert vc.opportunistic_weight is None or type(vc.opportunistic_weight) is float
+def test_what_a_vc_may_say_of_itself(key: str, written: str, field: str, value: object) -> None:
+    (vc,) = compiled(vcs=f"a:\n  {key}: {written}").virtual_clusters
+    found = getattr(vc, field)
+    assert (found, type(found)) == (value, type(value))
 
 
-def test_without_a_weight_the_size_of_the_vc_counts() -> None:
-    assert [vc.opportunistic_weight for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [None, None]
+def test_what_a_vc_says_by_default() -> None:
+    for vc in compiled(vcs="a: {}\nb:").virtual_clusters:
+        said = (vc.opportunistic_weight, vc.opportunistic_grace_seconds, vc.guests, vc.safety)
+        assert said == (None, 30, "none", "work-conserving")
 
 
-@pytest.mark.parametrize(("written", "seconds"), [("0", 0), ("90", 90), ("null", 30), ("", 30)])
-def test_a_vc_may_cap_the_grace_that_its_loans_ask_for(written: str, seconds: int) -> None:
-    (vc,) = compiled(vcs=f"a:\n  opportunisticGraceSeconds: {written}").virtual_clusters
-    assert vc.opportunistic_grace_seconds == seconds
+def plain(vc: object) -> dict[str, object]:
+    """The same rack of two nodes as data, and a VC."""
+    return {
+        "kubeApiServerAddress": "x",
+        "physicalCluster": {
+            "cellTypes": {
+                "SOCKET": {"childCellType": "GPU", "childCellNumber": 2},
+                "NODE": {"childCellType": "SOCKET", "childCellNumber": 2, "isNodeLevel": True},
+                "RACK": {"childCellType": "NODE", "childCellNumber": 2},
+            },
+            "physicalCells": ({"cellType": "RACK"},),
+        },
+        "virtualClusters": {"a": vc},
+    }
 
 
-def test_without_a_cap_loans_ask_for_30_seconds_of_grace_at_most() -> None:
-    assert [vc.opportunistic_grace_seconds for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [30, 30]
-
-
-@pytest.mark.parametrize(
-    ("written", "guests"), [("none", "none"), ("own", "own"), ("all", "all"), ("null", "none"), ("", "none")]
-)
-def test_a_vc_may_take_guests_in(written: str, guests: str) -> None:
-    (vc,) = compiled(vcs=f"a:\n  guests: {written}").virtual_clusters
-    assert vc.guests == guests
-    assert compiled(vcs="a: {}").virtual_clusters[0].guests == "none"
+def test_plain_data_is_as_its_yaml() -> None:
+    spec = spec_from_dict(plain({"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 1}]}))
+    same = compiled(vcs="a:\n  virtualCells: [{cellType: RACK.NODE, cellNumber: 1}]")
+    assert (spec.chains, spec.virtual_clusters) == (same.chains, same.virtual_clusters)
+    assert (spec.source, spec.ignored) == ("<dict>", (("kubeApiServerAddress", 0),))
 
 
 @pytest.mark.parametrize("weight", [True, "2", float("inf"), float("nan"), 0, 10**400])
-def test_a_weight_in_plain_data_is_held_to_the_same(weight: object) -> None:
-    data = {
-        "physicalCluster": {
-            "cellTypes": {"NODE": {"childCellType": "GPU", "childCellNumber": 8, "isNodeLevel": True}},
-            "physicalCells": [{"cellType": "NODE"}],
-        },
-        "virtualClusters": {"a": {"opportunisticWeight": weight}},
-    }
-    with pytest.raises(
-        SpecError, match=r"^<dict>: virtualClusters\.a\.opportunisticWeight: a weight is a number above"
-    ):
-        spec_from_dict(data)
+def test_a_wrong_weight_in_plain_data(weight: object) -> None:
+    message = r"^<dict>: virtualClusters\.a\.opportunisticWeight: a weight is a number above"
+    with pytest.raises(SpecError, match=message):
+        spec_from_dict(plain({"opportunisticWeight": weight}))
 
 
-def test_vcs_keep_their_order_and_names_that_yaml_would_read_otherwise() -> None:
+def test_vcs_keep_order_and_names() -> None:
     names = ("zeta", "on", "007", "alpha", "1.5", "null")
     spec = compiled(vcs="\n".join(f"{name}: {{}}" for name in names))
     assert tuple(vc.name for vc in spec.virtual_clusters) == names
 
 
-def test_node_names_stay_as_written() -> None:
-    cells = "\n".join(f"- {{cellType: NODE, cellAddress: {a}}}" for a in ("007", "0x1F", "12:30", "2020-01-02", "31"))
-    assert tuple(compiled(cells).chains[0].node_names) == ("007", "0x1F", "12:30", "2020-01-02", "31")
-
-
-def test_keys_that_mean_nothing_here_are_accepted_and_listed_with_their_lines() -> None:
+def test_ignored_keys_are_listed() -> None:
     text = "webServerAddress: ':30096'\n" + spec_text().replace(
         "  cellTypes:", "  skuTypes:\n    K80: {gpu: 1, memory: 8Mi, share: 0.5}\n  gpuTypes: 3\n  cellTypes:", 1
     )
@@ -310,7 +305,7 @@ def test_keys_that_mean_nothing_here_are_accepted_and_listed_with_their_lines() 
     )
 
 
-def test_templates_by_anchor_alias_and_merge_key_work() -> None:
+def test_anchors_aliases_and_merge_keys() -> None:
     types = """
     SOCKET: &two {childCellType: GPU, childCellNumber: 2}
     NODE: {<<: *two, childCellType: SOCKET, isNodeLevel: true}
@@ -322,37 +317,9 @@ def test_templates_by_anchor_alias_and_merge_key_work() -> None:
     assert [vc.cells for vc in spec.virtual_clusters] == [(VirtualCellsSpec("RACK", 4, 1),)] * 2
 
 
-def test_plain_data_compiles_to_the_same_as_its_yaml() -> None:
-    data = {
-        "kubeApiServerAddress": "x",
-        "physicalCluster": {
-            "cellTypes": {
-                "SOCKET": {"childCellType": "GPU", "childCellNumber": 2},
-                "NODE": {"childCellType": "SOCKET", "childCellNumber": 2, "isNodeLevel": True},
-                "RACK": {"childCellType": "NODE", "childCellNumber": 2},
-            },
-            "physicalCells": ({"cellType": "RACK"},),
-        },
-        "virtualClusters": {"a": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 1}]}},
-    }
-    spec = spec_from_dict(data)
-    same = compiled(vcs="a:\n  virtualCells: [{cellType: RACK.NODE, cellNumber: 1}]")
-    assert (spec.chains, spec.virtual_clusters) == (same.chains, same.virtual_clusters)
-    assert (spec.source, spec.ignored) == ("<dict>", (("kubeApiServerAddress", 0),))
-
-
-def test_a_file_loads_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(spec_text(), encoding="utf-8-sig")
     spec = load_spec(path)
     assert spec.chains == compiled().chains
     assert spec.source == str(path)
-
-
-@pytest.mark.parametrize(
-    ("written", "safety"), [("exact", "exact"), ("work-conserving", "work-conserving"), ("", "work-conserving")]
-)
-def test_a_vc_may_be_of_exact_safety(written: str, safety: str) -> None:
-    (vc,) = compiled(vcs=f"a:\n  safety: {written}").virtual_clusters
-    assert vc.safety == safety
-    assert compiled(vcs="a: {}").virtual_clusters[0].safety == "work-conserving"

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from hived.errors import InputError
 from hived.spec import parse_spec, read_quotas, share_nodes, spec_from_quotas
 
-TENANTS = st.lists(
-    st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12),
-    min_size=1,
-    max_size=12,
-    unique=True,
-)
+NAMES = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
+TENANTS = st.lists(NAMES, min_size=1, max_size=12, unique=True)
 
 
 @st.composite
@@ -28,48 +24,40 @@ def quotas(draw: st.DrawFn) -> list[tuple[str, Decimal]]:
     return [(name, Decimal(b - a) / 100) for name, a, b in zip(names, [0, *cuts], cuts, strict=False)]
 
 
-def percents(*values: str) -> list[tuple[str, Decimal]]:
-    return [(f"t{n}", Decimal(value)) for n, value in enumerate(values)]
+@pytest.mark.parametrize(
+    ("nodes", "shares", "given"),
+    [
+        # largest remainders get the nodes that are left
+        (10, "44.4 33.3 22.3", (5, 3, 2)),
+        (10, "46 37 17", (4, 4, 2)),  # of 4.6, 3.7 and 1.7
+        # equal remainders are served in the order given
+        (11, "50 50", (6, 5)),
+        (5, "33.33 33.33 33.34", (2, 1, 2)),
+        # everyone gets at least one node, and the others pay for it
+        (4, "98 1 1", (2, 1, 1)),
+        (3, "100 0 0", (1, 1, 1)),
+        (10, "49.9 49.9 0.2", (5, 4, 1)),
+        # nodes that no tenant bought stay spare
+        (10, "25 25", (3, 2)),
+        (10, "99.4", (9,)),
+        (10, "0", (1,)),
+        # percentages that are only rounded share the whole cluster
+        (300, "33.3 33.3 33.3", (100, 100, 100)),
+        (1000, "50.2 50.2", (500, 500)),
+    ],
+)
+def test_nodes_are_shared_by_quota(nodes: int, shares: str, given: tuple[int, ...]) -> None:
+    assert share_nodes(nodes, [(f"t{n}", Decimal(value)) for n, value in enumerate(shares.split())]) == given
 
 
-# ------------------------------------------------------------------------------------------------ sharing
-
-
-def test_largest_remainders_get_the_nodes_that_are_left() -> None:
-    assert share_nodes(10, percents("44.4", "33.3", "22.3")) == (5, 3, 2)
-    assert share_nodes(10, percents("46", "37", "17")) == (4, 4, 2)  # of 4.6, 3.7 and 1.7
-
-
-def test_equal_remainders_are_served_in_the_order_given() -> None:
-    assert share_nodes(11, percents("50", "50")) == (6, 5)
-    assert share_nodes(5, percents("33.33", "33.33", "33.34")) == (2, 1, 2)
-
-
-def test_everyone_gets_at_least_one_node_and_the_others_pay_for_it() -> None:
-    assert share_nodes(4, percents("98", "1", "1")) == (2, 1, 1)
-    assert share_nodes(3, percents("100", "0", "0")) == (1, 1, 1)
-    assert share_nodes(10, percents("49.9", "49.9", "0.2")) == (5, 4, 1)
-
-
-def test_nodes_that_no_tenant_bought_stay_spare() -> None:
-    assert share_nodes(10, percents("25", "25")) == (3, 2)
-    assert share_nodes(10, percents("99.4")) == (9,)
-    assert share_nodes(10, percents("0")) == (1,)
-
-
-def test_percentages_that_are_only_rounded_share_the_whole_cluster() -> None:
-    assert share_nodes(300, percents("33.3", "33.3", "33.3")) == (100, 100, 100)
-    assert share_nodes(1000, percents("50.2", "50.2")) == (500, 500)
-
-
-def test_floats_mean_the_decimal_that_they_print_as() -> None:
+def test_floats_mean_their_decimal() -> None:
     text = spec_from_quotas(1000, [("a", 0.1), ("b", 99.9)])
     assert "#   a: 0.1 % = 1\n" in text
     assert [vc.cells[0].number for vc in parse_spec(text, "x").virtual_clusters] == [1, 999]
 
 
 @given(quotas(), st.integers(0, 3000))
-def test_shares_never_exceed_the_nodes_nor_stray_from_the_quota(given: list[tuple[str, Decimal]], more: int) -> None:
+def test_shares_never_exceed_the_nodes(given: list[tuple[str, Decimal]], more: int) -> None:
     nodes = len(given) + more
     shares = share_nodes(nodes, given)
     total = sum(percent for _, percent in given)
@@ -82,13 +70,8 @@ def test_shares_never_exceed_the_nodes_nor_stray_from_the_quota(given: list[tupl
             assert a <= b or share_a >= share_b  # a larger quota never gets less
 
 
-# ------------------------------------------------------------------------------------------------ writing
-
-
 @given(quotas(), st.integers(0, 3000), st.sampled_from([1, 2, 4, 8, 16, 64]))
-def test_the_text_is_a_spec_of_exactly_these_shares(
-    given: list[tuple[str, Decimal]], more: int, gpus_per_node: int
-) -> None:
+def test_the_text_is_a_spec_of_these_shares(given: list[tuple[str, Decimal]], more: int, gpus_per_node: int) -> None:
     nodes = len(given) + more
     spec = parse_spec(spec_from_quotas(nodes, given, gpus_per_node=gpus_per_node), "made.yaml")
     (chain,) = spec.chains
@@ -104,19 +87,19 @@ def test_the_text_is_a_spec_of_exactly_these_shares(
 @pytest.mark.parametrize(
     ("gpus", "levels"),
     [
-        (1, ["GPU", "NODE"]),
-        (2, ["GPU", "NODE"]),
-        (4, ["GPU", "GPU-PAIR", "NODE"]),
-        (8, ["GPU", "GPU-PAIR", "SOCKET", "NODE"]),
-        (16, ["GPU", "GPU-PAIR", "4-GPU", "SOCKET", "NODE"]),
+        (1, "GPU NODE"),
+        (2, "GPU NODE"),
+        (4, "GPU GPU-PAIR NODE"),
+        (8, "GPU GPU-PAIR SOCKET NODE"),
+        (16, "GPU GPU-PAIR 4-GPU SOCKET NODE"),
     ],
 )
-def test_a_node_halves_down_to_its_gpus(gpus: int, levels: list[str]) -> None:
+def test_a_node_halves_down_to_its_gpus(gpus: int, levels: str) -> None:
     (chain,) = parse_spec(spec_from_quotas(3, [("a", 100)], gpus_per_node=gpus), "x").chains
-    assert [level.cell_type for level in chain.levels] == levels
+    assert [level.cell_type for level in chain.levels] == levels.split()
 
 
-def test_nodes_are_one_range_with_names_of_one_width() -> None:
+def test_nodes_are_one_range() -> None:
     text = spec_from_quotas(200, [("a", 100)])
     assert "cellAddress: node-[000-199]\n" in text
     names = parse_spec(text, "x").chains[0].node_names
@@ -135,7 +118,7 @@ def test_the_header_says_how_it_was_made() -> None:
     ]
 
 
-def test_names_that_yaml_would_read_otherwise_survive() -> None:
+def test_names_that_yaml_reads_otherwise() -> None:
     names = ["yes", "007", "null", "a: b", "# c", "<<", "é", "😀", "x" * 300]
     text = spec_from_quotas(20, [(name, 11) for name in names])
     assert [vc.name for vc in parse_spec(text, "x").virtual_clusters] == names
@@ -164,10 +147,7 @@ def test_quotas_that_cannot_be_shared(nodes: int, shares: list[tuple[str, float]
         spec_from_quotas(nodes, shares, gpus_per_node=gpus)
 
 
-# ------------------------------------------------------------------------------------------------ reading
-
-
-def test_other_columns_blank_lines_and_the_total_are_passed_over(tmp_path: Path) -> None:
+def test_other_columns_and_the_total_skipped(tmp_path: Path) -> None:
     path = tmp_path / "quotas.csv"
     path.write_text("jobs,quota_pct,tenant\n5,28.57, a \n\n6,0.37,b\n11,100,total\n", encoding="utf-8-sig")
     assert read_quotas(path) == (("a", Decimal("28.57")), ("b", Decimal("0.37")))

@@ -26,7 +26,7 @@ BOUNDS = st.tuples(st.integers(0, 10**17), st.integers(0, 30)).map(lambda pair: 
         ("n[00]", ["n00"]),
         ("n[0-10]", [f"n{n}" for n in range(11)]),
         ("r[0-1]-n[1-2]", ["r0-n1", "r0-n2", "r1-n1", "r1-n2"]),
-        ("[0-1][a]".replace("a", "0-1"), ["00", "01", "10", "11"]),
+        ("[0-1][0-1]", ["00", "01", "10", "11"]),
     ],
 )
 def test_a_range_expands_to(address: str, expected: list[str]) -> None:
@@ -57,18 +57,18 @@ def test_a_bad_range_says_why(address: str, message: str) -> None:
         expand(address)
 
 
-def test_the_largest_range_allowed_expands() -> None:
+def test_the_largest_range_expands() -> None:
     assert len(expand("n[1-2000000]")) == 2_000_000
 
 
 @given(PLAIN)
-def test_an_address_without_brackets_expands_to_itself(address: str) -> None:
+def test_plain_addresses_stay(address: str) -> None:
     assert not has_range(address)
     assert expand(address) == [address]
 
 
 @given(PLAIN, st.lists(st.tuples(BOUNDS, PLAIN), min_size=1, max_size=3))
-def test_every_combination_comes_in_reading_order(start: str, brackets: list[tuple[tuple[int, int], str]]) -> None:
+def test_combinations_in_reading_order(start: str, brackets: list[tuple[tuple[int, int], str]]) -> None:
     address = start + "".join(f"[{low}-{high}]{after}" for (low, high), after in brackets)
     combinations = itertools.product(*(range(low, high + 1) for (low, high), _ in brackets))
     assert has_range(address)

@@ -27,7 +27,7 @@ def test_a_deployed_spec_loads(path: Path) -> None:
 
 
 @needs_specs
-def test_the_spec_with_every_feature_means_what_it_says() -> None:
+def test_a_spec_with_every_feature() -> None:
     spec = load_spec(SHARED / "specs" / "design.yaml")
     shapes = {chain.name: (chain.top_cells, chain.gpus, chain.node_level) for chain in spec.chains}
     assert shapes == {
@@ -48,13 +48,13 @@ def test_the_spec_with_every_feature_means_what_it_says() -> None:
 
 
 @needs_specs
-def test_keys_of_the_deployed_scheduler_are_listed_as_ignored() -> None:
+def test_deployed_keys_are_ignored() -> None:
     assert load_spec(SHARED / "specs" / "hived-config-1.yaml").ignored == (("physicalCluster.skuTypes", 2),)
 
 
 @needs_traces
 @pytest.mark.parametrize("name", ["tenants.csv", "hived_table1.csv"])
-def test_real_quotas_share_a_whole_cluster(name: str) -> None:
+def test_real_quotas_share_a_cluster(name: str) -> None:
     quotas = read_quotas(SHARED / "traces" / name)
     assert len(quotas) == 11
     assert ("res-a", Decimal("0.37")) in quotas
