@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from hived import Bind, Cluster, Member, Preempt, Request, RequestError
+from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Misconfigured
 from hived.errors import InfeasibleError, InputError, SpecError
 
-from .driver import Driver
+from .driver import Driver, running
 from .specs import Spec, flat, lent, wants
 
 
@@ -49,11 +50,13 @@ WRONG: list[tuple[str, Request]] = [
 
 
 @pytest.mark.parametrize(("field", "request_"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_wrong_field_is_named(field: str, request_: Request) -> None:
-    driver = Driver(pinned())
-    driver.bind(wants("other", "a", 1))
-    driver.refused(request_, field)
+def test_wrong_field_is_named(field: str, request_: Request) -> None:
+    """Nothing changes, and a plan says the same."""
+    driver = running(pinned(), wants("other", "a", 1))
+    error = driver.refused(request_, field)
     assert "job" not in driver.cluster.groups()
+    plan = driver.cluster.plan(request_)
+    assert (plan.outcome, plan.reasons) == ("never", (Misconfigured(error.field, error.message),))
 
 
 @pytest.mark.parametrize(
@@ -67,119 +70,75 @@ def test_a_wrong_field_is_named(field: str, request_: Request) -> None:
         ("priority", {"priority": -1}),
     ],
 )
-def test_a_group_that_runs_cannot_become_another(field: str, changes: dict[str, Any]) -> None:
-    driver = Driver(flat({"a": 2, "b": 1}))
-    driver.bind(wants("job", "a", 2))
+def test_running_group_cannot_become_another(field: str, changes: dict[str, Any]) -> None:
+    driver = running(flat({"a": 2, "b": 1}), wants("job", "a", 2))
     other = Request(**{"group": "job", "vc": "a", "members": (Member(1, 2),)} | changes)
     driver.refused(other, field)
     assert isinstance(driver.ask(wants("job", "a", 2)), Bind)
 
 
-def test_a_group_that_preempts_cannot_become_another() -> None:
-    driver = Driver(flat({"a": 2}))
-    for name in ("one", "two"):
-        driver.bind(wants(name, "a", 4))
+def test_preempting_group_cannot_become_another() -> None:
+    driver = running(flat({"a": 2}), *(wants(name, "a", 4) for name in ("one", "two")))
     driver.preempt(wants("high", "a", 4, priority=1))
     driver.refused(wants("high", "a", (2, 4), priority=1), "members")
 
 
-def test_many_errors_leave_no_trace() -> None:
-    driver = Driver(pinned())
-    before = driver.cluster.snapshot()
-    for field, request in WRONG:
-        driver.refused(request, field)
-    assert driver.cluster.snapshot() == before
-    assert not list(driver.cluster.groups())
+CALLS = {
+    "release": ("ghost", "gone"),
+    "cancel": ("ghost", "gone", "job"),  # what runs is not cancelled
+    "group": ("ghost", "gone"),
+    "explain": ("ghost", "gone"),
+}
 
 
-def test_a_plan_of_a_wrong_request_never_fits_and_names_the_field() -> None:
-    driver = Driver(flat({"a": 1}))
-    plan = driver.cluster.plan(wants("job", "nobody", 1))
-    assert plan.outcome == "never"
-    (reason,) = plan.reasons
-    assert isinstance(reason, Misconfigured)
-    assert reason.field == "vc"
-
-
-@pytest.mark.parametrize("call", ["release", "cancel", "group", "explain"])
-def test_an_unknown_group_is_an_error(call: str) -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("job", "a", 1))
+@pytest.mark.parametrize(("call", "name"), [(call, name) for call, names in CALLS.items() for name in names])
+def test_no_such_group(call: str, name: str) -> None:
+    driver = running(flat({"a": 1}), wants("gone", "a", 1), wants("job", "a", 1))
+    driver.release("gone")
     before = driver.cluster.snapshot()
     with pytest.raises(RequestError):
-        getattr(driver.cluster, call)("ghost")
+        getattr(driver.cluster, call)(name)
     assert driver.cluster.snapshot() == before
     driver.check()
 
 
-def test_a_group_is_released_once() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("job", "a", 1))
-    driver.release("job")
-    with pytest.raises(RequestError):
-        driver.cluster.release("job")
-    driver.check()
-
-
-def test_a_running_group_is_not_cancelled() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("job", "a", 1))
-    before = driver.cluster.snapshot()
-    with pytest.raises(RequestError):
-        driver.cluster.cancel("job")
-    assert driver.cluster.snapshot() == before
-    driver.check()
-
-
-def test_a_decision_of_another_cluster_is_refused() -> None:
-    mine, other = Driver(flat({"a": 1})), Driver(flat({"a": 2}))
-    other.bind(wants("first", "a", 4), suggested=["n0"])
-    decision = other.ask(wants("job", "a", 4))
-    with pytest.raises(RequestError):
-        mine.cluster.commit(decision)
-    mine.check()
-
-
-def test_a_forged_decision_is_refused() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(wants("theirs", "b", 4))
+def test_decision_of_another_cluster() -> None:
+    """It is refused, and so is one that was made up."""
+    other = running(flat({"a": 2}), (wants("first", "a", 4), "n0"))
+    driver = running(flat({"a": 1, "b": 1}), wants("theirs", "b", 4))
     driver.ask(wants("job", "a", 4))
-    before = driver.cluster.snapshot()
-    placement = driver.cluster.group("theirs").placement
-    assert placement is not None
-    forged = Preempt("job", placement, ("theirs",))
-    with pytest.raises(RequestError):
-        driver.cluster.commit(forged)
-    assert driver.cluster.snapshot() == before
-    driver.check()
+    forged = Preempt("job", Placement("NODE", driver.running["theirs"].pods), ("theirs",))
+    for mine, decision in ((Driver(flat({"a": 1})), other.ask(wants("job", "a", 4))), (driver, forged)):
+        before = mine.cluster.snapshot()
+        with pytest.raises(RequestError):
+            mine.cluster.commit(decision)
+        assert mine.cluster.snapshot() == before
+        mine.check()
 
 
-def test_members_that_are_no_sequence_are_an_error_at_once() -> None:
+def test_members_that_are_no_sequence() -> None:
     with pytest.raises(RequestError) as caught:
         Request(group="job", vc="a", members=7)  # type: ignore[arg-type]
     assert caught.value.field == "members"
 
 
-def test_a_spec_that_does_not_fit_is_refused() -> None:
+def test_spec_that_does_not_fit() -> None:
     with pytest.raises(InfeasibleError):
         Cluster.from_spec(flat({"a": 2}, nodes=1))
 
 
 @pytest.mark.parametrize("weight", [-1, "much", [1], True])
-def test_a_weight_that_is_no_number_is_refused(weight: Any) -> None:
+def test_weight_that_is_no_number(weight: Any) -> None:
     spec = flat({"a": 1})
     spec["virtualClusters"]["a"]["opportunisticWeight"] = weight
     with pytest.raises(SpecError):
         Cluster.from_spec(spec)
 
 
-def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        Cluster.load(str(tmp_path / "missing.yaml"))
-
-
-def test_a_spec_is_loaded_from_a_file(tmp_path: Path) -> None:
+def test_spec_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
+    with pytest.raises(InputError):
+        Cluster.load(str(path))
     path.write_text(
         "physicalCluster:\n"
         "  cellTypes:\n"
@@ -191,5 +150,4 @@ def test_a_spec_is_loaded_from_a_file(tmp_path: Path) -> None:
         "    opportunisticWeight: 2\n"
         "    virtualCells: [{cellType: NODE, cellNumber: 1}]\n"
     )
-    cluster = Cluster.load(str(path))
-    assert isinstance(cluster.schedule(wants("job", "a", 2)), Bind)
+    assert isinstance(Cluster.load(str(path)).schedule(wants("job", "a", 2)), Bind)
