@@ -37,7 +37,7 @@ def measure() -> list[Figure]:
 
 
 def _measure(plane: ControlPlane, folder: Path) -> list[Figure]:
-    api = Api(plane)
+    api = Api(plane.kubeconfig())
     for name in ("alone", "asked"):
         api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     grant(api)

@@ -50,10 +50,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders give their tier. No test is left out: xdist runs one of those with the same id, as schemathesis' have."""
+    """Folders give their tier, but to a test of a release, which is of that tier alone.
+
+    No test is left out: xdist runs one of those with the same id, as schemathesis' have.
+    """
     for item in items:
         for folder, tier in TIERS.items():
-            if item.nodeid.startswith(folder + "/"):
+            if item.nodeid.startswith(folder + "/") and item.get_closest_marker("release") is None:
                 item.add_marker(tier)
         if not item.nodeid.endswith(item.name):  # from pytest 9.2 on, until schemathesis learns of it
             assert item.parent is not None

@@ -353,7 +353,7 @@ def main() -> None:
         for name, (nodes, vcs, gpus, run) in parts.items():
             if asked.only and name not in asked.only:
                 continue
-            Api(plane)("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            Api(plane.kubeconfig())("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="hived-chaos-") as folder:
                 chaos = Chaos(plane, name, Path(folder), asked.seed, nodes, vcs, gpus)

@@ -41,7 +41,7 @@ def controller_manager(control_plane: ControlPlane) -> Iterator[None]:
 def namespace(request: pytest.FixtureRequest, control_plane: ControlPlane) -> str:
     """A new namespace, named after the test. It stays, as no controller runs that could delete it; its pods do not."""
     name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-") + f"-{next(_numbers)}"
-    api = Api(control_plane)
+    api = Api(control_plane.kubeconfig())
     api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     wait_until(
         lambda: api("GET", f"/api/v1/namespaces/{name}")["status"]["phase"] == "Active", "the namespace is there"

@@ -62,7 +62,7 @@ class Load(threading.Thread):
         self.created: dict[str, str] = {}  #: name of every pod there was, by uid
         self.ended: set[str] = set()  #: uids of those that the run has ended or deleted
         self.problem: BaseException | None = None
-        self._api = Api(cluster.plane)
+        self._api = Api(cluster.plane.kubeconfig())
         self._namespace = cluster.namespace
         self._witness = witness
         self._vcs, self._gpus, self._most = vcs, gpus, most

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import yaml
 from tools.control_plane.plane import ControlPlane
+from tools.control_plane.service import Service
 from tools.control_plane.workloads import PREFIX, places
 
 Json = dict[str, Any]
@@ -119,6 +120,27 @@ class Witness(threading.Thread):
     def _frees(self, uid: str) -> None:
         for place in [place for place, owner in self._places.items() if owner == uid]:
             del self._places[place]
+
+
+def nobody_shares(pods: dict[str, Json]) -> None:
+    """Assert that no GPU is given to two pods that live."""
+    given: dict[Place, str] = {}
+    for name, pod in pods.items():
+        for place in places(pod) if is_bound(pod) else ():
+            other = given.setdefault(place, name)
+            assert other == name, f"{place} is given to {other} and to {name}"
+
+
+def snapshot(service: Service) -> dict[str, tuple[str, str, list[tuple[str, str, list[int]]]]]:
+    """Of all groups: state, kind, and the pods with their nodes and devices."""
+    return {
+        name: (
+            group["state"],
+            group["kind"],
+            sorted((pod["name"], pod["node"], pod["devices"]) for pod in group["pods"]),
+        )
+        for name, group in service.groups().items()
+    }
 
 
 def has_ended(pod: Json) -> bool:

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -34,13 +35,15 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Sequential requests to the API server, with retries while it is away."""
+    """Sequential requests to the API server of a kubeconfig by :class:`ControlPlane`, with retries while it is away."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, kubeconfig: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        ((server,), (user,)) = config["clusters"], config["users"]
         self._client = httpx.Client(
-            base_url=plane.url,
-            headers={"Authorization": f"Bearer {plane.admin_token}"},
-            verify=ssl.create_default_context(cafile=plane.ca),
+            base_url=server["cluster"]["server"],
+            headers={"Authorization": f"Bearer {user['user']['token']}"},
+            verify=ssl.create_default_context(cafile=server["cluster"]["certificate-authority"]),
             timeout=PATIENCE_S,
             trust_env=False,
         )
@@ -81,7 +84,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         self.plane = plane
         self.namespace = namespace
-        self.api = Api(plane)
+        self.api = Api(plane.kubeconfig())
         self._nodes: list[str] = []
         self._kubelets: FakeKubelets | None = None
 
@@ -306,7 +309,7 @@ class FakeKubelets(threading.Thread):
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(daemon=True)
-        self._api = Api(plane)
+        self._api = Api(plane.kubeconfig())
         self._ending = threading.Event()
         self._slow = False
         self.problems: list[str] = []  #: refusals that nothing explains

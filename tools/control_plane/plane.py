@@ -33,6 +33,7 @@ USERS = {
     "kcm": ("system:kube-controller-manager", ""),
     "hived": ("hived", ""),
     "standby": ("hived-standby", ""),
+    "stranger": ("stranger", ""),
 }
 #: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
 CONTROLLERS = (
@@ -99,7 +100,7 @@ class ControlPlane:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """``admin`` has all rights; ``scheduler``, ``kcm``; ``hived`` and ``standby`` have those of RBAC objects."""
+        """Of one of :data:`USERS`. ``admin`` has all rights; ``hived`` and ``standby`` have those of RBAC objects."""
         path = self.folder / f"{user}.kubeconfig"
         config = {
             "apiVersion": "v1",

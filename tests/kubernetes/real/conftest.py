@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.control_plane import ControlPlane
-from tests.kubernetes.service import Service, grant
-
-from . import scenes
+from tools.control_plane.cluster import Cluster, Json
+from tools.control_plane.plane import ControlPlane
+from tools.control_plane.service import Service, grant
+from tools.control_plane.workloads import GUARANTEED, OPPORTUNISTIC, make_spec
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +18,15 @@ def nodes() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def spec(nodes: list[str]) -> scenes.Json:
+def spec(nodes: list[str]) -> Json:
     """Two tenants with two nodes of four GPUs each; a file of tests may have another."""
-    return scenes.spec(nodes, {"a": 2, "b": 2})
+    return make_spec(nodes, {"a": 2, "b": 2})
+
+
+@pytest.fixture(scope="module")
+def options() -> tuple[str, ...]:
+    """Of the service; a file of tests may have others."""
+    return ()
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +34,22 @@ def ground(control_plane: ControlPlane, nodes: list[str]) -> Iterator[Cluster]:
     """Nodes with kubelets, priority classes, and the rights of the service, for all tests of a file."""
     ground = Cluster(control_plane, "default")
     grant(ground.api)
-    ground.create_priority_class(scenes.GUARANTEED, 1000)
-    ground.create_priority_class(scenes.OPPORTUNISTIC, 1)
+    ground.create_priority_class(GUARANTEED, 1000)
+    ground.create_priority_class(OPPORTUNISTIC, 1)
     ground.create_nodes(nodes)
-    ground.finish_deletions()
+    ground.start_kubelets()
     yield ground
     ground.close()
 
 
 @pytest.fixture(scope="module")
-def shared_service(ground: Cluster, spec: scenes.Json, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def shared_service(
+    ground: Cluster, spec: Json, options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
     """The service and its kube-scheduler, started once for all tests of a file."""
-    service = Service(ground.plane, tmp_path_factory.mktemp("service"), spec)
+    service = Service(ground.plane, tmp_path_factory.mktemp("service"), spec, warm=True)
     try:
-        service.start()
+        service.start(*options)
         ground.plane.start_scheduler(service.extender)
         yield service
     finally:

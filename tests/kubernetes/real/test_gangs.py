@@ -1,57 +1,167 @@
-"""Pods through kube-scheduler and the service, on a real control plane."""
+"""Gangs, preemptions and kills: pods through kube-scheduler and the service, on a real control plane."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import yaml
+from tools.control_plane.cluster import Cluster, Json
+from tools.control_plane.service import Service
+from tools.control_plane.workloads import GUARANTEED, OPPORTUNISTIC, make_gang, make_pod
 
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.service import Service
+from hived.events.codec import from_line
 
-from . import scenes
+from ..witness import snapshot
+
+LENT = [f"lent-{rank}" for rank in range(4)]
 
 
-@pytest.mark.parametrize("priority_class", [scenes.OPPORTUNISTIC, scenes.GUARANTEED])
-def test_a_preemption_leaves_no_error_of_kube_scheduler_whatever_the_class_of_the_victims(
-    cluster: Cluster, ground: Cluster, service: Service, nodes: list[str], priority_class: str
-) -> None:
-    """Victims take their time: kube-scheduler, which sees no lack of anything, tries to preempt as well."""
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The event log of the service."""
+    return tmp_path_factory.mktemp("log") / "events.jsonl"
+
+
+@pytest.fixture(scope="module")
+def options(log: Path) -> tuple[str, ...]:
+    """Decisions are written down."""
+    return (f"--event-log={log}",)
+
+
+def loan_on_all_nodes(cluster: Cluster, **spec: object) -> None:
+    """A gang of b that borrows a's nodes, too."""
+    lent = make_gang("lent", "b", 4, 4, opportunistic=True)
+    for pod in lent:
+        pod["spec"] |= spec
+    cluster.create_pods(*lent)
+    cluster.wait_placed(*LENT)
+
+
+@pytest.mark.smoke
+def test_gang_preemption_and_kill(cluster: Cluster, service: Service, log: Path) -> None:
+    """A gang takes lent nodes back once it is whole; the next process knows all of it, and the decisions replay."""
+    loan_on_all_nodes(cluster)
+    first, second = make_gang("own", "a", 2, 4)
+    cluster.create_pod(first)
+    cluster.wait_event("own-0", "1 of its 2 pods exist")
+    assert set(cluster.placed()) == set(LENT)
+    cluster.create_pod(second)
+    cluster.wait_placed("own-0", "own-1")
+    cluster.wait_gone(*LENT)
+    preempted = {event["involvedObject"]["name"] for event in cluster.events() if event["reason"] == "HivedPreempted"}
+    assert preempted == set(LENT)
+
+    before = snapshot(service)
+    assert [(group[:2], len(group[2])) for group in before.values()] == [(("placed", "guaranteed"), 2)]
+    service.restart()
+    assert snapshot(service) == before
+    cluster.create_pod(make_pod("next", "b", 4))
+    placed = cluster.wait_placed("next")
+    assert len(set(placed.values())) == 3
+
+    assert service.stop() == 0
+    kinds = [type(from_line(line)).__name__ for line in log.read_text().splitlines()]
+    opened = kinds.index("Opened", 1)
+    assert kinds[0] == "Opened"
+    assert kinds[:opened].count("Committed") >= 2
+    assert kinds[opened + 1 :].count("Recovered") == 1
+    assert "Committed" in kinds[opened:]
+    told = subprocess.run([sys.executable, "-m", "hived", "replay", log], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "of 2 starts of an engine: byte for byte the same" in told.stdout
+    service.start()
+
+
+@pytest.mark.parametrize("priority_class", [OPPORTUNISTIC, GUARANTEED])
+def test_slow_victims(cluster: Cluster, ground: Cluster, service: Service, priority_class: str) -> None:
+    """Their GPUs are reserved while they end, also by the next process. Whatever their class, no error is logged:
+    kube-scheduler, which sees no lack of anything, tries to preempt as well."""
+    own, lent = f"{cluster.namespace}/own", f"{cluster.namespace}/lent"
     before = len(ground.plane.log("kube-scheduler"))
-    for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
-        pod["spec"] |= {"priorityClassName": priority_class, "terminationGracePeriodSeconds": 30}
-        cluster.create_pod(pod)
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
-    kubelet = ground.finish_deletions()
-    kubelet.silent.update(nodes)
-    try:
-        for pod in scenes.gang("own", "a", 2, 4):
-            cluster.create_pod(pod)
-        scenes.wait_for_words(cluster, "own-1", f"{cluster.namespace}/lent")
-        cluster.wait_until(
-            lambda: all("deletionTimestamp" in cluster.pod(f"lent-{rank}")["metadata"] for rank in range(4)),
-            "all of them are told to go",
-        )
-        why = cluster.wait_until(lambda: why_unscheduled(cluster, "own-1"), "kube-scheduler says why")
-    finally:
-        kubelet.silent.clear()
-    scenes.wait_for_places(cluster, "own-0", "own-1")
-    for words in (why, scenes.said(cluster, "own-1", "FailedScheduling")):
+    loan_on_all_nodes(cluster, priorityClassName=priority_class, terminationGracePeriodSeconds=30)
+
+    def reserved() -> bool:
+        group = service.groups().get(own, {})
+        return (group.get("state"), group.get("victims")) == ("reserved", [lent])
+
+    with ground.start_kubelets().slow():
+        cluster.create_pods(*make_gang("own", "a", 2, 4))
+        cluster.wait_event("own-1", lent)
+        cluster.wait_terminating(*LENT)
+        why = cluster.wait_until(lambda: why_unscheduled(cluster.pod("own-1")), "kube-scheduler says why")
+        assert reserved()
+        service.restart()
+        cluster.wake_pod("own-0")
+        cluster.wait_until(reserved, "its GPUs are reserved again")
+        assert set(cluster.placed()) == set(LENT)
+    cluster.wait_placed("own-0", "own-1")
+    cluster.wait_gone(*LENT)
+    for words in (why, "\n".join(cluster.messages("own-1", "FailedScheduling"))):
         assert "hived: its GPUs are reserved" in words
         assert "expected at least one victim" not in words
     assert "Status after running PostFilter" not in ground.plane.log("kube-scheduler")[before:]
 
 
-def test_nodes_whose_cpu_is_lent_as_well_are_asked_for_by_the_preempt_verb(cluster: Cluster, service: Service) -> None:
+def test_cpu_is_lent_as_well(cluster: Cluster, service: Service) -> None:
+    """kube-scheduler passes over nodes without CPU, and offers them by the verb preempt."""
     asked = service.metric('hived_requests_total{result="victims",verb="preempt"}')
-    for pod in [*scenes.gang("lent", "b", 4, 4, opportunistic=True), *scenes.gang("own", "a", 2, 4)]:
-        pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "60"}  # of 64
+    resources = {"limits": {"hived.io/gpu": "4"}, "requests": {"cpu": "60"}}  # of 64
+    container = {"name": "main", "image": "none", "resources": resources}
+    loan_on_all_nodes(cluster, containers=[container])
+    for pod in make_gang("own", "a", 2, 4):
+        pod["spec"]["containers"] = [container]
         cluster.create_pod(pod)
-        if pod["metadata"]["name"] == "lent-3":
-            cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
-    scenes.wait_for_places(cluster, "own-0", "own-1")
+    cluster.wait_placed("own-0", "own-1")
     assert service.metric('hived_requests_total{result="victims",verb="preempt"}') > asked
 
 
-def why_unscheduled(cluster: Cluster, name: str) -> str:
+def why_unscheduled(pod: Json) -> str:
     """What kube-scheduler has written into the pod."""
-    found = cluster.pod(name)["status"].get("conditions", ())
+    found = pod["status"].get("conditions", ())
     return "; ".join(one.get("message", "") for one in found if one["type"] == "PodScheduled")
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def job(name: str, pods: int, gpus: int, vc: str = "a") -> Json:
+    pod = make_pod(name, vc, gpus)
+    template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
+    spec = {"parallelism": pods, "completions": pods, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def test_plan_of_manifests(cluster: Cluster, service: Service) -> None:
+    """Now, later or never, and who would go for it; a plan creates nothing and takes nothing."""
+
+    def plan(*objects: Json, form: str = "table") -> tuple[int, str]:
+        text = yaml.safe_dump_all(objects)
+        told = service.cli("plan", "-f", "-", "--namespace", cluster.namespace, "-o", form, stdin=text)
+        return told.returncode, told.stdout + told.stderr
+
+    def planned(manifest: Json, code: int, *words: str) -> None:
+        found, said = plan(manifest)
+        assert found == code
+        assert all(word in said for word in words), said
+
+    cluster.create_pod(make_pod("first", "a", 4))
+    cluster.wait_placed("first")
+    now, waits, never = job("now", 2, 2), job("waits", 2, 4), job("never", 3, 4)
+    planned(now, 0, f"{cluster.namespace}/now (4 GPUs of a): now, on n")
+    planned(waits, 2, f"{cluster.namespace}/waits (8 GPUs of a): would wait")
+    planned(never, 3, f"{cluster.namespace}/never (12 GPUs of a): never fits", "12", "8")
+    planned(job("stray", 1, 1, vc="nobody"), 3, "nobody")
+    planned({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, 0, "nothing here is for HiveD")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 3}}
+    planned(pod, 2, "standard input:1")
+    code, text = plan(now, waits, never, form="yaml")
+    assert (code, [group["outcome"] for group in yaml.safe_load(text)["groups"]]) == (3, ["now", "waits", "never"])
+
+    cluster.create_pods(*make_gang("lent", "b", 3, 4, opportunistic=True))
+    placed = cluster.wait_placed("lent-0", "lent-1", "lent-2")
+    planned(now, 0, f"once {cluster.namespace}/lent has gone")
+    assert cluster.placed() == placed
+    assert set(service.groups()) == {f"{cluster.namespace}/first", f"{cluster.namespace}/lent"}

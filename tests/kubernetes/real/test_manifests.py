@@ -66,7 +66,7 @@ AT_HOME: set[Right] = {
 @pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[Api]:
     """All rights, and the namespace of the manifests."""
-    api = Api(control_plane)
+    api = Api(control_plane.kubeconfig())
     apply(api, PLAIN_OBJECTS["Namespace", "", "hived"])
     yield api
     api.close()

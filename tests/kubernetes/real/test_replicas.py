@@ -10,192 +10,158 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+from tools.control_plane.cluster import Cluster, Json
+from tools.control_plane.deployed import find
+from tools.control_plane.service import Service
+from tools.control_plane.workloads import make_gang, make_pod
 
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.manifests import PLAIN, by_key, in_folder, pod_templates
-from tests.kubernetes.service import Service
+from ..witness import nobody_shares, snapshot
 
-from . import scenes
-
-ELECTION = ("--leader-elect", "--lease", "hived/hived")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/hived/leases/hived"
-ROLE = "hived.io/role"
+PODS = "/api/v1/namespaces/hived/pods"
 
 
 class Replicas(NamedTuple):
-    """Two of them; ``first`` leads."""
+    """Two of them; ``one`` leads."""
 
-    first: Service
-    second: Service
+    one: Service
+    two: Service
 
-    def start(self, number: int, ready: bool = True) -> None:
-        identity = ("one", "two")[number]
-        own = {"POD_NAME": f"hived-{identity}", "POD_NAMESPACE": "hived"}
-        self[number].start(*ELECTION, "--identity", identity, ready=ready, environment=own)
+    def start(self, name: str) -> None:
+        """One of them, as its pod."""
+        own = {"POD_NAME": f"hived-{name}", "POD_NAMESPACE": "hived"}
+        options = ("--leader-elect", "--lease", "hived/hived", "--identity", name)
+        getattr(self, name).start(*options, environment=own)
 
 
 @pytest.fixture
-def replicas(ground: Cluster, cluster: Cluster, tmp_path: Path, spec: scenes.Json) -> Iterator[Replicas]:
+def replicas(ground: Cluster, cluster: Cluster, tmp_path: Path, spec: Json) -> Iterator[Replicas]:
     """Both are ready, each with a pod of its own, and kube-scheduler asks the first."""
     cluster.delete(LEASE)
-    cluster.api("DELETE", "/api/v1/namespaces/hived/pods", gracePeriodSeconds="0")
-    (template,) = pod_templates(by_key(in_folder(PLAIN))["StatefulSet", "hived", "hived"])
-    for identity in ("one", "two"):
-        metadata = {**template["metadata"], "name": f"hived-{identity}", "namespace": "hived"}
+    template = find("StatefulSet", "hived")["spec"]["template"]
+    for name in Replicas._fields:
+        metadata = {**template["metadata"], "name": f"hived-{name}", "namespace": "hived"}
         cluster.create_pod({"metadata": metadata, "spec": {**template["spec"], "schedulerName": "nobody"}})
     replicas = Replicas(
         Service(ground.plane, tmp_path, spec, "hived"), Service(ground.plane, tmp_path, spec, "standby")
     )
     try:
-        replicas.start(0)
-        replicas.start(1)
-        ground.plane.start_scheduler(replicas.first.extender)
+        replicas.start("one")
+        replicas.start("two")
+        ground.plane.start_scheduler(replicas.one.extender)
         yield replicas
-        assert replicas.first.bugs() + replicas.second.bugs() == []
+        assert replicas.one.bugs() + replicas.two.bugs() == []
     finally:
         ground.plane.stop_scheduler()
         for service in replicas:
             service.close()
-        cluster.api("DELETE", "/api/v1/namespaces/hived/pods", gracePeriodSeconds="0")
+        cluster.api("DELETE", PODS, gracePeriodSeconds="0")
 
 
-def roles(cluster: Cluster) -> dict[str, str | None]:
-    return {name: pod["metadata"]["labels"].get(ROLE) for name, pod in cluster.pods("hived").items()}
+def wait_for_roles(cluster: Cluster, leader: str, standby: str) -> None:
+    """Until the pods say who leads."""
+
+    def roles() -> dict[str, str | None]:
+        return {name: pod["metadata"]["labels"].get("hived.io/role") for name, pod in cluster.pods("hived").items()}
+
+    wanted = {f"hived-{leader}": "leader", f"hived-{standby}": "standby"}
+    cluster.wait_until(lambda: roles() == wanted, "the pods say who leads")
 
 
-def told(service: Service) -> str:
-    """Of its readiness."""
-    answer = service.http.get("/readyz")
-    assert answer.status_code == 200
-    return answer.text
+def wait_leading(cluster: Cluster, service: Service) -> None:
+    cluster.wait_until(lambda: service.metric("hived_leader") == 1 and service.is_ready(), "the other one leads")
 
 
-def standing(service: Service) -> scenes.Json:
-    """The groups, and where they are."""
-    return {name: (group["state"], group["kind"], sorted((pod["name"], pod["node"], pod["devices"])
-            for pod in group["pods"])) for name, group in service.groups().items()}  # fmt: skip
-
-
-def test_one_decides_and_when_it_is_killed_the_other_goes_on_from_there(cluster: Cluster, replicas: Replicas) -> None:
-    first, second = replicas
-    assert "one decides" in told(first)
-    assert "stands by; one leads" in told(second)
-    assert (first.metric("hived_leader"), second.metric("hived_leader")) == (1, 0)
-    status = second.get("/v1/status")
+def test_leader_is_killed_and_stopped(cluster: Cluster, replicas: Replicas) -> None:
+    """The other one goes on from there: after a kill once the Lease has run out, after a stop at once."""
+    one, two = replicas
+    assert "one decides" in one.http.get("/readyz").text
+    assert "stands by; one leads" in two.http.get("/readyz").text
+    assert (one.metric("hived_leader"), two.metric("hived_leader")) == (1, 0)
+    status = two.get("/v1/status")
     assert (status["leader"], status["ready"], status["holder"]) == (False, True, "one")
-    cluster.wait_until(
-        lambda: roles(cluster) == {"hived-one": "leader", "hived-two": "standby"}, "the pods say who leads"
-    )
+    wait_for_roles(cluster, "one", "two")
 
-    for pod in [*scenes.gang("train", "a", 2, 2), scenes.pod("lent", "b", 4, opportunistic=True)]:
-        cluster.create_pod(pod)
-    scenes.wait_for_places(cluster, "train-0", "train-1", "lent")
-    cluster.create_pod(scenes.pod("late", "a", 4, group="late", group_size="2"))
-    scenes.wait_for_words(cluster, "late", "1 of its 2 pods exist")
+    cluster.create_pods(*make_gang("train", "a", 2, 2), make_pod("lent", "b", 4, opportunistic=True))
+    cluster.wait_placed("train-0", "train-1", "lent")
+    cluster.create_pod(make_pod("late", "a", 4, group="late", group_size="2"))
+    cluster.wait_event("late", "1 of its 2 pods exist")
 
     question = {"Pod": cluster.pod("late"), "NodeNames": ["n0"]}
-    for verb, body in (
-        ("filter", question),
-        ("bind", {"PodName": "late", "PodNamespace": "x", "PodUID": "x", "Node": "n0"}),
-    ):
-        assert "stands by; one leads" in second.http.post(f"/v1/extender/{verb}", json=body).json()["Error"]
-    assert second.http.post("/v1/extender/preempt", json={"Pod": cluster.pod("late")}).status_code == 503
-    answer = second.http.get("/v1/groups")
+    binding = {"PodName": "late", "PodNamespace": "x", "PodUID": "x", "Node": "n0"}
+    for verb, body in (("filter", question), ("bind", binding)):
+        assert "stands by; one leads" in two.http.post(f"/v1/extender/{verb}", json=body).json()["Error"]
+    assert two.http.post("/v1/extender/preempt", json={"Pod": question["Pod"]}).status_code == 503
+    answer = two.http.get("/v1/groups")
     assert (answer.status_code, "one leads" in answer.json()["error"]["message"]) == (503, True)
 
-    before = standing(first)
-    first.kill()
-    cluster.wait_until(lambda: second.metric("hived_leader") == 1 and second.is_ready(), "the other leads")
-    assert standing(second) == before
-    cluster.plane.start_scheduler(second.extender)
-    cluster.create_pod(scenes.pod("own", "b", 4))
-    scenes.wait_for_places(cluster, "own")
-    scenes.nobody_shares(cluster.pods())
-    assert cluster.pods("hived")["hived-two"]["metadata"]["labels"][ROLE] == "leader"
+    before = snapshot(one)
+    one.kill()
+    wait_leading(cluster, two)
+    assert snapshot(two) == before
+    cluster.plane.start_scheduler(two.extender)
+    cluster.create_pod(make_pod("own", "b", 4))
+    cluster.wait_placed("own")
+    nobody_shares(cluster.pods())
 
-    replicas.start(0)
-    assert "stands by; two leads" in told(first)
-    cluster.wait_until(
-        lambda: roles(cluster) == {"hived-one": "standby", "hived-two": "leader"}, "the pods say who leads"
-    )
-
-
-def test_a_leader_that_is_stopped_hands_over_before_it_ends(cluster: Cluster, replicas: Replicas) -> None:
-    first, second = replicas
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    scenes.wait_for_places(cluster, "first")
-    before = standing(first)
-    assert first.stop() == 0
-    lease = cluster.api("GET", LEASE)["spec"]
-    assert lease["holderIdentity"] in ("", "two"), "nobody has to wait until it has run out"
-    cluster.wait_until(lambda: second.metric("hived_leader") == 1 and second.is_ready(), "the other leads")
-    assert standing(second) == before
+    replicas.start("one")
+    assert "stands by; two leads" in one.http.get("/readyz").text
+    wait_for_roles(cluster, "two", "one")
+    before = snapshot(two)
+    assert two.stop() == 0
+    assert cluster.api("GET", LEASE)["spec"]["holderIdentity"] in ("", "one"), "nobody waits until it has run out"
+    wait_leading(cluster, one)
+    assert snapshot(one) == before
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 
-def _openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+class Certificate(NamedTuple):
+    """A certificate of an authority, a server on loopback and a client in one, and its key."""
+
+    file: str
+    key: str
 
 
-def _authority(folder: Path, name: str) -> None:
-    _openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-             "-keyout", f"{name}.key", "-out", f"{name}.crt")  # fmt: skip
+def create_certificate(folder: Path, name: str) -> Certificate:
+    """Signed by itself."""
+    made = Certificate(str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
+    what = ("-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}")
+    names = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", made.key, "-out", made.file)
+    subprocess.run(["openssl", "req", "-x509", *what, *names], check=True, capture_output=True)
+    return made
 
 
-def _certificate(folder: Path, authority: str, name: str) -> None:
-    """For the server on loopback, or for a client."""
-    (folder / "more").write_text("subjectAltName=IP:127.0.0.1\n")
-    _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
-             "-out", f"{name}.csr")  # fmt: skip
-    _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey", f"{authority}.key",
-             "-CAcreateserial", "-days", "2", "-extfile", "more", "-out", f"{name}.crt")  # fmt: skip
-
-
-def test_over_tls_only_clients_with_a_certificate_of_the_authority_may_ask(
-    cluster: Cluster, ground: Cluster, tmp_path: Path, spec: scenes.Json
-) -> None:
-    _authority(tmp_path, "authority")
-    _authority(tmp_path, "stranger")
-    for authority, name in (("authority", "server"), ("authority", "kube-scheduler"), ("stranger", "other")):
-        _certificate(tmp_path, authority, name)
-    paths = {name: str(tmp_path / name) for name in (
-        "authority.crt", "server.crt", "server.key", "kube-scheduler.crt", "kube-scheduler.key", "other.crt",
-        "other.key")}  # fmt: skip
-    service = Service(ground.plane, tmp_path, spec, authority=tmp_path / "authority.crt")
+def test_tls_with_client_certificates(cluster: Cluster, ground: Cluster, tmp_path: Path, spec: Json) -> None:
+    """Only a client with a certificate of the authority may ask as kube-scheduler does."""
+    own, other = (create_certificate(tmp_path, name) for name in ("own", "other"))
+    service = Service(ground.plane, tmp_path, spec, authority=Path(own.file))
     try:
-        service.start("--tls-cert", paths["server.crt"], "--tls-key", paths["server.key"],
-                      "--tls-client-ca", paths["authority.crt"])  # fmt: skip
-        tls = {"caFile": paths["authority.crt"], "certFile": paths["kube-scheduler.crt"],
-               "keyFile": paths["kube-scheduler.key"]}  # fmt: skip
+        service.start("--tls-cert", own.file, "--tls-key", own.key, "--tls-client-ca", own.file)
+        tls = {"caFile": own.file, "certFile": own.file, "keyFile": own.key}
         ground.plane.start_scheduler(service.extender, extender={"enableHTTPS": True, "tlsConfig": tls})
-        for pod in scenes.gang("train", "a", 2, 4):
-            cluster.create_pod(pod)
-        scenes.wait_for_places(cluster, "train-0", "train-1")
+        cluster.create_pods(*make_gang("train", "a", 2, 4))
+        cluster.wait_placed("train-0", "train-1")
+        assert service.metric("hived_requests_total") > 0
 
         question = {"Pod": cluster.pod("train-0"), "NodeNames": ["n0"]}
         refused = service.http.post("/v1/extender/filter", json=question).json()["Error"]
         assert "has to show a client certificate" in refused
-        preempt = service.http.post("/v1/extender/preempt", json={"Pod": question["Pod"]})
-        assert preempt.status_code == 403
+        assert service.http.post("/v1/extender/preempt", json={"Pod": question["Pod"]}).status_code == 403
         assert service.http.get("/healthz").status_code == 200, "probes have no certificate"
 
-        trust = ssl.create_default_context(cafile=paths["authority.crt"])
-        trust.load_cert_chain(paths["other.crt"], paths["other.key"])
+        trust = ssl.create_default_context(cafile=own.file)
+        trust.load_cert_chain(*other)
         with httpx.Client(verify=trust, trust_env=False) as stranger, pytest.raises(httpx.TransportError):
             stranger.get(f"{service.url}/healthz")
         with httpx.Client(trust_env=False) as plain, pytest.raises(httpx.TransportError):
             plain.get(f"http://127.0.0.1:{service.port}/healthz")
-        assert service.metric("hived_requests_total") > 0
 
-        ground.plane.start_scheduler(service.extender, extender={
-            "enableHTTPS": True, "tlsConfig": {"caFile": paths["authority.crt"]}})  # fmt: skip
-        cluster.create_pod(scenes.pod("later", "b", 4))
-        cluster.wait_until(
-            lambda: "client certificate" in scenes.said(cluster, "later", "FailedScheduling"),
-            "its Event says what kube-scheduler lacks",
-        )
+        no_certificate = {"enableHTTPS": True, "tlsConfig": {"caFile": own.file}}
+        ground.plane.start_scheduler(service.extender, extender=no_certificate)
+        cluster.create_pod(make_pod("later", "b", 4))
+        cluster.wait_event("later", "client certificate", reason="FailedScheduling")
         assert "later" not in cluster.placed()
         assert service.bugs() == []
     finally:

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.control_plane.cluster import MERGE, Cluster, Json, RefusedError
+from tools.control_plane.service import Service
+from tools.control_plane.workloads import PREFIX, make_pod, make_spec
 
-from tests.kubernetes.cluster import MERGE, Cluster, RefusedError
-from tests.kubernetes.service import Service
-
-from . import scenes
-
-BIND_INFO = "hivedscheduler.microsoft.com/pod-bind-info"
 CONFIG_MAPS = "/api/v1/namespaces/hived/configmaps"
+REFUSED = 'hived_spec_reloads_total{result="refused"}'
 
 
 @pytest.fixture(autouse=True)
-def the_spec_is_as_before(service: Service, spec: scenes.Json, cluster: Cluster) -> Iterator[None]:
+def the_spec_is_as_before(service: Service, spec: Json, cluster: Cluster) -> Iterator[None]:
     """After each test."""
     yield
     cluster.empty()
@@ -33,131 +31,127 @@ def reserved(service: Service) -> dict[str, int]:
     return {vc["name"]: vc["reserved"] for vc in service.get("/v1/status")["vcs"]}
 
 
+def wait_reserved(cluster: Cluster, service: Service, **gpus: int) -> None:
+    """Until this spec is used."""
+    cluster.wait_until(lambda: reserved(service) == gpus, f"the spec is used that reserves {gpus}")
+
+
+def wait_problem(cluster: Cluster, service: Service, *words: str) -> str:
+    """Until the status says this of the spec."""
+
+    def problem() -> str:
+        found = str(service.get("/v1/status")["spec"]["problem"])
+        return found if found and all(word in found for word in words) else ""
+
+    return cluster.wait_until(problem, f"the status says {words}")
+
+
 def cell_types(cluster: Cluster, name: str) -> list[str]:
-    """Of the reserved cells that a pod stands in, as its annotation says."""
-    info = yaml.safe_load(cluster.pod(name)["metadata"]["annotations"][BIND_INFO])
-    return [kind for group in info["affinityGroupBindInfo"] for pod in group["podPlacements"]
-            for kind in pod["preassignedCellTypes"]]  # fmt: skip
+    """Of the reserved cells that a pod is in, as its annotation says."""
+    info = yaml.safe_load(cluster.pod(name)["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"])
+    placements = [pod for group in info["affinityGroupBindInfo"] for pod in group["podPlacements"]]
+    return [kind for pod in placements for kind in pod["preassignedCellTypes"]]
 
 
-def kinds(service: Service, cluster: Cluster) -> dict[str, str]:
-    return {name.removeprefix(f"{cluster.namespace}/"): group["kind"] for name, group in service.groups().items()}
-
-
-def test_a_tenant_that_loses_nodes_runs_on_and_one_that_gains_them_uses_them(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
+def test_nodes_change_their_tenant(cluster: Cluster, service: Service, nodes: list[str]) -> None:
+    """Pods of the one that loses a node run on, and the one that gains it uses it."""
     for name in ("early", "late"):
-        cluster.create_pod(scenes.pod(name, "a", 4))
-        scenes.wait_for_places(cluster, name)
+        cluster.create_pod(make_pod(name, "a", 4))
+        cluster.wait_placed(name)
     uids = {name: cluster.pod(name)["metadata"]["uid"] for name in ("early", "late")}
-    service.write_spec(scenes.spec(nodes, {"a": 1, "b": 3}))
-    cluster.wait_until(lambda: reserved(service) == {"a": 4, "b": 12}, "the new spec is used")
+    service.write_spec(make_spec(nodes, {"a": 1, "b": 3}))
+    wait_reserved(cluster, service, a=4, b=12)
+
+    def kinds() -> dict[str, str]:
+        return {group["kind"]: name.partition("/")[2] for name, group in service.groups().items()}
 
     now = cluster.wait_until(
-        lambda: found if sorted((found := kinds(service, cluster)).values()) == ["guaranteed", "opportunistic"] else {},
-        "one of them has become opportunistic",
+        lambda: found if len(found := kinds()) == 2 else {}, "one is guaranteed, and the other opportunistic"
     )
-    lost = next(name for name, kind in now.items() if kind == "opportunistic")
-    kept = next(name for name, kind in now.items() if kind == "guaranteed")
+    kept, lost = now["guaranteed"], now["opportunistic"]
     cluster.wait_until(lambda: cell_types(cluster, lost) == [""] * 4, "its annotation says so")
     assert cell_types(cluster, kept) == ["NODE"] * 4
     assert {name: cluster.pod(name)["metadata"]["uid"] for name in uids} == uids
 
-    for number in range(3):
-        cluster.create_pod(scenes.pod(f"new-{number}", "b", 4))
-    scenes.wait_for_places(cluster, "new-0", "new-1", "new-2")
-    cluster.wait_until(lambda: lost not in cluster.pods(), "b's third node is that of the opportunistic one")
+    cluster.create_pods(*(make_pod(f"new-{number}", "b", 4) for number in range(3)))
+    cluster.wait_placed("new-0", "new-1", "new-2")
+    cluster.wait_gone(lost)
     assert kept in cluster.placed()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("physicalCluster:\n  cellTypos: {}\n", [":2", "cellTypos", "cellTypes"]),
-        (yaml.safe_dump(scenes.spec(["n0", "n1", "n2", "n3"], {"a": 3, "b": 2})), ["5", "4"]),
-        ("", ["empty"]),
-    ],
-    ids=["unknown key", "more than there is", "empty"],
-)
-def test_a_spec_that_cannot_be_is_refused_and_the_old_one_stays(
-    cluster: Cluster, service: Service, text: str, words: list[str]
-) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    scenes.wait_for_places(cluster, "first")
-    refusals = service.metric('hived_spec_reloads_total{result="refused"}')
+def test_refused_file(cluster: Cluster, service: Service, nodes: list[str]) -> None:
+    """The spec before it stays in force; the status, the log and a metric say why."""
+    cluster.create_pod(make_pod("first", "a", 4))
+    cluster.wait_placed("first")
     service.expected.add("the new spec is refused")
-    service.write_spec(text)
-    problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
-    assert all(word in problem for word in words), problem
-    assert service.metric('hived_spec_reloads_total{result="refused"}') == refusals + 1
-    logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
-    assert any(problem in message for message in logged)
+    before = service.metric(REFUSED)
+    for number, (text, words) in enumerate(
+        (
+            ("physicalCluster:\n  cellTypos: {}\n", [":2", "cellTypos", "cellTypes"]),
+            (yaml.safe_dump(make_spec(nodes, {"a": 3, "b": 2})), ["5", "4"]),
+            ("", ["empty"]),
+        ),
+        start=1,
+    ):
+        service.write_spec(text)
+        problem = wait_problem(cluster, service, *words)
+        assert service.metric(REFUSED) == before + number
+        logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
+        assert any(problem in message for message in logged)
+        assert reserved(service) == {"a": 8, "b": 8}
+    cluster.create_pod(make_pod("second", "a", 4))
+    cluster.wait_placed("second")
+    service.write_spec(make_spec(nodes, {"a": 3, "b": 1}))
+    wait_reserved(cluster, service, a=12, b=4)
+    assert service.get("/v1/status")["spec"]["problem"] == ""
 
-    assert reserved(service) == {"a": 8, "b": 8}
-    cluster.create_pod(scenes.pod("second", "a", 4))
-    scenes.wait_for_places(cluster, "second")
-    service.write_spec(scenes.spec(["n0", "n1", "n2", "n3"], {"a": 3, "b": 1}))
-    cluster.wait_until(lambda: not service.get("/v1/status")["spec"]["problem"], "a good one mends it")
-    assert reserved(service) == {"a": 12, "b": 4}
 
+def test_config_map(cluster: Cluster, tmp_path: Path, nodes: list[str]) -> None:
+    """It is followed with no more than the granted rights, whatever is written there, and while it is away."""
+    path = f"{CONFIG_MAPS}/hived-spec"
 
-def test_a_config_map_is_followed_with_no_more_than_the_granted_rights(
-    cluster: Cluster, ground: Cluster, tmp_path: Path, nodes: list[str], spec: scenes.Json
-) -> None:
-    def write(new: scenes.Json | str) -> None:
+    def write(new: Json | str) -> None:
         data = {"spec.yaml": new if isinstance(new, str) else yaml.safe_dump(new)}
         try:
-            cluster.api("PATCH", f"{CONFIG_MAPS}/hived-spec", {"data": data}, MERGE)
+            cluster.api("PATCH", path, {"data": data}, MERGE)
         except RefusedError as error:
             if error.status != 404:
                 raise
             cluster.api("POST", CONFIG_MAPS, {"metadata": {"name": "hived-spec"}, "data": data})
 
-    write(spec)
-    service = Service(cluster.plane, tmp_path, {})
-    try:
-        service.start("--spec-configmap", "hived/hived-spec")
-        assert service.get("/v1/status")["spec"]["source"] == "configmap/hived/hived-spec"
-        write(scenes.spec(nodes, {"a": 1, "b": 3}))
-        cluster.wait_until(lambda: reserved(service) == {"a": 4, "b": 12}, "the new one is used")
-        service.expected.add("the new spec is refused")
-        write("virtualClusters: 3\n")
-        problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
-        assert "configmap/hived/hived-spec" in problem
-        assert "virtualClusters" in problem
-        assert service.metric('hived_spec_reloads_total{result="refused"}') == 1
-        assert reserved(service) == {"a": 4, "b": 12}
-        write(spec)
-        cluster.wait_until(lambda: reserved(service) == {"a": 8, "b": 8}, "a good one mends it")
-        assert service.get("/v1/status")["spec"]["problem"] == ""
-
-        cluster.api("PATCH", f"{CONFIG_MAPS}/hived-spec", {"data": {"spec.yaml": None, "one": "1", "two": "2"}}, MERGE)
-        problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
-        assert "no key spec.yaml (it has one, two)" in problem
-        assert reserved(service) == {"a": 8, "b": 8}
-        cluster.api("DELETE", f"{CONFIG_MAPS}/hived-spec")
-        cluster.wait_until(
-            lambda: "it is not there any more; kubectl" in service.get("/v1/status")["spec"]["problem"],
-            "the status says that the spec is gone",
-        )
-        assert reserved(service) == {"a": 8, "b": 8}
-        write(scenes.spec(nodes, {"a": 3, "b": 1}))
-        cluster.wait_until(lambda: reserved(service) == {"a": 12, "b": 4}, "it is deleted and made anew")
-        assert service.bugs() == []
-    finally:
-        service.close()
-
-
-def test_a_config_map_that_is_not_there_ends_the_service_with_its_name(ground: Cluster, tmp_path: Path) -> None:
-    ground.delete(f"{CONFIG_MAPS}/hived-spec")
-    service = Service(ground.plane, tmp_path, {})
+    cluster.delete(path)
+    service = Service(cluster.plane, tmp_path, {}, warm=True)
     try:
         service.start("--spec-configmap", "hived/hived-spec", ready=False)
         assert service.process is not None
-        assert service.process.wait(30) != 0
-        assert (
-            "configmap/hived/hived-spec: there is none; kubectl -n hived create configmap hived-spec" in service.log()
-        )
+        assert service.process.wait(120) != 0
+        lacks = "configmap/hived/hived-spec: there is none; kubectl -n hived create configmap hived-spec"
+        assert lacks in service.log()
+        service.expected |= {lacks, "the new spec is refused"}
+        service.kill()
+
+        write(make_spec(nodes, {"a": 2, "b": 2}))
+        service.start()
+        assert service.get("/v1/status")["spec"]["source"] == "configmap/hived/hived-spec"
+        write(make_spec(nodes, {"a": 1, "b": 3}))
+        wait_reserved(cluster, service, a=4, b=12)
+        write("virtualClusters: 3\n")
+        wait_problem(cluster, service, "configmap/hived/hived-spec", "virtualClusters")
+        assert service.metric(REFUSED) == 1
+        assert reserved(service) == {"a": 4, "b": 12}
+        write(make_spec(nodes, {"a": 2, "b": 2}))
+        wait_reserved(cluster, service, a=8, b=8)
+        assert service.get("/v1/status")["spec"]["problem"] == ""
+
+        cluster.api("PATCH", path, {"data": {"spec.yaml": None, "one": "1", "two": "2"}}, MERGE)
+        wait_problem(cluster, service, "no key spec.yaml (it has one, two)")
+        assert reserved(service) == {"a": 8, "b": 8}
+        cluster.api("DELETE", path)
+        wait_problem(cluster, service, "it is not there any more; kubectl")
+        assert reserved(service) == {"a": 8, "b": 8}
+        write(make_spec(nodes, {"a": 3, "b": 1}))
+        wait_reserved(cluster, service, a=12, b=4)
+        assert service.bugs() == []
     finally:
         service.close()
+        cluster.delete(path)
