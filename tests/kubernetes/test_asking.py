@@ -22,7 +22,7 @@ from hived.engines.kubernetes.pods.pod_request import (
     read_yaml,
 )
 
-from .pods import annotated, labelled, on, pod
+from .pods import Limits, annotated, labelled, on, pod, with_limits
 
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
 FULL = """
@@ -50,7 +50,15 @@ def said(**fields: object) -> str:
     return yaml.safe_dump({key: value for key, value in found.items() if value != "LEFT OUT"})
 
 
-def test_every_field_of_upstreams_annotation_is_read() -> None:
+def said_group(name: str, pods: object, gpus: object = 1) -> str:
+    """An annotation of a group whose pods are equal."""
+    return said(affinityGroup={"name": name, "members": [{"podNumber": pods, "leafCellNumber": gpus}]})
+
+
+# -- upstream's annotation --------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_the_annotation() -> None:
     assert read_request(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
@@ -66,32 +74,23 @@ def test_every_field_of_upstreams_annotation_is_read() -> None:
     )
 
 
-def test_a_name_is_of_the_namespace_that_uses_it_and_cannot_take_anothers() -> None:
-    text = said(affinityGroup={"name": "victim/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
-    assert read_request(pod("p", said=text)).group == "t/victim/train"
-    own = said(affinityGroup={"name": "t/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
-    assert (read_request(pod("p", said=own)).group, read_request(pod("p", said=own)).title) == ("t/train", "t/train")
-
-
-def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> None:
-    text = said(affinityGroup={"name": "g", "members": [{"podNumber": 1000, "leafCellNumber": 16}]}, leafCellNumber=16)
-    with pytest.raises(
-        PodRequestError, match=r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"
-    ):
-        read_request(pod("p", 16, said=text))
-
-
-def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
+def test_defaults_are_upstreams() -> None:
     found = read_request(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
     assert found == PodRequest("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
     assert not found.whole
 
 
-def test_the_former_names_of_upstreams_keys_are_understood() -> None:
+def test_former_names_of_keys() -> None:
     group = "{name: g, members: [{podNumber: 2, gpuNumber: 2}]}"
-    old = f"virtualCluster: a\ngpuType: K80\ngpuNumber: 2\naffinityGroup: {group}"
-    found = read_request(pod("p", said=old))
+    found = read_request(pod("p", said=f"virtualCluster: a\ngpuType: K80\ngpuNumber: 2\naffinityGroup: {group}"))
     assert (found.leaf_cell_type, found.leaf_cells, found.members) == ("K80", 2, (Member(2, 2),))
+
+
+def test_names_are_of_the_own_namespace() -> None:
+    """A pod cannot take a name of another."""
+    assert read_request(pod("p", said=said_group("victim/train", 1))).group == "t/victim/train"
+    own = read_request(pod("p", said=said_group("t/train", 1)))
+    assert (own.group, own.title) == ("t/train", "t/train")
 
 
 WRONG_ANNOTATIONS = [
@@ -117,44 +116,48 @@ WRONG_ANNOTATIONS = [
     (said(affinityGroup={"name": "g"}), "members", "members: a list of podNumber and leafCellNumber, not nothing"),
     (said(affinityGroup={"name": "g", "members": []}), "members", "a list of podNumber"),
     (said(affinityGroup={"name": "g", "members": [3]}), "annotation", r"members\[0\]: expected keys, not 3"),
-    (
-        said(affinityGroup={"name": "g", "members": [{"podNumber": 0, "leafCellNumber": 1}]}),
-        "annotation",
-        r"members\[0\]: podNumber: a number from 1 to 1,000, not 0",
-    ),
-    (
-        said(affinityGroup={"name": "g", "members": [{"podNumber": 2, "leafCellNumber": 8}]}),
-        "members",
-        r"no member of the group has this pod's leafCellNumber 1 \(8\)",
-    ),
+    (said_group("g", 0), "annotation", r"members\[0\]: podNumber: a number from 1 to 1,000, not 0"),
+    (said_group("g", 2, 8), "members", r"no member of the group has this pod's leafCellNumber 1 \(8\)"),
     (
         said(affinityGroup={"name": "g", "members": [{"podNumber": 600, "leafCellNumber": 1}] * 2}),
         "members",
         "1,200 pods are too many for one group",
+    ),
+    # its place does not fit on its pods
+    (
+        said(affinityGroup={"name": "g", "members": [{"podNumber": 1000, "leafCellNumber": 16}]}, leafCellNumber=16),
+        "members",
+        r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000",
     ),
     ("a: 1\n---\nb: 2", "annotation", "2 YAML documents, not one"),
     ("a: 1\na: 2", "annotation", "YAML:2: key `a` is given twice"),
 ]
 
 
-@pytest.mark.parametrize(("text", "kind", "message"), WRONG_ANNOTATIONS)
-def test_a_wrong_annotation_is_refused_in_words(text: str, kind: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "kind", "message"), WRONG_ANNOTATIONS, ids=range(len(WRONG_ANNOTATIONS)))
+def test_wrong_annotation(text: str, kind: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
         read_request(pod("p", said=text))
     assert caught.value.kind == kind
     assert len(str(caught.value)) < 400
 
 
+def nine_times(first: str, another: str) -> str:
+    """Lines each of which has the one before nine times, ten deep."""
+    return first + "".join(
+        another.format(name, ",".join([f"*{before}"] * 9)) for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+
+
+#: text made to take a reader down
 BOMBS = {
     "brackets": "[" * 30_000,
     "braces": "{a: " * 8_000,
     "dashes": "- " * 16_000,
-    "question marks": "? " * 16_000,
+    "questions": "? " * 16_000,
     "itself": "&a [*a]",
-    "laughs": "a: &a [1,1,1,1,1,1,1,1,1]\n"
-    + "".join(f"{n}: &{n} [{','.join([f'*{p}'] * 9)}]\n" for p, n in zip("abcdefgh", "bcdefghi", strict=True)),
-    "merges": "a: &a {k: v}\n"
-    + "".join(f"{n}: &{n} {{<<: [{','.join([f'*{p}'] * 9)}]}}\n" for p, n in zip("abcdefgh", "bcdefghi", strict=True)),
+    "laughs": nine_times("a: &a [1,1,1,1,1,1,1,1,1]\n", "{0}: &{0} [{1}]\n"),
+    "merges": nine_times("a: &a {k: v}\n", "{0}: &{0} {{<<: [{1}]}}\n"),
     "sexagesimal": "a: " + "1:" * 300 + "1.0",
     "empty int": "a: !!int ''",
     "no time": "a: !!timestamp x",
@@ -164,12 +167,12 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_text_made_to_take_a_reader_down_is_refused(text: str) -> None:
+def test_yaml_bomb(text: str) -> None:
     with pytest.raises(PodRequestError):
         read_request(pod("p", said=text))
 
 
-def test_an_honest_alias_is_read() -> None:
+def test_honest_alias() -> None:
     assert read_yaml("a: &x [1, 2]\nb: *x") == {"a": [1, 2], "b": [1, 2]}
 
 
@@ -191,7 +194,8 @@ def test_an_honest_alias_is_read() -> None:
         ).map(yaml.safe_dump),
     )
 )
-def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
+def test_any_text(text: str) -> None:
+    """It is a request, or an error in words."""
     try:
         found = read_request(pod("p", said=text))
     except PodRequestError:  # the tests above check its message
@@ -204,75 +208,15 @@ def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
 # -- labels -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_with_a_vc_and_gpus_is_a_group_of_its_own() -> None:
+def test_single_pod() -> None:
     assert read_request(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
 
 
-def test_every_label_is_read() -> None:
-    found = read_request(
-        pod(
-            "p",
-            4,
-            "a",
-            group="g",
-            group_size="3",
-            priority="7",
-            leaf_cell_type="V100",
-            pinned_cell="PIN",
-            within="RACK",
-            lazy_preemption="true",
-        )
-    )
+def test_every_label() -> None:
+    more = {"priority": "7", "leaf_cell_type": "V100", "pinned_cell": "PIN", "within": "RACK"}
+    found = read_request(pod("p", 4, "a", group="g", group_size="3", lazy_preemption="true", more=more))
     assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
     assert read_request(pod("p", priority="opportunistic")).priority == -1
-
-
-def test_a_job_of_known_size_is_a_gang() -> None:
-    one = pod("train-0", 2, owner=JOB)
-    assert gang_owner(one) == JOB
-    found = read_request(one, (Member(4, 2),))
-    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(4, 2),))
-
-
-def test_a_job_of_one_pod_is_no_gang_as_its_annotations_could_not_tell_after_a_restart() -> None:
-    one = pod("train-0", 2, owner=JOB)
-    assert (
-        read_request(one, (Member(1, 2),))
-        == read_request(one, None)
-        == read_request(replace(one, metadata=replace(one.metadata, owner_references=None)))
-    )
-
-
-def test_a_job_of_pods_on_their_own_is_no_gang() -> None:
-    one = pod("train-0", 2, owner=JOB, gang="false")
-    assert gang_owner(one) is None
-    assert read_request(one, (Member(4, 2),)).members == (Member(1, 2),)
-
-
-def test_the_jobs_of_a_jobset_are_one_gang() -> None:
-    """The controller of a pod is one of several Jobs, and the size is that of all of them."""
-    sizes = (Member(2, 4), Member(1, 1))
-    asks = []
-    for number, gpus in ((0, 4), (1, 4), (2, 1)):
-        job = Owner(api_version="batch/v1", kind="Job", name=f"set-{number}", uid=f"job-{number}", controller=True)
-        one = pod(f"set-{number}-0", gpus, owner=job)
-        labels = {**(one.metadata.labels or {}), "jobset.sigs.k8s.io/jobset-name": "set"}
-        asks.append(read_request(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
-    assert {found.group for found in asks} == {"t/set"}
-    assert len({found.owner for found in asks}) == 1
-    assert all(found.disagrees(asks[0]) is None for found in asks)
-
-
-def test_the_size_of_a_job_may_be_given_by_a_label_alone() -> None:
-    found = read_request(pod("train-0", 2, owner=JOB, group_size="3"))
-    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
-
-
-def test_an_owner_that_is_not_the_controller_makes_no_gang() -> None:
-    assert gang_owner(pod("p", owner=Owner(api_version="batch/v1", kind="Job", name="x", uid="y"))) is None
-    assert (
-        gang_owner(pod("p", owner=Owner(api_version="apps/v1", kind="ReplicaSet", name="x", controller=True))) is None
-    )
 
 
 WRONG_LABELS = [
@@ -288,32 +232,106 @@ WRONG_LABELS = [
 ]
 
 
-@pytest.mark.parametrize(("labels", "kind", "message"), WRONG_LABELS)
-def test_wrong_labels_are_refused_in_words(labels: dict[str, str], kind: str, message: str) -> None:
+@pytest.mark.parametrize(("labels", "kind", "message"), WRONG_LABELS, ids=range(len(WRONG_LABELS)))
+def test_wrong_labels(labels: dict[str, str], kind: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
         read_request(pod("p", more=labels))
     assert caught.value.kind == kind
 
 
-def test_a_pod_that_names_no_vc_is_refused_with_the_remedy() -> None:
+def test_pod_without_a_vc() -> None:
     with pytest.raises(PodRequestError, match="names no virtual cluster; give it the label hived"):
         read_request(pod("p", vc=None))
 
 
-def test_a_pod_that_asks_for_no_gpus_is_refused_with_the_remedy() -> None:
-    bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
-    with pytest.raises(PodRequestError, match="put a number under resources"):
-        read_request(bare)
+@settings(max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from(["group", "group_size", "priority", "gang", "within", "lazy_preemption", "pinned_cell"]),
+        st.text("abc019-._", max_size=6) | st.sampled_from(["true", "false", "3", "-1"]),
+    ),
+    st.sampled_from([None, (Member(1, 1),), (Member(2, 1), Member(1, 2))]),
+    st.booleans(),
+)
+def test_any_labels(labels: dict[str, str], members: tuple[Member, ...] | None, owned: bool) -> None:
+    """They are a request, or an error in words."""
+    try:
+        found = read_request(pod("p", more=labels, owner=JOB if owned else None), members)
+    except PodRequestError:  # the tests above check its message
+        pass
+    else:
+        assert found.size >= 1
+        assert any(member.leaf_cells == found.leaf_cells for member in found.members)
 
 
-def test_a_pod_of_another_size_than_its_job_has_is_refused() -> None:
-    with pytest.raises(PodRequestError, match="its 3 GPUs are not those of any pod of its group: 4 x 2"):
-        read_request(pod("train-0", 3, owner=JOB), (Member(4, 2),))
+# -- owners -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_of_too_many_pods_is_refused() -> None:
-    with pytest.raises(PodRequestError, match="Job train: 1,001 pods are too many"):
-        read_request(pod("train-0", 1, owner=JOB), (Member(1001, 1),))
+def test_job_is_a_gang() -> None:
+    """Of known size: by its owner, or by a label alone."""
+    one = pod("train-0", 2, owner=JOB)
+    assert gang_owner(one) == JOB
+    found = read_request(one, (Member(4, 2),))
+    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(4, 2),))
+    found = read_request(pod("train-0", 2, owner=JOB, group_size="3"))
+    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
+
+
+def test_job_of_one_pod_is_no_gang() -> None:
+    """Its annotations could not tell after a restart."""
+    one = pod("train-0", 2, owner=JOB)
+    assert read_request(one, (Member(1, 2),)) == read_request(one, None) == read_request(pod("train-0", 2))
+
+
+def test_job_of_single_pods_is_no_gang() -> None:
+    one = pod("train-0", 2, owner=JOB, gang="false")
+    assert gang_owner(one) is None
+    assert read_request(one, (Member(4, 2),)).members == (Member(1, 2),)
+
+
+def test_jobs_of_a_jobset_are_one_gang() -> None:
+    """The controller of a pod is one of several Jobs, and the size is that of all of them."""
+    sizes = (Member(2, 4), Member(1, 1))
+    asks = []
+    for number, gpus in ((0, 4), (1, 4), (2, 1)):
+        job = replace(JOB, name=f"set-{number}", uid=f"job-{number}")
+        one = pod(f"set-{number}-0", gpus, owner=job)
+        labels = {**(one.metadata.labels or {}), "jobset.sigs.k8s.io/jobset-name": "set"}
+        asks.append(read_request(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
+    assert {found.group for found in asks} == {"t/set"}
+    assert len({found.owner for found in asks}) == 1
+    assert all(found.disagrees(asks[0]) is None for found in asks)
+
+
+@pytest.mark.parametrize(
+    "owner", [replace(JOB, controller=None), replace(JOB, api_version="apps/v1", kind="ReplicaSet")], ids=["no", "set"]
+)
+def test_owner_that_makes_no_gang(owner: Owner) -> None:
+    assert gang_owner(pod("p", owner=owner)) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "members", "message"),
+    [
+        (3, (Member(4, 2),), "its 3 GPUs are not those of any pod of its group: 4 x 2"),
+        (1, (Member(1001, 1),), "Job train: 1,001 pods are too many"),
+    ],
+)
+def test_wrong_size_of_a_job(gpus: int, members: tuple[Member, ...], message: str) -> None:
+    with pytest.raises(PodRequestError, match=message):
+        read_request(pod("train-0", gpus, owner=JOB), members)
+
+
+def test_pods_of_a_group_that_differ() -> None:
+    one = read_request(pod("p", group="g", group_size="2"))
+    assert one.disagrees(with_fields(one, leaf_cells=9)) is None
+    assert one.disagrees(with_fields(one, namespace="x")) == "namespace: t here, x there"
+    assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
+    assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
+    assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"
+
+
+# -- GPUs -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -331,20 +349,17 @@ def test_a_job_of_too_many_pods_is_refused() -> None:
         ([{"nvidia.com/gpu": "2.0"}], [], 2),
     ],
 )
-def test_gpus_are_those_of_all_containers_or_of_the_largest_that_runs_first(
-    limits: list[dict[str, str | int | float]], first: list[dict[str, str | int | float]], gpus: int
-) -> None:
-    containers = [[Container(resources=Resources(limits=one)) for one in some] for some in (limits, first)]
-    one = replace(pod("p"), spec=PodSpec(containers=containers[0], init_containers=containers[1]))
-    assert read_request(one).leaf_cells == gpus
+def test_gpus_of_containers(limits: list[Limits], first: list[Limits], gpus: int) -> None:
+    """Those of all of them, or of the largest that runs first."""
+    assert read_request(with_limits(pod("p"), *limits, first=first)).leaf_cells == gpus
 
 
 @pytest.mark.parametrize(
     ("first", "gpus"),
     [([("Always", 1)], 3), ([("Always", 1), (None, 4)], 5), ([(None, 4), ("Always", 1)], 4), ([("Always", 4)], 6)],
 )
-def test_sidecars_stay_beside_what_runs_later(first: list[tuple[str | None, int]], gpus: int) -> None:
-    # a sidecar's GPUs were not counted, and given to others
+def test_gpus_of_sidecars(first: list[tuple[str | None, int]], gpus: int) -> None:
+    # a sidecar stays beside what runs later; its GPUs were not counted, and given to others
     def container(number: int, policy: str | None = None) -> Container:
         return Container(resources=Resources(limits={"nvidia.com/gpu": number}), restart_policy=policy)
 
@@ -353,67 +368,31 @@ def test_sidecars_stay_beside_what_runs_later(first: list[tuple[str | None, int]
     assert read_request(one).leaf_cells == gpus
 
 
-def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> None:
-    said = "{virtualCluster: a, leafCellNumber: 1}"
-    limits: dict[str, str | int | float] = {keys.ENABLE: 1, "nvidia.com/gpu": 8}
-    one = replace(pod("p", said=said), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
+def test_annotation_asks_for_less_than_containers() -> None:
+    one = with_limits(pod("p", said="{virtualCluster: a, leafCellNumber: 1}"), {keys.ENABLE: 1, "nvidia.com/gpu": 8})
     with pytest.raises(PodRequestError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
         read_request(one)
 
 
 @pytest.mark.parametrize("value", ["500m", "-1", "nan", "inf", "1e400", "some", "", "0x2", "1048577", 1.5])
-def test_no_whole_number_of_gpus_is_refused(value: str | float) -> None:
-    limits: dict[str, str | int | float] = {"nvidia.com/gpu": value}
-    one = replace(pod("p"), spec=PodSpec(containers=[Container(name="main", resources=Resources(limits=limits))]))
+def test_no_whole_number_of_gpus(value: str | float) -> None:
     with pytest.raises(PodRequestError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
-        read_request(one)
+        read_request(with_limits(pod("p"), {"nvidia.com/gpu": value}))
 
 
-@settings(max_examples=200)
-@given(
-    st.dictionaries(
-        st.sampled_from(["group", "group_size", "priority", "gang", "within", "lazy_preemption", "pinned_cell"]),
-        st.text("abc019-._", max_size=6) | st.sampled_from(["true", "false", "3", "-1"]),
-    ),
-    st.sampled_from([None, (Member(1, 1),), (Member(2, 1), Member(1, 2))]),
-    st.booleans(),
-)
-def test_any_labels_are_an_ask_or_an_error_in_words(
-    labels: dict[str, str], members: tuple[Member, ...] | None, owned: bool
-) -> None:
-    try:
-        found = read_request(pod("p", more=labels, owner=JOB if owned else None), members)
-    except PodRequestError:  # the tests above check its message
-        pass
-    else:
-        assert found.size >= 1
-        assert any(member.leaf_cells == found.leaf_cells for member in found.members)
+def test_pod_without_gpus() -> None:
+    bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
+    with pytest.raises(PodRequestError, match="put a number under resources"):
+        read_request(bare)
 
 
-# -- whom it concerns -------------------------------------------------------------------------------------------------
-
-
-def test_a_pod_with_a_vc_an_annotation_or_a_wish_for_devices_concerns_hived() -> None:
+def test_pods_that_concern_hived() -> None:
+    """With a VC, an annotation or a wish for its devices; on GPUs of its own without labels too."""
     assert concerns(pod("p"))
     assert concerns(pod("p", said="x"))
     assert concerns(pod("p", vc=None))
-    only_gpus: dict[str, str | int | float] = {"nvidia.com/gpu": 1}
-    bare = replace(pod("p", vc=None), spec=PodSpec(containers=[Container(resources=Resources(limits=only_gpus))]))
+    bare = with_limits(pod("p", vc=None), {"nvidia.com/gpu": 1})
     assert not concerns(bare)
-
-
-def test_a_pod_that_runs_on_gpus_of_hived_concerns_it_without_its_labels_too() -> None:
-    limits: dict[str, str | int | float] = {"nvidia.com/gpu": 1}
-    there = replace(pod("p"), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
-    bare = labelled(on(there, "n0", {keys.BIND_INFO: "x"}), vc=None)
-    assert concerns(bare)
-    assert not concerns(annotated(bare, BIND_INFO=None))
-
-
-def test_pods_that_name_one_group_say_in_what_they_differ() -> None:
-    one = read_request(pod("p", group="g", group_size="2"))
-    assert one.disagrees(with_fields(one, leaf_cells=9)) is None
-    assert one.disagrees(with_fields(one, namespace="x")) == "namespace: t here, x there"
-    assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
-    assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
-    assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"
+    runs = labelled(on(with_limits(pod("p"), {"nvidia.com/gpu": 1}), "n0", {keys.BIND_INFO: "x"}), vc=None)
+    assert concerns(runs)
+    assert not concerns(annotated(runs, BIND_INFO=None))

@@ -1,11 +1,17 @@
-"""A virtual clock that only :meth:`Time.advance` moves, and sleeps by it."""
+"""Tests of what waits: a virtual clock that only :meth:`Time.advance` moves, and tests that are coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
 
 
 class Time:
@@ -45,3 +51,20 @@ class Time:
         """Run tasks until none is ready."""
         for _ in range(12):
             await asyncio.sleep(0)
+
+
+def played(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, in an event loop of its own; its arguments with an ``aclose`` are closed there."""
+
+    @wraps(story)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def run() -> None:
+            async with AsyncExitStack() as stack:
+                for one in (*args, *kwargs.values()):
+                    if hasattr(one, "aclose"):
+                        stack.push_async_callback(one.aclose)
+                await story(*args, **kwargs)
+
+        asyncio.run(run())
+
+    return test
