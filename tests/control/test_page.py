@@ -30,7 +30,7 @@ def test_a_page_begins_with_its_first_command(page: Page) -> None:
     assert page.answer() == Answer()
 
 
-def test_what_is_written_is_read_by_another_mapping(page: Page) -> None:
+def test_another_mapping_reads_it(page: Page) -> None:
     other = Page.open(page.file)
     bell = page.command_word()
     told = other.write_command(Command(wanted=Wanted.SUSPEND, at=7, target="cuda:1", memory_limit=1 << 40))
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_by_another_mapping(page: Page) -> None:
     assert (other.progress().iterations, other.progress().seconds, other.progress().at) == (3, 0.5, 1.5)
 
 
-def test_a_record_that_is_torn_leaves_the_one_before(page: Page) -> None:
+def test_torn_record_leaves_the_former(page: Page) -> None:
     page.write_command(Command(share=0.25))
     page.write_command(Command(share=0.125))
     data = bytearray(page.file.read_bytes())
@@ -83,7 +83,7 @@ def test_reads_beside_a_writer_are_never_torn(page: Page) -> None:
         writer.join()
 
 
-def test_a_writer_that_is_killed_leaves_a_whole_record(page: Page) -> None:
+def test_killed_writer_leaves_whole_record(page: Page) -> None:
     code = (
         "import sys; from pathlib import Path; from hived.control.page import Page, Command\n"
         "page = Page.open(Path(sys.argv[1])); print('ready', flush=True); n = 0\n"
@@ -133,7 +133,7 @@ def test_a_job_without_a_living_process_is_none(jobs: Path) -> None:
     assert not mine.path.exists()
 
 
-def test_a_page_is_seen_with_what_its_process_has_said_first(jobs: Path) -> None:
+def test_page_is_published_with_its_answer(jobs: Path) -> None:
     job = JobFolder.named("train")
     made = job.join(os.getpid(), Command(share=0.5))
     job.write_about({"argv": ["train"], "started": -1})  # whoever has started it has ended
@@ -150,7 +150,7 @@ def test_a_page_is_seen_with_what_its_process_has_said_first(jobs: Path) -> None
     assert not job.path.exists()
 
 
-def test_a_process_that_joins_while_others_tidy_up_is_seen(jobs: Path) -> None:
+def test_join_while_others_tidy_up(jobs: Path) -> None:
     """Of a job without a living process the folder is deleted, by whoever looks: just then a process joins."""
     ended = threading.Event()
 
@@ -176,7 +176,7 @@ def test_a_process_that_joins_while_others_tidy_up_is_seen(jobs: Path) -> None:
             other.join()
 
 
-def test_names_and_folders_that_would_be_dangerous_are_refused(jobs: Path, tmp_path: Path) -> None:
+def test_dangerous_names_are_refused(jobs: Path, tmp_path: Path) -> None:
     for name in ("", "../x", "a/b", ".hidden", "x" * 64, "a\nb"):
         with pytest.raises(InputError, match="cannot be named"):
             JobFolder.named(name)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.control.conftest import jobs, ranks  # noqa: F401  # fixtures
+
 collect_ignore = ["scripts", "elastic_scripts", "light"]
 
 

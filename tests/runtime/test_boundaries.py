@@ -18,16 +18,16 @@ def ends(pattern: str, skip: int = 0) -> str:
     return said[skip:]
 
 
-def test_with_one_optimizer_every_step_ends_a_mini_batch() -> None:
+def test_each_step_ends_a_mini_batch() -> None:
     assert ends("aaaaa") == "AAAAA"
 
 
-def test_with_two_optimizers_the_mini_batch_ends_with_the_second() -> None:
+def test_second_optimizer_ends_mini_batch() -> None:
     assert ends("dgdgdgdg") == "DGdGdGdG"
     assert ends("abcabcabc") == "ABCabCabC"
 
 
-def test_one_that_steps_several_times_is_waited_for() -> None:
+def test_repeated_steps_are_waited_for() -> None:
     assert ends("ddddgddddgddddg", skip=5) == "ddddGddddG"
     assert ends("gddddgddddgdddd", skip=10) == "Gdddd"
 
@@ -37,7 +37,7 @@ def test_one_that_has_gone_is_forgotten() -> None:
     assert ends("a" * 5 + "dg" * 40, skip=65) == "dG" * 10
 
 
-def test_one_that_steps_very_seldom_does_not_end_mini_batches() -> None:
+def test_seldom_stepped_optimizer() -> None:
     often = ends(("a" * 20 + "b") * 5, skip=42)
     assert "AAAA" in often
 
@@ -57,7 +57,7 @@ def record() -> Iterator[Record]:
     made.boundaries.remove()
 
 
-def test_the_boundary_is_at_the_first_call_of_a_module_after_the_step(record: Record) -> None:
+def test_boundary_is_first_call_after_step(record: Record) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     live = []
@@ -70,7 +70,7 @@ def test_the_boundary_is_at_the_first_call_of_a_module_after_the_step(record: Re
     assert record.calls == ["ended"] * 3
 
 
-def test_accumulated_gradients_are_one_mini_batch(record: Record) -> None:
+def test_accumulation_is_one_mini_batch(record: Record) -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(8):
@@ -81,7 +81,7 @@ def test_accumulated_gradients_are_one_mini_batch(record: Record) -> None:
     assert record.calls == ["ended", "boundary", "ended"]
 
 
-def test_a_script_without_modules_has_its_boundary_in_the_step(record: Record) -> None:
+def test_boundary_without_modules(record: Record) -> None:
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.Adam([weight])
     for _ in range(4):
@@ -91,7 +91,7 @@ def test_a_script_without_modules_has_its_boundary_in_the_step(record: Record) -
     assert record.calls == ["ended", "ended", "boundary", "ended", "boundary", "ended", "boundary"]
 
 
-def test_a_phase_without_steps_is_found_at_a_call_from_outside_of_modules(record: Record) -> None:
+def test_boundary_in_a_phase_without_steps(record: Record) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(2, 4)).sum().backward()
@@ -106,7 +106,7 @@ def test_a_phase_without_steps_is_found_at_a_call_from_outside_of_modules(record
     assert record.calls == ["boundary"]
 
 
-def test_no_hook_of_module_calls_is_left_between_boundaries(record: Record) -> None:
+def test_no_hook_between_boundaries(record: Record) -> None:
     hooks = torch.nn.modules.module._global_forward_pre_hooks
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,7 +118,7 @@ def test_no_hook_of_module_calls_is_left_between_boundaries(record: Record) -> N
     assert len(hooks) == before
 
 
-def test_an_optimizer_with_the_number_of_one_that_is_gone_is_known(record: Record) -> None:
+def test_optimizer_with_a_reused_id(record: Record) -> None:
     model = torch.nn.Linear(2, 1)
     for _ in range(50):  # so that numbers are given again
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -129,7 +129,7 @@ def test_an_optimizer_with_the_number_of_one_that_is_gone_is_known(record: Recor
         del optimizer
 
 
-def test_an_optimizer_that_the_script_drops_is_freed(record: Record) -> None:
+def test_dropped_optimizer_is_freed(record: Record) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(1, 2)).sum().backward()

@@ -223,7 +223,7 @@ def assert_nothing_is_left(run: Run) -> None:
     ],
     ids=["branches", "adamw-accumulation-clipping", "gradients-by-hand-loader-processes"],
 )
-def test_a_job_that_grows_and_shrinks_ends_as_one_worker_does(
+def test_scaled_job_ends_as_one_worker(
     start: Callable[..., Run], alone: Callable[..., Any], schedule: list[int], options: tuple[str, ...]
 ) -> None:
     run = start(*options)
@@ -239,9 +239,7 @@ def test_a_job_that_grows_and_shrinks_ends_as_one_worker_does(
     assert_nothing_is_left(run)
 
 
-def test_a_job_that_is_not_scaled_is_a_plain_script_bit_for_bit_and_what_it_cannot_do_is_refused(
-    start: Callable[..., Run], alone: Callable[..., Any]
-) -> None:
+def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     with pytest.raises(RefusedError, match="13 workers for a global batch of 12 samples"):
         run.scale(13, timeout_s=1)
@@ -258,7 +256,7 @@ def test_a_job_that_is_not_scaled_is_a_plain_script_bit_for_bit_and_what_it_cann
 # -- leaving and joining ----------------------------------------------------------------------------------------------
 
 
-def test_workers_that_leave_end_with_exit_code_0_and_run_no_code_after_the_loop(start: Callable[..., Run]) -> None:
+def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
     run = start()
     run.job.limit(share=0.9)
     run.scale(3)
@@ -299,7 +297,7 @@ def test_the_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callabl
     assert_nothing_is_left(run)
 
 
-def test_workers_that_are_not_ready_when_the_job_ends_are_ended(start: Callable[..., Run]) -> None:
+def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
     run = start("--extra", "fails-to-join", "--epochs", "20")
     (run.folder / "failing").write_text("hang")
     with pytest.raises(NotYetError):
@@ -318,9 +316,7 @@ def wait_for_children(run: Run) -> list[int]:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_new_workers_that_fail_change_nothing_and_are_reported(
-    start: Callable[..., Run], alone: Callable[..., Any]
-) -> None:
+def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start("--extra", "fails-to-join")
     failing = run.folder / "failing"
     failing.write_text("crash")
@@ -350,7 +346,7 @@ def test_new_workers_that_fail_change_nothing_and_are_reported(
     assert_nothing_is_left(run)
 
 
-def test_a_worker_that_dies_in_training_ends_the_job_with_an_error(start: Callable[..., Run]) -> None:
+def test_dead_worker_ends_the_job(start: Callable[..., Run]) -> None:
     run = start("--extra", "dies")
     run.scale(3)
     assert run.process.wait(PATIENCE_S) == 1
@@ -359,7 +355,7 @@ def test_a_worker_that_dies_in_training_ends_the_job_with_an_error(start: Callab
     assert_nothing_is_left(run)
 
 
-def test_a_worker_that_dies_ends_the_job_where_the_process_group_does_not_notice(start: Callable[..., Run]) -> None:
+def test_unnoticed_death_ends_the_job(start: Callable[..., Run]) -> None:
     run = start("--extra", "unnoticed")
     run.scale(3)
     pids = run.pids()
@@ -368,7 +364,7 @@ def test_a_worker_that_dies_ends_the_job_where_the_process_group_does_not_notice
     wait_until(lambda: not any(map(alive, pids)))
 
 
-def test_only_a_worker_that_waits_once_and_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_long_wait_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     from hived.runtime.elasticity.watch import Watch
 
     done: list[object] = []
@@ -393,9 +389,7 @@ def test_only_a_worker_that_waits_once_and_long_is_ended(monkeypatch: pytest.Mon
         ("leaves", 0, "rank 0 has left its loop, and the process group waits for it: this job ends"),
     ],
 )
-def test_no_worker_waits_for_a_rank_0_that_has_left_its_loop(
-    start: Callable[..., Run], extra: str, code: int, said: str
-) -> None:
+def test_workers_end_with_rank_0(start: Callable[..., Run], extra: str, code: int, said: str) -> None:
     run = start("--extra", extra)
     run.scale(3)
     assert run.process.wait(PATIENCE_S) == code
@@ -403,7 +397,7 @@ def test_no_worker_waits_for_a_rank_0_that_has_left_its_loop(
     assert_nothing_is_left(run)
 
 
-def test_no_worker_outlives_a_rank_0_that_is_killed(start: Callable[..., Run]) -> None:
+def test_killed_rank_0_ends_workers(start: Callable[..., Run]) -> None:
     run = start()
     run.scale(2)
     with pytest.raises(NotYetError):
@@ -417,9 +411,7 @@ def test_no_worker_outlives_a_rank_0_that_is_killed(start: Callable[..., Run]) -
 # -- together with suspension -----------------------------------------------------------------------------------------
 
 
-def test_a_suspended_job_of_two_workers_goes_on_and_can_be_scaled(
-    start: Callable[..., Run], alone: Callable[..., Any]
-) -> None:
+def test_suspended_workers_go_on_and_scale(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     run.scale(2)
     for _ in range(3):
@@ -440,9 +432,7 @@ def test_a_suspended_job_of_two_workers_goes_on_and_can_be_scaled(
     assert_nothing_is_left(run)
 
 
-def test_suspensions_and_changes_at_the_same_time_do_not_meet(
-    start: Callable[..., Run], alone: Callable[..., Any]
-) -> None:
+def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     run.scale(2)
     failures: list[Exception] = []
@@ -473,7 +463,7 @@ def test_suspensions_and_changes_at_the_same_time_do_not_meet(
     assert_nothing_is_left(run)
 
 
-def test_a_job_is_suspended_while_a_new_worker_starts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
+def test_suspend_while_a_worker_starts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     with pytest.raises(NotYetError):
         run.scale(2, timeout_s=0.1)
@@ -490,9 +480,7 @@ def test_a_job_is_suspended_while_a_new_worker_starts(start: Callable[..., Run],
 # -- with a launcher, and what is refused ------------------------------------------------------------------------------
 
 
-def test_a_job_of_torchrun_begins_with_its_workers_and_can_be_scaled(
-    start: Callable[..., Run], alone: Callable[..., Any]
-) -> None:
+def test_job_of_torchrun_is_scaled(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start(launcher=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
     wait_until(lambda: len(run.workers()) == 2)
     run.scale(1)
@@ -505,7 +493,7 @@ def test_a_job_of_torchrun_begins_with_its_workers_and_can_be_scaled(
     assert_every_sample_once(run)
 
 
-def test_what_an_elastic_job_cannot_do_is_refused_with_the_reason() -> None:
+def test_elastic_refusals_say_why() -> None:
     script = [sys.executable, str(SCRIPTS / "refusals.py")]
     done = subprocess.run(
         script, env=environment(HIVED_RUNTIME="off"), check=True, capture_output=True, text=True, timeout=PATIENCE_S

@@ -43,7 +43,7 @@ def ended(run: subprocess.Popen[str], name: str, out: Path) -> tuple[str, dict[s
     return printed, json.loads((out / f"{name}.json").read_text())
 
 
-def test_on_a_cpu_each_planned_row_has_a_value_or_needs_a_gpu_and_weights_are_equal(tmp_path: Path) -> None:
+def test_each_planned_row_on_a_cpu(tmp_path: Path) -> None:
     running = {name: started(name, tmp_path / name, "--device", "cpu", "--quick") for name in RUNS}
     for name, run in running.items():
         printed, written = ended(run, name, tmp_path / name)
@@ -63,7 +63,7 @@ def test_on_a_cpu_each_planned_row_has_a_value_or_needs_a_gpu_and_weights_are_eq
         assert any(each["value"] is not None for rows in written["figures"].values() for each in rows)
 
 
-def test_without_a_gpu_a_run_on_one_says_why_each_row_failed(tmp_path: Path) -> None:
+def test_rows_without_a_gpu_say_why(tmp_path: Path) -> None:
     names = ("reads-host", "alive")
     run = started("memory", tmp_path, "--only", *names, CUDA_VISIBLE_DEVICES="")
     printed, written = ended(run, "memory", tmp_path)
@@ -97,7 +97,7 @@ import hived.runtime.process, hived.runtime.memory.paged, hived.runtime.moving.s
     assert done.returncode == 0, done.stderr
 
 
-def test_the_script_that_the_driver_checkpoints_imports_nothing_of_hived() -> None:
+def test_checkpointed_script_is_plain() -> None:
     body = "import benchmarks.gpu.training, sys; sys.exit(any(each.startswith('hived') for each in sys.modules))"
     assert subprocess.run([sys.executable, "-c", body], cwd=ROOT, check=False).returncode == 0
 
@@ -116,18 +116,18 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_a_model_has_as_many_parameters_as_it_should(name: str) -> None:
+def test_models_number_of_parameters(name: str) -> None:
     with torch.device("meta"):
         assert models.parameters(models.MODELS[name].full()) == PARAMETERS[name]
 
 
 @pytest.mark.parametrize(("name", "bytes_"), [("resnet50", 0.3), ("lm-117m", 1.4), ("lm-475m", 5.7), ("lm-1750m", 21)])
-def test_the_four_sizes_are_those_of_the_targets(name: str, bytes_: float) -> None:
+def test_model_sizes_are_the_targets(name: str, bytes_: float) -> None:
     assert 12 * PARAMETERS[name] / 1e9 == pytest.approx(bytes_, rel=0.03)
 
 
 @pytest.mark.parametrize("name", models.MODELS)
-def test_a_model_learns_and_its_batches_are_the_same_in_every_run(name: str) -> None:
+def test_model_learns_reproducibly(name: str) -> None:
     device = torch.device("cpu")
     sums = []
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_a_model_learns_and_its_batches_are_the_same_in_every_run(name: str) -> 
     assert sums[0] == sums[1]
 
 
-def test_a_transformer_has_texts_of_many_lengths_and_writes() -> None:
+def test_transformer_texts_of_many_lengths() -> None:
     task = models.MODELS["lm-varying"].full
     with torch.device("meta"):
         lengths = {task().batch(step, torch.device("cpu"))[0].shape[1] - 1 for step in range(12)}
@@ -159,7 +159,7 @@ def test_a_transformer_has_texts_of_many_lengths_and_writes() -> None:
     assert text.shape == (2, 8), "not beyond its greatest length"
 
 
-def test_a_checksum_sees_one_bit_and_the_place_of_a_value() -> None:
+def test_checksum_sees_bits_and_places() -> None:
     tensor = torch.arange(1000.0)
     other = tensor.clone()
     other.view(torch.int32)[500] ^= 1
@@ -178,14 +178,14 @@ def test_the_lowest_point_of_a_trace() -> None:
     assert memory.lowest(10, []) == 10
 
 
-def test_a_share_rises_slowly_and_falls_quickly_and_never_below_two_percent() -> None:
+def test_share_rises_slowly_falls_quickly() -> None:
     feedback = sharing.Feedback(usual_s=0.1, share=0.5)
     assert [round(feedback.heard(each), 3) for each in (0.1, 0.104, 0.106)] == [0.52, 0.54, 0.324]
     assert min(feedback.heard(0.5) for _ in range(20)) == 0.02
     assert max(feedback.heard(0.1) for _ in range(100)) == 1.0
 
 
-def test_what_was_written_before_a_crash_is_kept(tmp_path: Path) -> None:
+def test_output_before_a_crash_is_kept(tmp_path: Path) -> None:
     answers = Answers(tmp_path / "answers")
     answers.put("first", 1.5)
     with answers.part("first", "second"):
@@ -226,7 +226,7 @@ def _header() -> Path:
     return found
 
 
-def test_the_structures_are_those_of_the_drivers_header(tmp_path: Path) -> None:
+def test_structures_are_the_headers(tmp_path: Path) -> None:
     pairs = {
         cuda.AllocationProp: ("CUmemAllocationProp", {"location": "location", "flags": "allocFlags"}),
         cuda.AccessDesc: ("CUmemAccessDesc", {"flags": "flags"}),

@@ -154,7 +154,7 @@ SAME: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_a_job_that_has_moved_ends_as_it_does_alone(run: Callable[..., Job], what: str) -> None:
+def test_moved_job_ends_as_alone(run: Callable[..., Job], what: str) -> None:
     job = run(**SAME[what])
     job.job.migrate("cpu", 150)
     assert_same_as_alone(job)
@@ -179,9 +179,7 @@ def test_a_job_that_has_moved_ends_as_it_does_alone(run: Callable[..., Job], wha
     ],
     ids=["a log that is open for writing", "a descriptor", "a process", "a pool of threads", "a thread"],
 )  # fmt: skip
-def test_a_job_that_cannot_move_exactly_says_why_and_is_unharmed(
-    run: Callable[..., Job], parts: dict[str, str], why: str
-) -> None:
+def test_refused_move_says_why(run: Callable[..., Job], parts: dict[str, str], why: str) -> None:
     job = run(**parts)
     with pytest.raises(RefusedError, match=why):
         job.job.migrate("cpu", 150)
@@ -200,7 +198,7 @@ def test_limits_go_with_the_job(run: Callable[..., Job]) -> None:
     assert there.progress.iterations > 3
 
 
-def test_a_suspended_job_is_to_be_resumed_before_it_moves(run: Callable[..., Job]) -> None:
+def test_suspended_job_does_not_move(run: Callable[..., Job]) -> None:
     job = run()
     job.job.suspend(60)
     with pytest.raises(ConflictError, match="is suspended: hived resume train first"):
@@ -210,7 +208,7 @@ def test_a_suspended_job_is_to_be_resumed_before_it_moves(run: Callable[..., Job
     assert_same_as_alone(job)
 
 
-def test_memory_that_other_threads_compute_on_stays_while_it_is_suspended(run: Callable[..., Job]) -> None:
+def test_memory_of_other_threads_stays(run: Callable[..., Job]) -> None:
     job = run(
         before=(
             "loader = DataLoader(data, 16)\n"

@@ -134,8 +134,9 @@ def machine(tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> Mach
 # -- the limit (AntMan 4.1) -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("seed", range(8))
-def test_a_limit_holds_to_a_granule_whatever_is_allocated_freed_and_moved(machine: Machine, seed: int) -> None:
+def test_limit_holds_to_a_granule(machine: Machine, seed: int) -> None:
     chance = random.Random(seed)
     limit = 0
     for _ in range(400):
@@ -176,7 +177,7 @@ def test_a_limit_holds_to_a_granule_whatever_is_allocated_freed_and_moved(machin
     assert (machine.device(), machine.host(), machine.driver.fake_reserved()) == (0, 0, 0), "all is given back"
 
 
-def test_first_out_of_memory_so_that_the_cache_is_freed_then_never_for_the_limit(machine: Machine) -> None:
+def test_first_request_over_the_limit_fails(machine: Machine) -> None:
     machine.pager.limit(8 * GRANULE)
     machine.take(8)
     assert machine.ask(4) is None
@@ -187,7 +188,7 @@ def test_first_out_of_memory_so_that_the_cache_is_freed_then_never_for_the_limit
     machine.check()
 
 
-def test_a_request_that_fits_is_between_so_the_next_is_a_first_one(machine: Machine) -> None:
+def test_fitting_request_resets_the_retry(machine: Machine) -> None:
     machine.pager.limit(8 * GRANULE)
     machine.take(6)
     assert machine.ask(4) is None
@@ -196,7 +197,7 @@ def test_a_request_that_fits_is_between_so_the_next_is_a_first_one(machine: Mach
     assert machine.ask(4) is not None
 
 
-def test_the_cache_that_was_freed_has_room_for_the_retry(machine: Machine) -> None:
+def test_freed_cache_serves_the_retry(machine: Machine) -> None:
     machine.pager.limit(8 * GRANULE)
     cached = machine.take(6)
     assert machine.ask(4) is None
@@ -205,7 +206,7 @@ def test_the_cache_that_was_freed_has_room_for_the_retry(machine: Machine) -> No
     assert (machine.device(), machine.host()) == (4, 0)
 
 
-def test_the_retry_of_another_thread_is_a_request_of_its_own(machine: Machine) -> None:
+def test_retry_is_per_thread(machine: Machine) -> None:
     import threading
 
     machine.pager.limit(GRANULE)
@@ -218,9 +219,7 @@ def test_the_retry_of_another_thread_is_a_request_of_its_own(machine: Machine) -
     assert machine.ask(4) is not None
 
 
-def test_a_caller_without_a_cache_is_not_refused_first(
-    tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_refusal_without_a_cache(tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path, fake, monkeypatch, retry_first=False)
     machine.pager.limit(2 * GRANULE)
     assert machine.ask(5) is not None
@@ -231,7 +230,7 @@ def test_a_caller_without_a_cache_is_not_refused_first(
     machine.check()
 
 
-def test_while_a_cuda_graph_is_captured_nobody_retries(machine: Machine) -> None:
+def test_no_retry_while_capturing_a_graph(machine: Machine) -> None:
     machine.pager.limit(GRANULE)
     machine.driver.fake_capture_mode(2)  # relaxed, in which PyTorch allocates then
     assert machine.ask(5) is not None
@@ -240,7 +239,7 @@ def test_while_a_cuda_graph_is_captured_nobody_retries(machine: Machine) -> None
     assert machine.ask(5) is None
 
 
-def test_a_device_that_others_have_filled_is_as_a_limit(machine: Machine) -> None:
+def test_full_device_is_a_limit(machine: Machine) -> None:
     machine.capacity(device=6)
     machine.take(4)
     assert machine.ask(5) is None
@@ -254,7 +253,7 @@ def test_a_device_that_others_have_filled_is_as_a_limit(machine: Machine) -> Non
     machine.check()
 
 
-def test_overflow_goes_to_the_host_and_comes_back_when_the_limit_rises(machine: Machine) -> None:
+def test_overflow_returns_when_limit_rises(machine: Machine) -> None:
     """AntMan, Figure 7a: in a mini-batch, then the limit rises by as much, and the next one is all on the device."""
     machine.pager.limit(10 * GRANULE)
     held = [machine.take(6), machine.take(6), machine.take(9)]
@@ -272,7 +271,7 @@ def test_overflow_goes_to_the_host_and_comes_back_when_the_limit_rises(machine: 
     machine.check()
 
 
-def test_what_had_no_room_is_counted_at_its_most_in_each_mini_batch(machine: Machine) -> None:
+def test_overflow_is_counted_at_its_most(machine: Machine) -> None:
     machine.pager.limit(GRANULE)
     first = machine.take(5)
     machine.free(first)
@@ -287,7 +286,7 @@ def test_what_had_no_room_is_counted_at_its_most_in_each_mini_batch(machine: Mac
     machine.check()
 
 
-def test_the_youngest_go_to_the_host_and_the_oldest_come_back_first(machine: Machine) -> None:
+def test_youngest_leave_oldest_return(machine: Machine) -> None:
     old, young = machine.take(8), machine.take(8)
 
     def on_device() -> list[bool]:
@@ -314,7 +313,7 @@ def place(address: int) -> str:
     raise AssertionError(f"{address:#x} is not mapped")
 
 
-def test_memory_that_others_need_is_given_back_when_the_limit_falls(machine: Machine) -> None:
+def test_memory_returned_when_limit_falls(machine: Machine) -> None:
     held = [machine.take(granules) for granules in (9, 1, 14, 4, 3, 40)]
     machine.pager.limit(20 * GRANULE)
     moved = machine.pager.boundary()
@@ -324,7 +323,7 @@ def test_memory_that_others_need_is_given_back_when_the_limit_falls(machine: Mac
     machine.check()
 
 
-def test_a_driver_without_numa_locations_has_the_older_one(machine: Machine) -> None:
+def test_driver_without_numa_locations(machine: Machine) -> None:
     machine.driver.fake_numa(0)
     machine.pager.limit(GRANULE)
     machine.take(4)
@@ -335,7 +334,7 @@ def test_a_driver_without_numa_locations_has_the_older_one(machine: Machine) -> 
     machine.check()
 
 
-def test_a_free_waits_for_what_is_queued_as_cuda_free_does(machine: Machine) -> None:
+def test_free_waits_for_queued_work(machine: Machine) -> None:
     first, second = machine.take(1), machine.take(1)
     before = machine.calls("cuCtxSynchronize")
     machine.free(first)
@@ -358,7 +357,8 @@ def test_an_address_of_others_is_not_freed(machine: Machine) -> None:
 # -- suspend and resume -----------------------------------------------------------------------------------------------
 
 
-def test_suspend_leaves_no_byte_on_the_device_and_resume_the_same_contents_at_the_same_addresses(
+@pytest.mark.smoke
+def test_suspend_empties_resume_restores(
     machine: Machine,
 ) -> None:
     held = [machine.take(granules) for granules in (1, 4, 9, 33)]
@@ -387,7 +387,7 @@ def test_a_slab_grows_with_the_job(machine: Machine) -> None:
     assert machine.pager.stats().slab_bytes <= (3 + 12 + 33) * GRANULE
 
 
-def test_memory_on_the_host_stays_there_and_faults_while_suspended(machine: Machine) -> None:
+def test_suspended_host_memory_faults(machine: Machine) -> None:
     machine.pager.limit(4 * GRANULE)
     machine.take(10)
     assert machine.pager.suspend() == 4 * GRANULE
@@ -414,7 +414,7 @@ def test_allocations_and_frees_while_suspended(machine: Machine) -> None:
     assert machine.ask(1) is not None
 
 
-def test_a_boundary_while_suspended_moves_nothing(machine: Machine) -> None:
+def test_suspended_boundary_moves_nothing(machine: Machine) -> None:
     machine.pager.limit(4 * GRANULE)
     machine.take(9)
     machine.pager.suspend()
@@ -427,7 +427,7 @@ def test_a_boundary_while_suspended_moves_nothing(machine: Machine) -> None:
     machine.check()
 
 
-def test_a_device_with_too_little_memory_at_resume_is_helped_out_by_the_host(machine: Machine) -> None:
+def test_resume_on_a_full_device(machine: Machine) -> None:
     old, young = machine.take(4), machine.take(8)
     machine.pager.suspend()
     machine.capacity(device=7)
@@ -440,7 +440,7 @@ def test_a_device_with_too_little_memory_at_resume_is_helped_out_by_the_host(mac
     machine.check()
 
 
-def test_no_memory_for_the_slab_is_an_error_that_changes_nothing(machine: Machine) -> None:
+def test_no_memory_for_the_slab(machine: Machine) -> None:
     machine.take(9)
     machine.capacity(pinned=8)
     with pytest.raises(PagerError, match=r"cuMemHostAlloc failed with code 2: out of memory"):
@@ -452,7 +452,7 @@ def test_no_memory_for_the_slab_is_an_error_that_changes_nothing(machine: Machin
     assert machine.pager.suspend() == 9 * GRANULE
 
 
-def test_two_contexts_have_their_own_streams_and_the_callers_stays_current(machine: Machine) -> None:
+def test_callers_context_stays_current(machine: Machine) -> None:
     def current() -> int | None:
         context = ctypes.c_void_p()
         machine.driver.cuCtxGetCurrent(ctypes.byref(context))
@@ -476,7 +476,7 @@ def test_two_contexts_have_their_own_streams_and_the_callers_stays_current(machi
     assert current() == 0x1000
 
 
-def test_a_thread_without_a_context_gets_the_first_devices(machine: Machine) -> None:
+def test_thread_without_a_context(machine: Machine) -> None:
     machine.driver.fake_context(None)
     machine.take(3)
     assert machine.calls("cuDevicePrimaryCtxRetain") == 1
@@ -527,12 +527,11 @@ OPERATIONS: dict[str, Callable[[Machine], object]] = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, 999])
 @pytest.mark.parametrize("times", [1, 2, -1], ids=["once", "twice", "from then on"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_whichever_call_of_the_driver_fails_nothing_is_lost(
-    tmp_path: Path, fake: Path, operation: str, times: int, code: int
-) -> None:
+def test_failing_driver_call_loses_nothing(tmp_path: Path, fake: Path, operation: str, times: int, code: int) -> None:
     """The n-th call fails, for every n; then the driver is well again, and all goes on."""
     failures = 0
     for n in range(1, 1000):
@@ -663,15 +662,13 @@ def plain(fake: Path) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_training_that_is_suspended_and_limited_ends_bit_for_bit_as_it_does_alone(
-    fake: Path, plain: Any, seed: int
-) -> None:
+def test_paged_training_is_bit_for_bit(fake: Path, plain: Any, seed: int) -> None:
     losses, state, done = answer(fake, TRAINING, paged=True, seed=seed)
     assert all(each > 1 << 20 for each in done.values()), f"it was disturbed: {done}"
     assert (losses, state) == plain
 
 
-def test_a_tensor_that_is_used_while_suspended_faults(fake: Path) -> None:
+def test_use_while_suspended_faults(fake: Path) -> None:
     pytest.importorskip("torch")
     body = PAGED + "tensor = torch.ones(1 << 18)\nassert pager.owns(tensor.data_ptr())\npager.suspend()\n"
     good = run(fake, body + "pager.resume()\nprint(json.dumps(tensor.sum().item()))")
@@ -681,7 +678,7 @@ def test_a_tensor_that_is_used_while_suspended_faults(fake: Path) -> None:
     assert bad.returncode == -11, "SIGSEGV"
 
 
-def test_small_tensors_and_those_from_before_stay_with_the_original(fake: Path) -> None:
+def test_small_and_old_tensors_are_not_paged(fake: Path) -> None:
     pytest.importorskip("torch")
     body = """
 import torch
@@ -699,7 +696,7 @@ print(json.dumps([owned, segments]))
     assert answer(fake, body) == [[False, False, True], [1, 0]]
 
 
-def test_a_request_for_which_there_is_no_memory_at_all_is_an_error_of_the_framework(fake: Path) -> None:
+def test_no_memory_at_all_is_torchs_error(fake: Path) -> None:
     pytest.importorskip("torch")
     body = (
         PAGED
@@ -715,7 +712,7 @@ except RuntimeError as error:
     assert "allocate memory" in answer(fake, body)
 
 
-def test_threads_allocate_and_free_while_others_do(fake: Path) -> None:
+def test_concurrent_allocations(fake: Path) -> None:
     body = """
 import random, threading
 pager = Pager(DRIVER, 1 << 18, retry_first=True)
@@ -749,7 +746,7 @@ print(json.dumps([sorted(done), c.hived_pager_check(), stats.device_bytes, stats
     assert answer(fake, body) == [[0, 1, 2, 3], 0, 0, 0, 0]
 
 
-def test_the_slots_of_the_real_allocator_are_found_and_rewritten(fake: Path) -> None:
+def test_slots_of_torchs_own_allocator(fake: Path) -> None:
     """PyTorch's own library for CUDA. Its slots are read back; no function of CUDA is called."""
     torch = pytest.importorskip("torch")
     if not (Path(torch.__file__).parent / "lib" / "libc10_cuda.so").exists():
@@ -777,9 +774,7 @@ print(json.dumps([[len(each) for each in before], [[library(value) for value in 
 
 
 @pytest.mark.parametrize("binding_time", ["lazy", "now"])
-def test_a_library_bound_lazily_or_at_once_and_read_only_is_rewritten(
-    fake: Path, tmp_path: Path, binding_time: str
-) -> None:
+def test_read_only_slots_are_rewritten(fake: Path, tmp_path: Path, binding_time: str) -> None:
     source = tmp_path / "library.c"
     source.write_text(
         "#include <stdlib.h>\n"
@@ -821,7 +816,7 @@ print(json.dumps([found, pager.stats().segments, pager.stats().last_error]))
         assert answer(fake, body, library=str(tmp_path / "library.so"), early=early) == [[False, True], 0, 0]
 
 
-def test_a_library_without_such_slots_is_left_alone(fake: Path) -> None:
+def test_library_without_slots(fake: Path) -> None:
     body = """
 from hived.runtime.memory.pager import PagerError
 pager, said = Pager(DRIVER), []
@@ -836,7 +831,7 @@ print(json.dumps(said))
     assert answer(fake, body, library=fake.name) == [-3, -3, -3]
 
 
-def test_a_forked_child_allocates_and_frees_without_the_parents_pager(fake: Path) -> None:
+def test_forked_child_leaves_parents_pager(fake: Path) -> None:
     pytest.importorskip("torch")
     body = (
         PAGED
@@ -865,7 +860,7 @@ print(json.dumps([os.waitstatus_to_exitcode(status), tensor.sum().item(), pager.
     assert answer(fake, body) == [0, 7.0 * (1 << 18), 1]
 
 
-def test_a_child_that_was_forked_before_the_first_allocation_has_a_pager_of_its_own(fake: Path) -> None:
+def test_early_fork_has_its_own_pager(fake: Path) -> None:
     pytest.importorskip("torch")
     body = (
         PAGED
@@ -918,7 +913,7 @@ def test_the_library_is_compiled_once(cache: Path, compiled: list[str]) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "a byte", "empty"])
-def test_a_damaged_file_of_the_cache_is_compiled_again(cache: Path, compiled: list[str], damage: str) -> None:
+def test_damaged_cache_is_compiled_again(cache: Path, compiled: list[str], damage: str) -> None:
     made = binding.build()
     content = made.read_bytes()
     half = len(content) // 2
@@ -938,7 +933,7 @@ def test_another_source_is_another_file(cache: Path, monkeypatch: pytest.MonkeyP
     assert binding.build() != first
 
 
-def test_without_a_compiler_it_is_unavailable_and_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(PagerUnavailable, match=r"no C\+\+ compiler: .*install g\+\+"):
@@ -948,25 +943,21 @@ def test_without_a_compiler_it_is_unavailable_and_says_so(cache: Path, monkeypat
         binding.build()
 
 
-def test_a_compiler_that_fails_makes_it_unavailable_and_leaves_nothing(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_compiler_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(PagerUnavailable, match="cannot compile the pager"):
         binding.build()
     assert list(cache.iterdir()) == []
 
 
-def test_a_cache_folder_that_cannot_be_made_makes_it_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(PagerUnavailable, match="no cache folder"):
         binding.build()
 
 
-def test_without_a_driver_it_is_unavailable_and_names_what_is_missing(fake: Path, tmp_path: Path) -> None:
+def test_missing_driver_is_named(fake: Path, tmp_path: Path) -> None:
     body = """
 from hived.runtime.memory.pager import PagerUnavailable
 said = []
@@ -994,7 +985,7 @@ print(json.dumps(said))
         ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
     ],
 )
-def test_settings_that_bypass_the_slots_are_named(environ: dict[str, str], word: str) -> None:
+def test_bypassing_settings_are_named(environ: dict[str, str], word: str) -> None:
     assert word in (binding.unsupported(environ) or "")
 
 
@@ -1004,7 +995,7 @@ def test_other_settings_are_supported() -> None:
     assert binding.unsupported({}) is None
 
 
-def test_the_drivers_structures_are_those_of_its_header(tmp_path: Path) -> None:
+def test_structures_are_the_headers(tmp_path: Path) -> None:
     """The declarations of pager.cpp against cuda.h, where a package of CUDA brings it."""
     header = next((path for root in sys.path for path in Path(root).glob("nvidia/cu*/include/cuda.h")), None)
     if header is None:

@@ -112,7 +112,7 @@ def pid_of(job: Job) -> int:
 # -- suspended --------------------------------------------------------------------------------------------------------
 
 
-def test_a_suspended_process_uses_no_cpu_time_and_gives_its_memory_back(run: Callable[..., Job]) -> None:
+def test_suspended_process_uses_nothing(run: Callable[..., Job]) -> None:
     job = run(
         width=60_000,
         loop="for step in range(12):",
@@ -144,7 +144,7 @@ def test_a_suspended_process_uses_no_cpu_time_and_gives_its_memory_back(run: Cal
     assert_same_as_alone(job)
 
 
-def test_handlers_of_signals_find_the_tensors_that_they_save(run: Callable[..., Job]) -> None:
+def test_signal_handlers_find_tensors(run: Callable[..., Job]) -> None:
     job = run(
         prologue=(
             "import signal\n"
@@ -172,7 +172,7 @@ def test_handlers_of_signals_find_the_tensors_that_they_save(run: Callable[..., 
         assert weights.abs().sum() > 0
 
 
-def test_a_suspension_that_waits_is_called_off_by_resume(run: Callable[..., Job]) -> None:
+def test_resume_calls_off_a_suspension(run: Callable[..., Job]) -> None:
     job = run(body="time.sleep(5 if steps == 12 else 0.02)", loop="for step in range(40):")
     until(lambda: job.mini_batches() >= 11)
     time.sleep(0.3)
@@ -186,7 +186,7 @@ def test_a_suspension_that_waits_is_called_off_by_resume(run: Callable[..., Job]
     assert_same_as_alone(job)
 
 
-def test_a_suspended_job_whose_folder_is_deleted_goes_on(run: Callable[..., Job]) -> None:
+def test_suspended_without_its_folder(run: Callable[..., Job]) -> None:
     job = run()
     job.job.suspend(60)
     pid = pid_of(job)
@@ -195,7 +195,7 @@ def test_a_suspended_job_whose_folder_is_deleted_goes_on(run: Callable[..., Job]
     assert_same_as_alone(job)
 
 
-def test_one_that_is_continued_by_somebody_else_stops_again(run: Callable[..., Job]) -> None:
+def test_foreign_sigcont_stops_again(run: Callable[..., Job]) -> None:
     job = run()
     job.job.suspend(60)
     pid, steps = pid_of(job), job.mini_batches()
@@ -206,7 +206,7 @@ def test_one_that_is_continued_by_somebody_else_stops_again(run: Callable[..., J
     assert_same_as_alone(job)
 
 
-def test_a_lease_that_nobody_renews_ends_the_suspension(run: Callable[..., Job]) -> None:
+def test_expired_lease_ends_suspension(run: Callable[..., Job]) -> None:
     job = run("--share", "90%")
     job.job.limit(share=0.5)
     job.job.suspend(60, lease_s=3.0)
@@ -219,7 +219,7 @@ def test_a_lease_that_nobody_renews_ends_the_suspension(run: Callable[..., Job])
     assert_same_as_alone(job)
 
 
-def test_a_lease_that_is_renewed_keeps_it_suspended_and_ends_later(run: Callable[..., Job]) -> None:
+def test_renewed_lease_ends_later(run: Callable[..., Job]) -> None:
     job = run()
     job.job.suspend(60)  # until it is taken back
     steps = job.mini_batches()
@@ -232,7 +232,7 @@ def test_a_lease_that_is_renewed_keeps_it_suspended_and_ends_later(run: Callable
     assert_same_as_alone(job)
 
 
-def test_limits_with_a_lease_give_way_to_those_that_the_job_was_started_with(run: Callable[..., Job]) -> None:
+def test_expired_limits_fall_back(run: Callable[..., Job]) -> None:
     job = run("--share", "80%", loop="while not hurry.exists():", body="pass")
     job.job.limit(share=0.05, lease_s=6.0)
     job.job.suspend(60)
@@ -282,7 +282,7 @@ def test_it_is_suspended_within_an_evaluation(run: Callable[..., Job], evaluatio
     finish(job)
 
 
-def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -> None:
+def test_phase_without_boundary(run: Callable[..., Job]) -> None:
     job = run(body=LONG_EVALUATION.format(evaluation="time.sleep(0.02)"), loop="for step in range(20):")
     until(lambda: job.mini_batches() == 4)  # the fifth is reported when a boundary follows it
     time.sleep(0.5)
@@ -298,7 +298,7 @@ def test_a_phase_without_any_boundary_answers_not_now(run: Callable[..., Job]) -
 # -- what fails of ours -----------------------------------------------------------------------------------------------
 
 
-def test_without_room_for_its_memory_it_stops_with_it_and_says_so(run: Callable[..., Job]) -> None:
+def test_no_room_on_the_host_is_said(run: Callable[..., Job]) -> None:
     job = run(variables={"HIVED_SPILL": "/nowhere"})
     job.job.suspend(60)
     answer = job.job.status().processes[0].answer
@@ -318,7 +318,7 @@ def test_without_room_for_its_memory_it_stops_with_it_and_says_so(run: Callable[
     assert_same_as_alone(job)
 
 
-def test_a_page_that_vanishes_or_a_defect_of_ours_does_not_end_the_script(run: Callable[..., Job]) -> None:
+def test_defects_of_ours_are_survived(run: Callable[..., Job]) -> None:
     defect = (
         "import hived.runtime\nfrom hived.runtime import starting\n"
         "if starting.running(): starting.running()._attend = None"
@@ -331,7 +331,7 @@ def test_a_page_that_vanishes_or_a_defect_of_ours_does_not_end_the_script(run: C
     assert_same_as_alone(job)
 
 
-def test_a_folder_of_jobs_that_cannot_be_used_does_not_keep_a_script_from_running(tmp_path: Path) -> None:
+def test_unusable_jobs_folder_is_survived(tmp_path: Path) -> None:
     (tmp_path / "jobs").touch()
     code = "import hived.runtime, torch; print('trained')"
     done = subprocess.run(
@@ -363,7 +363,7 @@ def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_a_python_that_has_no_hived_is_managed_too(tmp_path: Path) -> None:
+def test_python_without_hived_is_managed(tmp_path: Path) -> None:
     venv.create(tmp_path / "other", symlinks=True)
     packages = next((tmp_path / "other" / "lib").glob("python*/site-packages"))
     (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
@@ -406,7 +406,7 @@ def moved(job: Job) -> int:
     return int(until(lambda: next((p.pid for p in job.job.status().processes if p.pid != before), 0)))
 
 
-def test_who_waits_for_the_job_notices_nothing_of_a_move(run: Callable[..., Job]) -> None:
+def test_waiting_parent_sees_no_move(run: Callable[..., Job]) -> None:
     job = run(epilogue="sys.exit(7)")
     first = pid_of(job)
     assert moved(job) != first == job.process.pid
@@ -424,14 +424,14 @@ def test_a_signal_reaches_the_job_where_it_is(run: Callable[..., Job]) -> None:
     until(lambda: started_at(there) is None)
 
 
-def test_kill_9_of_the_process_that_was_started_ends_the_job(run: Callable[..., Job]) -> None:
+def test_kill_of_the_starter_ends_the_job(run: Callable[..., Job]) -> None:
     job = run(loop="while True:")
     there = moved(job)
     job.process.kill()
     until(lambda: started_at(there) is None)
 
 
-def test_what_the_destination_prints_of_its_beginning_is_not_seen(run: Callable[..., Job]) -> None:
+def test_output_of_second_beginning_is_hidden(run: Callable[..., Job]) -> None:
     job = run(
         prologue="print('begins'); print('to stderr', file=sys.stderr)",
         body=f"print('step', steps, flush=True); {PACE}",
@@ -464,9 +464,7 @@ def test_what_the_destination_prints_of_its_beginning_is_not_seen(run: Callable[
     ],
     ids=["an iterator without a position", "variables of the environment", "persistent workers"],
 )
-def test_what_cannot_be_handed_over_is_a_reason_not_to_move(
-    run: Callable[..., Job], parts: dict[str, str], why: str
-) -> None:
+def test_unmovable_state_refuses_the_move(run: Callable[..., Job], parts: dict[str, str], why: str) -> None:
     job = run(**({"body": f"{PACE}\n    if steps == 500: break"} | parts))
     if why:
         with pytest.raises(RefusedError, match=why):
@@ -493,7 +491,7 @@ def test_another_kind_of_device_is_refused(run: Callable[..., Job]) -> None:
     assert_same_as_alone(job)
 
 
-def test_a_destination_that_fails_leaves_the_job_where_it_is(run: Callable[..., Job]) -> None:
+def test_failing_destination_changes_nothing(run: Callable[..., Job]) -> None:
     job = run(
         prologue=("once = Path(sys.argv[1] + '.once')\nif once.exists(): sys.exit('not twice')\nonce.touch()"),
     )
@@ -507,7 +505,7 @@ def test_a_destination_that_fails_leaves_the_job_where_it_is(run: Callable[..., 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whoever_is_killed_during_a_move_the_job_goes_on(run: Callable[..., Job], seed: int) -> None:
+def test_kill_during_a_move(run: Callable[..., Job], seed: int) -> None:
     """The destination, or the controller, at a random moment of the move."""
     draws = random.Random(seed)
     job = run()
@@ -530,7 +528,7 @@ def test_whoever_is_killed_during_a_move_the_job_goes_on(run: Callable[..., Job]
     until(lambda: started_at(there) is None)
 
 
-def test_it_moves_through_a_folder_to_another_host(run: Callable[..., Job], tmp_path: Path) -> None:
+def test_move_to_another_host(run: Callable[..., Job], tmp_path: Path) -> None:
     """The other host is a second folder of jobs: neither side sees the other's processes."""
     folder = tmp_path / "moves"
     folder.mkdir(mode=0o700)
@@ -550,7 +548,7 @@ def test_it_moves_through_a_folder_to_another_host(run: Callable[..., Job], tmp_
     assert_same_as_alone(job)
 
 
-def test_a_folder_that_others_can_write_is_refused(run: Callable[..., Job], tmp_path: Path) -> None:
+def test_writable_folder_is_refused(run: Callable[..., Job], tmp_path: Path) -> None:
     folder = tmp_path / "moves"
     folder.mkdir()
     folder.chmod(0o777)

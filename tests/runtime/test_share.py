@@ -76,7 +76,7 @@ def test_it_is_paced_within_the_mini_batch(setup: Setup) -> None:
     assert max(setup.plant.slept) < 0.006
 
 
-def test_work_between_mini_batches_is_neither_counted_nor_delayed(setup: Setup) -> None:
+def test_work_between_mini_batches_is_free(setup: Setup) -> None:
     setup.pacer.set(0.5)
     setup.mini_batch()
     active = setup.pacer.active_s
@@ -94,7 +94,7 @@ def test_waiting_for_other_ranks_is_no_work(setup: Setup) -> None:
     assert setup.plant.slept == []
 
 
-def test_hooks_are_there_only_while_a_share_is_in_force(setup: Setup) -> None:
+def test_hooks_only_with_a_share(setup: Setup) -> None:
     hooks = torch.nn.modules.module._global_forward_pre_hooks
     before = len(hooks)
     setup.pacer.set(0.5)

@@ -132,7 +132,7 @@ def test_what_refers_to_itself_does_too() -> None:
     assert after["me"][0] is after
 
 
-def test_views_and_tied_tensors_share_their_storage() -> None:
+def test_views_share_their_storage() -> None:
     def made() -> dict[str, Any]:
         base = torch.zeros(4, 5)
         return {
@@ -156,7 +156,7 @@ def test_views_and_tied_tensors_share_their_storage() -> None:
     assert after["flag"].tolist() == [False, True, False]
 
 
-def test_a_tensor_of_another_shape_or_dtype_is_the_same_object() -> None:
+def test_tensor_keeps_its_identity() -> None:
     here = {"x": torch.zeros(3), "y": torch.zeros(2)}
     x, y = here["x"], here["y"]
     after = handed_over({"x": torch.ones(5), "y": torch.ones(2, dtype=torch.int64)}, here)
@@ -166,7 +166,7 @@ def test_a_tensor_of_another_shape_or_dtype_is_the_same_object() -> None:
     assert y.dtype is torch.float32
 
 
-def test_a_model_and_its_optimizer_are_changed_in_place() -> None:
+def test_model_and_optimizer_in_place() -> None:
     def made(steps: int) -> dict[str, Any]:
         torch.manual_seed(steps)
         model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
@@ -230,7 +230,7 @@ def test_functions_closures_methods_and_partials() -> None:
     assert after["partial"]() == 25
 
 
-def test_what_decorators_of_libraries_and_compilers_wrap_is_state() -> None:
+def test_wrapped_functions_are_state() -> None:
     def make(start: int, weight: float) -> dict[str, Any]:
         calls = start
 
@@ -270,7 +270,7 @@ def test_attributes_of_classes_and_default_values() -> None:
     Meter.total = 0.0
 
 
-def test_random_generators_go_on_where_they_were() -> None:
+def test_random_generators_go_on() -> None:
     def made(draws: int) -> dict[str, Any]:
         one: dict[str, Any] = {
             "python": random.Random(1),
@@ -485,7 +485,7 @@ def hooks_of_tensors() -> tuple[Any, Callable[[int], Any]]:
     ],
     ids=lambda made: made.__name__,
 )
-def test_state_that_is_easily_forgotten_goes_along(made: Callable[[], tuple[Any, Callable[[int], Any]]]) -> None:
+def test_easily_forgotten_state_moves(made: Callable[[], tuple[Any, Callable[[int], Any]]]) -> None:
     there, step = made()
     here, own_step = made()
     for number in range(1, 8):
@@ -507,7 +507,7 @@ def test_state_that_is_easily_forgotten_goes_along(made: Callable[[], tuple[Any,
     ],
     ids=["a value of multiprocessing", "an array of another library"],
 )
-def test_what_other_processes_or_libraries_hold_is_refused(made: Callable[[], Any], why: str) -> None:
+def test_foreign_state_is_refused(made: Callable[[], Any], why: str) -> None:
     with pytest.raises(MoveError, match=why):
         handed_over({"x": made()}, {"x": made()})
 
@@ -527,14 +527,12 @@ def test_what_other_processes_or_libraries_hold_is_refused(made: Callable[[], An
     ],
     ids=["lock", "dict iterator", "set", "object array", "lambda", "defaultdict", "range", "id", "graph"],
 )
-def test_what_cannot_be_handed_over_exactly_is_refused(
-    there: Callable[[], Any], here: Callable[[], Any], why: str
-) -> None:
+def test_inexact_state_is_refused(there: Callable[[], Any], here: Callable[[], Any], why: str) -> None:
     with pytest.raises(MoveError, match=why):
         handed_over(there(), here())
 
 
-def test_a_graph_that_backward_has_freed_is_no_obstacle() -> None:
+def test_freed_graph_is_no_obstacle() -> None:
     loss = (torch.ones(3, requires_grad=True) * 2).exp().sum()
     loss.backward()
     other = torch.zeros(())
@@ -566,7 +564,7 @@ def test_loops_are_found_wherever_a_frame_is() -> None:
     assert found == [["range_iterator", "enumerate"], ["range_iterator"], []]
 
 
-def test_operands_that_wait_for_a_call_are_found_and_replaced() -> None:
+def test_waiting_operands_are_replaced() -> None:
     import sys
 
     def look(*_: int, replace: float | None = None) -> float:
@@ -609,7 +607,7 @@ def test_what_c_code_goes_over_cannot_be_told() -> None:
     assert len(found) == 3
 
 
-def test_a_frame_in_an_exception_handler_cannot_be_told() -> None:
+def test_frame_in_an_exception_handler() -> None:
     import sys
 
     try:

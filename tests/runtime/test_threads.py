@@ -71,9 +71,7 @@ def hidden(model: Any) -> Callable[[], None]:
     ],
     ids=["waits", "writes lines", "a text", "by a function", "by an argument", "by a queue", "by a closure"],
 )
-def test_a_thread_that_reaches_a_tensor_may_compute(
-    target: Callable[..., None], arguments: tuple[Any, ...], may: bool
-) -> None:
+def test_thread_reaching_a_tensor(target: Callable[..., None], arguments: tuple[Any, ...], may: bool) -> None:
     assert not threads.others_may_compute()
     thread = threading.Thread(target=target, args=arguments)
     thread.start()

@@ -87,9 +87,7 @@ def test_a_job_from_its_start_to_its_end(hived: Hived, train: Job) -> None:
         (("migrate", "nobody", "--to", "cpu"), 4, "no training job 'nobody'"),
     ],
 )
-def test_wrong_input_is_one_line_with_the_way_out(
-    hived: Hived, words: tuple[str, ...], code: int, message: str
-) -> None:
+def test_wrong_input_is_one_line(hived: Hived, words: tuple[str, ...], code: int, message: str) -> None:
     done = hived(*words)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
@@ -102,7 +100,7 @@ def test_a_name_is_taken_while_its_job_runs(hived: Hived, train: Job) -> None:
     assert "a training job 'train' runs already on this machine: choose another --name" in done.stderr
 
 
-def test_a_program_without_pytorch_runs_as_it_would_alone(hived: Hived, tmp_path: Path) -> None:
+def test_program_without_pytorch(hived: Hived, tmp_path: Path) -> None:
     done = hived("run", "--", "sh", "-c", "echo hello; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "hello\n", "hived: training job sh\n")
 

@@ -95,7 +95,7 @@ def how(pid: int) -> bytes:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
 
 
-def test_a_tree_of_processes_is_suspended_and_goes_on(driver: Path, tree: tuple[int, int]) -> None:
+def test_tree_of_processes_is_suspended(driver: Path, tree: tuple[int, int]) -> None:
     parent, child = tree
     fake = ctypes.CDLL(str(driver))
     fake.fake_uses(child, 0)
@@ -122,7 +122,7 @@ def test_it_is_restored_on_another_gpu(driver: Path, tree: tuple[int, int]) -> N
     assert fake.fake_gpu(parent) == 1
 
 
-def test_one_that_the_driver_refuses_leaves_all_as_they_were(driver: Path, tree: tuple[int, int]) -> None:
+def test_refused_checkpoint_is_undone(driver: Path, tree: tuple[int, int]) -> None:
     parent, child = tree
     fake = ctypes.CDLL(str(driver))
     fake.fake_uses(parent, 0)
@@ -135,6 +135,6 @@ def test_one_that_the_driver_refuses_leaves_all_as_they_were(driver: Path, tree:
     assert how(parent) != b"T" != how(child)
 
 
-def test_without_a_driver_it_says_which_is_needed() -> None:
+def test_needed_driver_is_named() -> None:
     with pytest.raises(UnavailableError, match="only NVIDIA's driver 570 or later could suspend it"):
         Checkpoints("libnosuch.so")

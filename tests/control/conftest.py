@@ -1,0 +1,40 @@
+"""A folder of training jobs, and jobs in it that do nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hived.control.folder import JobFolder
+from hived.control.page import Answer, Command, Page, State
+
+Ranks = Callable[[int], list[Page]]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HIVED_JOBS", str(tmp_path / "jobs"))
+    (tmp_path / "jobs").mkdir(mode=0o700)
+    return tmp_path / "jobs"
+
+
+@pytest.fixture
+def ranks(jobs: Path) -> Iterator[Ranks]:
+    """Makes the pages of a job of so many ranks, of which none does anything."""
+    sleepers: list[subprocess.Popen[bytes]] = []
+
+    def made(number: int) -> list[Page]:
+        sleepers.extend(subprocess.Popen(["sleep", "60"]) for _ in range(number))
+        pages = [JobFolder.named("train").join(each.pid, Command()) for each in sleepers]
+        for rank, page in enumerate(pages):
+            page.report_answer(Answer(state=State.RUNNING, rank=rank, ranks=number))
+            page.publish()
+        return pages
+
+    yield made
+    for each in sleepers:
+        each.kill()
+        each.wait()
