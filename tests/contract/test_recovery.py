@@ -6,13 +6,14 @@ from itertools import permutations
 from random import Random
 from typing import Any
 
-from hypothesis import given
+import pytest
 from hypothesis import strategies as st
 
-from hived import Cluster, Wait
+from hived import Cluster, Request, RequestError, Wait
+from hived.cluster.decisions import Placement, PodPlacement
 
-from ..strategies import feasible_specs
-from .driver import Driver, Run
+from ..strategies import feasible_specs, given_in_tiers
+from .driver import Driver, Run, running
 from .specs import Spec, flat, lent, racks, wants
 
 
@@ -35,16 +36,16 @@ def recovered(driver: Driver, spec: Any, records: Any) -> Driver:
 def busy() -> tuple[Spec, Driver]:
     """Gangs, loans, a lazy group that was downgraded, two VCs."""
     spec = flat({"a": 2, "b": 1}, spare=1)
-    driver = Driver(spec)
-    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
-    driver.bind(wants("gang", "a", 3, 1, priority=2))
+    driver = running(spec, wants("lazy", "a", 4, lazy_preemption=True), wants("gang", "a", 3, 1, priority=2))
     driver.run(wants("high", "a", 4, priority=1))
     driver.bind(wants("b-small", "b", 1))
     driver.bind(lent("loan", "b", 2))
+    assert driver.running["lazy"].downgraded
     return spec, driver
 
 
-def test_every_order_of_records_gives_the_same_cluster() -> None:
+def test_any_order_of_records() -> None:
+    """It gives the same cluster, where each group is bound where it runs."""
     spec, driver = busy()
     records = driver.cluster.records()
     assert [record[0] for record in records] == sorted(driver.running)
@@ -52,42 +53,27 @@ def test_every_order_of_records_gives_the_same_cluster() -> None:
     first = clusters[0].cluster.snapshot()
     assert all(other.cluster.snapshot() == first for other in clusters)
     assert all(other.cluster.records() == records for other in clusters)
-
-
-def test_a_downgraded_group_stays_opportunistic() -> None:
-    spec, driver = busy()
-    assert driver.running["lazy"].downgraded
-    other = recovered(driver, spec, driver.cluster.records())
-    assert not other.guaranteed("lazy")
+    other = clusters[-1]
+    for name in ("gang", "b-small", "loan"):
+        assert other.bind(driver.running[name].request).placement == driver.cluster.group(name).placement
+        assert other.cluster.snapshot() == first
     other.run(wants("b-more", "b", 3))
     other.release("high", "gang")
+    assert not other.guaranteed("lazy"), "it was downgraded before"
 
 
-def test_a_recovered_group_is_asked_again_and_bound_where_it_runs() -> None:
-    spec, driver = busy()
-    other = recovered(driver, spec, driver.cluster.records())
-    for name in ("gang", "b-small", "loan"):
-        request = driver.running[name].request
-        before = other.cluster.snapshot()
-        assert other.bind(request).placement == driver.cluster.group(name).placement
-        assert other.cluster.snapshot() == before
-
-
-def test_a_preemption_under_way_is_asked_for_again_after_recovery() -> None:
+def test_preemption_is_asked_for_again() -> None:
     spec = flat({"a": 1})
-    driver = Driver(spec)
-    driver.bind(wants("low", "a", 4))
+    driver = running(spec, wants("low", "a", 4))
     driver.preempt(wants("high", "a", 4, priority=1))
-    running = [record for record in driver.cluster.records() if record[0] in driver.running]
-    other = recovered(driver, spec, running)
+    records = [record for record in driver.cluster.records() if record[0] in driver.running]
+    other = recovered(driver, spec, records)
     assert other.preempt(wants("high", "a", 4, priority=1)).victims == ("low",)
 
 
-def test_hardware_may_turn_bad_before_or_after_recovery() -> None:
+def test_hardware_turns_before_or_after() -> None:
     spec = flat({"a": 2}, spare=1)
-    driver = Driver(spec)
-    driver.bind(wants("one", "a", 4), suggested=["n0"])
-    driver.bind(wants("two", "a", 2), suggested=["n1"])
+    driver = running(spec, (wants("one", "a", 4), "n0"), (wants("two", "a", 2), "n1"))
     driver.set_node("n0", healthy=False)
     driver.set_device("n1", 3, healthy=False)
     records = driver.cluster.records()
@@ -100,12 +86,10 @@ def test_hardware_may_turn_bad_before_or_after_recovery() -> None:
     assert after.snapshot() == before.cluster.snapshot()
 
 
-def test_queries_before_a_recovery_make_no_difference_to_it() -> None:
+def test_queries_before_a_recovery() -> None:
     """They bring the doomed cells up to date, and cells of running groups come first."""
     spec = flat({"a": 2, "b": 1, "c": 1})
-    driver = Driver(spec)
-    driver.bind(wants("one", "b", 4))
-    (record,) = driver.cluster.records()
+    (record,) = running(spec, wants("one", "b", 4)).cluster.records()
     clusters = [Cluster.from_spec(spec) for _ in range(2)]
     for cluster, asks in zip(clusters, (False, True), strict=True):
         for other in ("n0", "n1", "n2", "n3"):
@@ -121,26 +105,101 @@ def test_pinned_and_capped_groups_come_back() -> None:
     spec = racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}}, count=2, nodes=2)
     spec["physicalCluster"]["physicalCells"][1]["cellChildren"][1]["pinnedCellId"] = "pin"
     spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin"}]
-    driver = Driver(spec)
-    driver.bind(wants("pinned", "b", 4, pinned_cell_id="pin"))
-    driver.bind(wants("pair", "a", (2, 3), within="RACK"))
-    driver.bind(wants("plain", "b", 2))
+    groups = wants("pinned", "b", 4, pinned_cell_id="pin"), wants("pair", "a", (2, 3), within="RACK")
+    driver = running(spec, *groups, wants("plain", "b", 2))
     snapshots = [recovered(driver, spec, order).cluster.snapshot() for order in permutations(driver.cluster.records())]
     assert all(snapshot == driver.cluster.snapshot() for snapshot in snapshots)
 
 
-def test_a_record_of_missing_hardware_is_reported_and_holds_up_no_group() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("job", "a", 4), suggested=["n1"])
-    driver.bind(wants("other", "a", 4))
+def test_closeness_comes_back() -> None:
+    """A recovered group is said to be as close together as it is."""
+    single, pair = wants("single", "a", 1), wants("pair", "a", (2, 4))
+    driver = running(racks({"a": {"RACK.NODE": 4}}, count=2, nodes=2), (pair, "r0n0 r0n1"), (single, "r1n1"))
+    fresh = Cluster.from_spec(driver.cluster.spec)
+    fresh.recover(driver.cluster.records())
+    for request in (single, pair):
+        assert fresh.schedule(request) == driver.cluster.schedule(request)
+    assert fresh.schedule(single).within == "GPU"  # type: ignore[union-attr]
+
+
+def test_record_of_missing_hardware() -> None:
+    """It is reported, and holds up no other group."""
+    driver = running(flat({"a": 2}), (wants("job", "a", 4), "n1"), wants("other", "a", 4))
     smaller = Cluster.from_spec(flat({"a": 1}))
     report = smaller.recover(driver.cluster.records())
-    assert report.lost == (("job", ("n1",)),)
-    assert report.kept == ("other",)
+    assert (report.lost, report.kept) == ((("job", ("n1",)),), ("other",))
     smaller.validate()
 
 
-@given(
+@pytest.mark.parametrize(("gpus", "stays"), [(4, False), (3, False), (2, True), (1, True)])
+def test_pod_wider_than_the_cells_now(gpus: int, stays: bool) -> None:
+    """It is opportunistic, after a recovery as after a new spec."""
+    driver = running(flat({"a": 1}), wants("job", "a", gpus))
+    after = flat({"a": 2}, kind="NODE.SOCKET", nodes=1)
+    fresh = Cluster.from_spec(after)
+    fresh.recover(driver.cluster.records())
+    fresh.validate()
+    report = driver.cluster.reconfigure(after)
+    assert [name for name, _ in report.downgraded] == ([] if stays else ["job"])
+    assert driver.cluster.group("job").guaranteed == fresh.group("job").guaranteed == stays
+    driver.cluster.validate()
+
+
+def record(name: str, vc: str, node: str, *devices: int, priority: int = 0) -> tuple[str, Request, Placement]:
+    """A group of one pod in a reserved node."""
+    levels = (3,) if priority >= 0 else ()
+    request = wants(name, vc, len(devices), priority=priority)
+    return name, request, Placement("NODE", (PodPlacement(node, devices),), levels)
+
+
+def test_higher_priority_keeps_its_guarantee() -> None:
+    """Where both cannot."""
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    report = cluster.recover([record("one", "a", "n0", 0), record("two", "a", "n1", 0, priority=5)])
+    assert report.kept == ("two",)
+    assert [name for name, _ in report.downgraded] == ["one"]
+    cluster.validate()
+
+
+def test_device_in_use_is_not_taken_over() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    late = cluster.schedule(wants("late", "a", 4))
+    cluster.recover([record("one", "a", "n0", 0, 1)])
+    with pytest.raises(RequestError, match="out of date"):
+        cluster.commit(late)
+    before = cluster.snapshot()
+    with pytest.raises(RequestError, match="'one'"):
+        cluster.recover([record("two", "a", "n0", 1)])
+    with pytest.raises(RequestError, match="n1"):
+        cluster.recover([record("two", "b", "n1", 1), record("three", "b", "n1", 1, 2)])
+    assert cluster.snapshot() == before
+    cluster.validate()
+
+
+def test_waiting_group_is_taken_over() -> None:
+    """It waits no longer."""
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    cluster.recover([record("one", "a", "n0", 0, 1, 2, 3)])
+    cluster.schedule(wants("two", "a", 1))
+    assert cluster.group("two").reasons
+    cluster.recover([record("two", "a", "n1", 0)])
+    assert cluster.groups() == ("one", "two")
+    cluster.validate()
+
+
+def test_removed_device_is_added_again() -> None:
+    """Of two groups recorded on it, one gets it."""
+    cluster = Cluster.from_spec(flat({"a": 1}, nodes=1))
+    report = cluster.recover([record("one", "a", "n1", 0), record("two", "a", "n1", 0, 1)])
+    assert report.lost == (("one", ("n1",)), ("two", ("n1",)))
+    report = cluster.reconfigure(flat({"a": 1}, nodes=2))
+    assert (report.kept, report.lost) == (("one",), (("two", ("n1",)),))
+    cluster.validate()
+
+
+@given_in_tiers(
+    20,
+    100,
     feasible_specs(max_gpus=16),
     st.lists(
         st.tuples(
@@ -154,7 +213,7 @@ def test_a_record_of_missing_hardware_is_reported_and_holds_up_no_group() -> Non
     ),
     st.randoms(),
 )
-def test_whatever_runs_is_recovered_in_any_order(
+def test_whatever_runs_is_recovered(
     spec: Any, events: list[tuple[int, int, list[int], bool, int]], order: Random
 ) -> None:
     driver = Driver(spec)
