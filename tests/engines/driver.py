@@ -19,6 +19,7 @@ from hived.engines.local import explaining
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.store import new_names, renamed
 from hived.engines.trading import LiveTrading
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies, Status
@@ -148,15 +149,19 @@ class Driver:
             if not found.state.ended
         ]
         health = self.job_scheduler.health
+        names = {} if spec is None else new_names(self.spec, spec)
+        self.spec = renamed(self.spec, names)
         self.job_scheduler = self._job_scheduler()
-        self.job_scheduler.health.set_drained(list(health.drained), True)
-        for place, why in health.bad.items():
-            self.job_scheduler.health.set_bad(place, why)
+        self.job_scheduler.health.set_drained(
+            [(names.get(node, node), device) for node, device in health.drained], True
+        )
+        for (node, device), why in health.bad.items():
+            self.job_scheduler.health.set_bad((names.get(node, node), device), why)
         self.job_scheduler.health.apply()
         self.wakes.clear()
         taken = [Job.restored(n, json.loads(spec), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
-        self.job_scheduler.recover(taken, self.now, virtual=list(self.virtual.values()))
+        self.job_scheduler.recover(taken, self.now, names, list(self.virtual.values()))
         if spec is not None:
             self.job_scheduler.reconfigure(spec, self.now)
             self.spec = spec

@@ -4,78 +4,25 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.explaining import explain
 from hived.engines.local.model import Job, JobState
-from hived.engines.local.store import LastStart, Store, last_start
+from hived.engines.local.store import LastStart, last_start
 from hived.errors import ConflictError, InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import driver
-from .driver import Driver
-from .living import Lives, ended, other_spec, printed, shell
+from .driver import Driver, job, shares, states
+from .living import Lives, ended, shell
 
-STAYS = "echo here; sleep 1000"
-EIGHT = other_spec(("vision", 8))
-
-
-@pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    made = Lives(tmp_path / "state")
-    made.spec = EIGHT
-    yield made
-    made.end()
-
-
-def devices(job: Job) -> set[int]:
-    """What it holds."""
-    assert job.placement is not None
-    return {device for pod in job.placement.pods for device in pod.leaf_cells}
-
-
-def begin(lives: Lives, *gpus: int) -> list[Job]:
-    """Jobs of so many GPUs run (below 0: as opportunistic), and the engine is killed."""
-
-    async def story(engine: Engine) -> list[Job]:
-        jobs = [engine.submit(shell("vision", STAYS, abs(n), priority=0 if n > 0 else -1)) for n in gpus]
-        for job in jobs:
-            await printed(engine, job, "here")
-        return jobs
-
-    found: list[Job] = lives.live(story, killed=True)
-    return found
-
-
-def look(lives: Lives, spec: ClusterSpec, more: int = 0) -> list[Job]:
-    """A life under ``spec``: all jobs as they are then, and a loan more of ``more`` GPUs."""
-    lives.spec = spec
-
-    async def story(engine: Engine) -> list[Job]:
-        if more:
-            engine.submit(shell("vision", STAYS, more, priority=-1))
-            engine._advance()
-        held: dict[tuple[str, int], str] = {}
-        for job in engine.job_scheduler.jobs.values():
-            if job.state.holds and job.placement is not None:
-                for pod in job.placement.pods:
-                    for device in pod.leaf_cells:
-                        other = held.setdefault((pod.node, device), job.name)
-                        assert other == job.name, f"{pod.node}:{device} is given to {other} and to {job.name}"
-            assert job.name in explain(engine.job_scheduler, job, 0.0)
-        engine.cluster.validate()
-        return list(engine.job_scheduler.jobs.values())
-
-    found: list[Job] = lives.live(story, killed=True)
-    return found
+STAYS = "echo here; exec sleep 600"
+EIGHT = shares(("vision", 8))
+SHARED = shares(("vision", 4), ("speech", 4))
+FOUR = shares(("vision", 4), devices=4)
 
 
 def two_nodes(*names: str) -> ClusterSpec:
@@ -102,9 +49,144 @@ def in_other_order() -> ClusterSpec:
     return spec_from_dict({"physicalCluster": physical, "virtualClusters": {"vision": vision}})
 
 
-def shown(spec: ClusterSpec) -> str:
-    names = [name for chain in spec.chains for name in chain.node_names]
-    return f"{'+'.join(names)} of {spec.chains[0].gpus_per_node}"
+def numbers(*jobs: Job) -> list[set[int]]:
+    """The devices that each holds."""
+    return [{device for _, device in found.devices()} for found in jobs]
+
+
+# -- in virtual time ----------------------------------------------------------------------------------------------
+
+
+ORDERS = {
+    "fewer": [FOUR],
+    "fewer and fewer": [shares(("vision", 1), devices=1), shares(("vision", 6), devices=6)],
+    "renamed": [shares(("vision", 8), node="other")],
+    "renamed twice": [shares(("vision", 2), devices=2, node="other"), shares(("vision", 8), node="third")],
+    "no such VC": [shares(("other", 8)), FOUR],
+    "other order": [in_other_order()],
+    "two nodes": [two_nodes("a", "b")],
+    "one more node": [two_nodes("node", "b")],
+}
+
+
+@pytest.mark.parametrize("specs", ORDERS.values(), ids=ORDERS)
+def test_jobs_keep_devices_whatever_specs_come_between(specs: list[ClusterSpec]) -> None:
+    """And their guarantees."""
+    engine = Driver(EIGHT)
+    jobs = [engine.submit(job("vision", gpus, priority=priority)) for gpus, priority in ((4, 0), (2, 0), (1, -1))]
+    for spec in [*specs, EIGHT, SHARED, EIGHT]:
+        jobs = engine.restart(*jobs, spec=spec)
+        if spec.virtual_clusters[0].name == "vision":
+            engine.submit(job("vision", 1, priority=-1))
+        assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6}]
+        assert [found for found in engine.jobs.values() if found.name not in engine.explain(found)] == []
+    assert [found.guaranteed for found in jobs] == [True, True, False]
+
+
+def test_devices_that_a_spec_lacks_are_kept_for_the_next() -> None:
+    # they were cut off a job's placement, so the next life gave them to somebody else
+    engine = Driver(EIGHT)
+    jobs = [engine.submit(job("vision", gpus, priority=priority)) for gpus, priority in ((4, 0), (2, 0), (2, -1))]
+    jobs = engine.restart(*jobs, spec=FOUR)
+    assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
+    assert [found.guaranteed for found in jobs] == [True, False, False]
+    jobs = engine.restart(*jobs, spec=EIGHT)
+    late = engine.submit(job("vision", 2, priority=-1))
+    assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
+    assert ([found.guaranteed for found in jobs], states(late)) == ([True, True, False], "queued")
+
+
+def test_jobs_have_their_cells_again_under_a_spec_that_fits() -> None:
+    # they stayed opportunistic for good, and were stopped for any other job
+    engine = Driver(SHARED)
+    jobs = [engine.submit(job(vc, 4)) for vc in ("vision", "speech")]
+    for _ in range(2):
+        jobs = engine.restart(*jobs, spec=shares(("default", 8)))
+        assert [found.guaranteed for found in jobs] == [False, False]
+    jobs = engine.restart(*jobs, spec=SHARED)
+    assert [(found.guaranteed, found.reason) for found in jobs] == [(True, "the cluster has a new spec")] * 2
+
+
+def test_devices_beyond_the_spec_are_explained() -> None:
+    """Without blame."""
+    engine = Driver(EIGHT)
+    _, last = (engine.submit(job("vision", 4)) for _ in range(2))
+    (last,) = engine.restart(last, spec=FOUR)
+    for words in (
+        "runs on 4 GPUs", "on node GPUs 4-7", "the spec of now lacks node GPUs 4-7", "it asked to be guaranteed",
+        "nobody else is given them",
+    ):  # fmt: skip
+        assert words in engine.explain(last)
+    (last,) = engine.restart(last, spec=shares(("speech", 8)))
+    told = engine.explain(last)
+    assert "no cells of its VC stand under it now" in told
+    assert "why: virtual cluster vision is no more" in told
+    assert "others" not in told
+    engine.submit(job("speech", 8))
+    engine.gone(last)
+    assert "it is opportunistic and had to go for train-3 of VC speech" in engine.explain(last)
+    engine.check_record()
+
+
+# -- real engines -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lives(lives: Lives) -> Lives:
+    lives.spec = EIGHT
+    return lives
+
+
+def begin(lives: Lives, *gpus: int) -> list[Job]:
+    """Jobs of so many GPUs run (below 0: as opportunistic), and the engine is killed."""
+    return lives.killed_with(*(shell("vision", STAYS, abs(n), priority=0 if n > 0 else -1) for n in gpus))
+
+
+def finish(lives: Lives) -> None:
+    """A life in which all jobs end."""
+
+    async def story(engine: Engine) -> None:
+        jobs = list(engine.job_scheduler.jobs.values())
+        for found in jobs:
+            engine.cancel(str(found.id))
+        assert {found.state for found in await ended(engine, *jobs)} == {JobState.CANCELLED}
+
+    lives.live(story)
+    assert not lives.marked()
+
+
+def test_real_jobs_keep_their_devices(lives: Lives) -> None:
+    begin(lives, 4, 2, -1)
+
+    async def story(engine: Engine) -> list[Job]:
+        engine.submit(shell("vision", STAYS, 1, priority=-1))
+        engine._advance()
+        engine.cluster.validate()
+        return list(engine.job_scheduler.jobs.values())
+
+    for spec in (shares(("vision", 2), devices=2, node="other"), shares(("vision", 8), node="third"), SHARED, EIGHT):
+        lives.spec = spec
+        jobs = lives.live(story, killed=True)
+        assert numbers(*jobs[:3]) == [{0, 1, 2, 3}, {4, 5}, {6}]
+    assert [found.guaranteed for found in jobs[:3]] == [True, True, False]
+    finish(lives)
+
+
+def test_start_names_the_jobs_that_it_would_displace(lives: Lives) -> None:
+    """Before anything has changed."""
+    begin(lives, 4, 2, -2)
+    for spec, names in (
+        (shares(("other", 8)), ["job-1", "job-2"]),
+        (FOUR, ["job-2"]),
+        (shares(("vision", 8), node="other"), []),
+        (EIGHT, []),
+    ):
+        with lives.store() as store:
+            before = store.last_event()
+            found = displaced_by(spec, store, 1e9)
+            assert [job.name for job, _ in found] == names
+            assert all(why for _, why in found)
+            assert store.last_event() == before
 
 
 class Real(Simulated):
@@ -117,91 +199,7 @@ async def nothing(engine: Engine) -> None:
     """It starts, and that is all."""
 
 
-def finish(lives: Lives) -> None:
-    """A life in which all jobs end."""
-
-    async def story(engine: Engine) -> None:
-        jobs = list(engine.job_scheduler.jobs.values())
-        for job in jobs:
-            engine.cancel(str(job.id))
-        await ended(engine, *jobs)
-
-    lives.live(story)
-
-
-def test_a_job_on_devices_that_one_spec_lacks_keeps_them_for_the_next(lives: Lives) -> None:
-    # they were cut off its placement, so the next life gave them to somebody else
-    begin(lives, 4, 2, -2)
-    four = look(lives, other_spec(("vision", 4), devices=4))
-    assert [devices(job) for job in four] == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
-    assert [job.guaranteed for job in four] == [True, False, False]
-    eight = look(lives, EIGHT, more=2)
-    assert [devices(job) for job in eight[:3]] == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
-    assert [job.guaranteed for job in eight[:3]] == [True, True, False]
-    assert eight[3].state is JobState.QUEUED
-    finish(lives)
-
-
-SHARED = other_spec(("vision", 4), ("speech", 4))
-ORDERS = [
-    [other_spec(("vision", 4), devices=4), EIGHT],
-    [other_spec(("vision", 1), devices=1), other_spec(("vision", 6), devices=6), EIGHT],
-    [other_spec(("vision", 8), node="other"), EIGHT],
-    [other_spec(("vision", 2), devices=2, node="other"), other_spec(("vision", 8), node="third"), EIGHT],
-    [other_spec(("other", 8)), other_spec(("vision", 4), devices=4), EIGHT],
-    [in_other_order(), EIGHT],
-    [two_nodes("a", "b"), EIGHT],
-    [two_nodes("node", "b"), EIGHT],
-]
-
-
-@pytest.mark.parametrize("specs", ORDERS, ids=lambda specs: " then ".join(map(shown, specs)))
-def test_running_jobs_keep_devices_and_guarantees_whatever_specs_come_in_between(
-    lives: Lives, specs: list[ClusterSpec]
-) -> None:
-    begin(lives, 4, 2, -1)
-    for spec in [*specs, SHARED, EIGHT]:
-        jobs = look(lives, spec, more=int(spec.virtual_clusters[0].name == "vision"))
-        assert [devices(job) for job in jobs[:3]] == [{0, 1, 2, 3}, {4, 5}, {6}]
-    assert [job.guaranteed for job in jobs[:3]] == [True, True, False]
-    finish(lives)
-
-
-def test_jobs_that_a_spec_took_the_cells_of_have_them_again_under_one_that_fits(lives: Lives) -> None:
-    # they stayed opportunistic for good, and were stopped for whoever came
-    lives.spec = SHARED
-
-    async def story(engine: Engine) -> None:
-        for vc in ("vision", "speech"):
-            await printed(engine, engine.submit(shell(vc, STAYS, 4)), "here")
-
-    lives.live(story)
-    assert [job.guaranteed for job in look(lives, other_spec(("default", 8)))] == [False, False]
-    assert [job.guaranteed for job in look(lives, other_spec(("default", 8)))] == [False, False]
-    again = look(lives, SHARED)
-    assert [(job.guaranteed, job.reason) for job in again] == [(True, "the cluster has a new spec")] * 2
-    finish(lives)
-
-
-def test_a_start_that_would_take_cells_names_the_jobs_before_anything_has_changed(lives: Lives) -> None:
-    begin(lives, 4, 2, -2)
-    for spec, names in (
-        (other_spec(("other", 8)), ["job-1", "job-2"]),
-        (other_spec(("vision", 4), devices=4), ["job-2"]),
-        (other_spec(("vision", 8), node="other"), []),
-        (EIGHT, []),
-    ):
-        with closing(Store(lives.folder)) as store:
-            before = store.last_event()
-            found = displaced_by(spec, store, time.time())
-            assert [job.name for job, _ in found] == names
-            assert all(why for _, why in found)
-            assert store.last_event() == before
-    assert [job.guaranteed for job in look(lives, EIGHT)] == [True, True, False]
-    finish(lives)
-
-
-def test_jobs_on_simulated_devices_are_not_taken_over_as_if_they_were_on_real_ones(lives: Lives) -> None:
+def test_simulated_devices_are_not_taken_for_real_ones(lives: Lives) -> None:
     begin(lives, 2)
     with pytest.raises(ConflictError, match=r"1 job of the last start still runs? on simulated devices"):
         lives.live(nothing, devices=Real())
@@ -209,36 +207,32 @@ def test_jobs_on_simulated_devices_are_not_taken_over_as_if_they_were_on_real_on
     lives.live(nothing, devices=Real())
 
 
-def test_the_node_keeps_its_name_while_jobs_run_on_it(lives: Lives) -> None:
+def test_node_keeps_its_name_while_jobs_run_on_it(lives: Lives) -> None:
     # by its new name all of it was free, and was given twice
     begin(lives, 2)
 
     async def story(engine: Engine) -> None:
         with pytest.raises(InputError, match="calls the node other, and jobs run on it as node"):
-            engine.reconfigure(other_spec(("vision", 8), node="other"))
-        job = engine.find("1")
-        assert job.guaranteed
+            engine.reconfigure(shares(("vision", 8), node="other"))
+        found = engine.find("1")
+        assert found.guaranteed
         engine.cancel("1")
-        await ended(engine, job)
-        engine.reconfigure(other_spec(("vision", 8), node="other"))
+        await ended(engine, found)
+        engine.reconfigure(shares(("vision", 8), node="other"))
 
     lives.live(story)
 
 
-def test_a_live_spec_is_the_last_one_of_the_next_start(lives: Lives) -> None:
-    begin(lives, 4)
-
+def test_live_spec_is_the_last_one_of_the_next_start(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         engine.reconfigure(SHARED)
 
     lives.live(story)
-    with closing(Store(lives.folder)) as store:
-        last = last_start(store)
-    assert last == LastStart(SHARED, simulated=True)
-    finish(lives)
+    with lives.store() as store:
+        assert last_start(store) == LastStart(SHARED, simulated=True)
 
 
-def test_a_device_that_was_given_twice_stays_idle_until_both_jobs_have_ended(lives: Lives) -> None:
+def test_device_given_twice_stays_idle_until_both_have_ended(lives: Lives) -> None:
     begin(lives, 2, 2)
     with closing(sqlite3.connect(lives.folder / "hived.db")) as db:
         for number, text in db.execute("SELECT id, status FROM jobs").fetchall():
@@ -257,27 +251,3 @@ def test_a_device_that_was_given_twice_stays_idle_until_both_jobs_have_ended(liv
             assert (whole.outcome == "now") is (runs is None)
 
     lives.live(story)
-
-
-def test_devices_that_a_job_holds_beyond_the_spec_are_explained_without_blame() -> None:
-    engine = Driver(EIGHT)
-    for _ in range(2):
-        engine.submit(driver.job("vision", 4))
-    _, last = engine.jobs.values()
-    engine.restart(other_spec(("vision", 4), devices=4))
-    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
-    for words in (
-        "runs on 4 GPUs", "on node GPUs 4-7", "the spec of now lacks node GPUs 4-7", "it asked to be guaranteed",
-        "nobody else is given them",
-    ):  # fmt: skip
-        assert words in told
-    engine.restart(other_spec(("speech", 8)))
-    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
-    assert "no cells of its VC stand under it now" in told
-    assert "why: virtual cluster vision is no more" in told
-    assert "others" not in told
-    engine.submit(driver.job("speech", 8))
-    engine.gone(engine.jobs[last.id])
-    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
-    assert "it is opportunistic and had to go for train-3 of VC speech" in told
-    engine.check_record()
