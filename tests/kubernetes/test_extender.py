@@ -22,11 +22,11 @@ class Observed:
         self.results.append((verb, result))
 
 
-async def answer(metrics: Observed, verb: str, body: bytes, *, needs_certificate: bool) -> httpx.Response:
+async def ask(metrics: Observed, verb: str, *bodies: bytes, needs_certificate: bool = False) -> list[httpx.Response]:
     app = FastAPI()
     app.include_router(extender_routes(None, metrics, needs_certificate=needs_certificate))  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived") as client:
-        return await client.post(f"/v1/extender/{verb}", content=body)
+        return [await client.post(f"/v1/extender/{verb}", content=body) for body in bodies]
 
 
 def error(verb: str, found: httpx.Response, status: int) -> str:
@@ -39,21 +39,18 @@ def error(verb: str, found: httpx.Response, status: int) -> str:
 
 
 @pytest.mark.parametrize("verb", ["filter", "bind", "preempt"])
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'{"Pod": 3}', b'{"Pod": {"metadata": []}}', b"\xff\xfe{}", b"[" * 100_000, b'"' * 9],
-    ids=["nothing", "half", "a list", "null", "a number", "inner list", "no UTF-8", "deep", "quotes"],
-)
-def test_malformed_question(verb: str, body: bytes) -> None:
+def test_malformed_question(verb: str) -> None:
+    no_pods = b"[]", b"null", b'{"Pod": 3}', b'{"Pod": {"metadata": []}}'
+    bodies = b"", b"{", *no_pods, b"\xff\xfe{}", b"[" * 100_000, b'"' * 9
     metrics = Observed()
-    found = asyncio.run(answer(metrics, verb, body, needs_certificate=False))
-    assert "no question of kube-scheduler's" in error(verb, found, 400)
-    assert metrics.results == [(verb, "malformed")]
+    for body, found in zip(bodies, asyncio.run(ask(metrics, verb, *bodies)), strict=True):
+        assert "no question of kube-scheduler's" in error(verb, found, 400), body[:40]
+    assert metrics.results == [(verb, "malformed")] * len(bodies)
 
 
 @pytest.mark.parametrize("verb", ["filter", "bind", "preempt"])
 def test_certificate_is_asked_for(verb: str) -> None:
     metrics = Observed()
-    found = asyncio.run(answer(metrics, verb, b"{}", needs_certificate=True))
+    (found,) = asyncio.run(ask(metrics, verb, b"{}", needs_certificate=True))
     assert "has to show a client certificate" in error(verb, found, 403)
     assert metrics.results == [(verb, "forbidden")]
