@@ -36,12 +36,8 @@ def refusal(path: Path) -> str:
 
 
 def job(
-    job_id: str = "a",
-    submit_ms: int = 0,
-    duration_ms: int = 1000,
-    gpus: int = 1,
-    tenant: str = "t",
+    job_id: str = "a", submit_ms: int = 0, duration_ms: int = 1000, gpus: int = 1, tenant: str = "t",
     status: str = "pass",
-) -> TraceJob:
+) -> TraceJob:  # fmt: skip
     """A job of which a test says only what matters to it."""
     return TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status)

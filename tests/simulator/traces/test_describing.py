@@ -15,15 +15,18 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-def test_a_single_job_loads_the_cluster_with_its_own_gpus() -> None:
+def test_one_job() -> None:
+    """It loads the cluster with its own GPUs; if it takes no time, with nothing; no job at all is refused."""
     found = describe(Trace("t", (job(duration_ms=2 * HOUR, gpus=8),)))
     assert (found.days, found.window_days) == (0, 2 / 24)
-    assert found.total.gpu_hours == 16
-    assert found.total.offered_load_gpus == 8
-    assert found.busiest_week.offered_load_gpus == 8
+    assert (found.total.gpu_hours, found.total.offered_load_gpus, found.busiest_week.offered_load_gpus) == (16, 8, 8)
+    found = describe(Trace("t", (job(duration_ms=0),)))
+    assert (found.total.offered_load_gpus, found.busiest_week.offered_load_gpus) == (0, 0)
+    with pytest.raises(InputError, match="a trace without jobs cannot be described"):
+        describe(Trace("t", ()))
 
 
-def test_numbers_are_given_by_tenant_and_add_up() -> None:
+def test_numbers_by_tenant_add_up() -> None:
     jobs = (
         job("a", 0, DAY, 4, "small"),
         job("b", DAY, 2 * DAY, 12, "large"),
@@ -39,29 +42,22 @@ def test_numbers_are_given_by_tenant_and_add_up() -> None:
     assert (small.passed, found.total.passed, found.total.largest_gpus) == (1, 2, 12)
 
 
-def test_medians_and_percentiles_are_durations_that_occur() -> None:
+def test_medians_are_durations_that_occur() -> None:
     jobs = tuple(job(str(number), number, number * 1000) for number in range(1, 101))
     found = describe(Trace("t", jobs)).total
     assert (found.mean_duration_s, found.median_duration_s, found.p95_duration_s) == (50.5, 50, 95)
 
 
-def test_the_busiest_week_is_the_one_that_asks_for_most_gpu_time() -> None:
+def test_the_busiest_week_asks_for_most() -> None:
+    """A last week that is cut short is averaged over its days."""
     jobs = (job("a", DAY, HOUR), job("b", 9 * DAY, 7 * HOUR, 24), job("c", 10 * DAY, HOUR), job("d", 30 * DAY, HOUR))
     week = describe(Trace("t", jobs)).busiest_week
     assert (week.week, week.jobs, week.gpu_hours, week.offered_load_gpus) == (1, 2, 169, 169 / 168)
-
-
-def test_a_last_week_that_is_cut_short_is_averaged_over_its_days() -> None:
     jobs = (job("a", 0, HOUR), job("b", 8 * DAY, HOUR, 48))
     assert describe(Trace("t", jobs)).busiest_week.offered_load_gpus == 2
 
 
-def test_jobs_that_take_no_time_at_one_instant_load_nothing() -> None:
-    found = describe(Trace("t", (job(duration_ms=0),)))
-    assert (found.total.offered_load_gpus, found.busiest_week.offered_load_gpus) == (0, 0)
-
-
-def test_a_compressed_clock_raises_the_load_by_as_much() -> None:
+def test_a_compressed_clock_raises_the_load() -> None:
     trace = generate_table1(2000, 30)
     before, after = describe(trace).total, describe(compress_clock(trace, 2)).total
     assert after.offered_load_gpus == pytest.approx(2 * before.offered_load_gpus, rel=1e-6)
@@ -77,10 +73,5 @@ def test_the_json_form_is_plain_and_whole() -> None:
     assert back["busiest_week"]["week"] == 0
 
 
-def test_a_trace_without_jobs_is_refused() -> None:
-    with pytest.raises(InputError, match="a trace without jobs cannot be described"):
-        describe(Trace("t", ()))
-
-
-def test_odd_sizes_count_to_the_class_that_holds_them() -> None:
+def test_classes_of_sizes() -> None:
     assert [size_class(gpus) for gpus in (1, 2, 3, 4, 5, 8, 9, 16, 1000)] == [0, 1, 2, 2, 3, 3, 4, 4, 4]

@@ -46,7 +46,7 @@ def test_a_frame_may_lack_the_status() -> None:
     assert [job.status for job in trace_of(pl.DataFrame(COLUMNS).drop("status")).jobs] == ["pass", "pass"]
 
 
-def test_a_file_read_as_a_frame_is_the_same_trace(tmp_path: Path) -> None:
+def test_a_file_read_as_a_frame(tmp_path: Path) -> None:
     pl.DataFrame(COLUMNS).write_csv(tmp_path / "t.csv")
     assert trace_of(pl.read_csv(tmp_path / "t.csv", infer_schema=False)).jobs == read_trace(tmp_path / "t.csv").jobs
 
@@ -60,7 +60,7 @@ def test_a_file_read_as_a_frame_is_the_same_trace(tmp_path: Path) -> None:
         ({"colour": ["red", "blue"]}, "frame:1: unknown column 'colour': the columns are job_id,tenant"),
     ],
 )
-def test_a_wrong_frame_is_refused_as_a_file_would_be(change: dict[str, list[Any]], message: str) -> None:
+def test_a_wrong_frame_is_refused(change: dict[str, list[Any]], message: str) -> None:
     with pytest.raises(TraceError) as caught:
         trace_of(pl.DataFrame(COLUMNS | change))
     assert str(caught.value).startswith(message)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.errors import InputError
@@ -19,6 +19,8 @@ from hived.simulator.traces import MS, SIZE_CLASSES, TABLE1, Trace, generate_tab
 from hived.simulator.traces.generating import apportion
 from hived.simulator.traces.philly_statistics import philly
 from hived.simulator.traces.table1 import TOTAL_JOBS
+
+from ..helpers import examples
 
 TABLE1_FILE = Path(__file__).parents[4] / "shared" / "traces" / "hived_table1.csv"
 
@@ -28,46 +30,35 @@ def whole() -> Trace:
     return generate_table1()
 
 
-def test_table_1_sums_to_the_papers_jobs_and_to_the_whole_cluster() -> None:
+def test_table_1_is_the_papers() -> None:
     assert sum(sum(row.jobs) for row in TABLE1) == TOTAL_JOBS == 141_950
     assert [sum(row.jobs[place] for row in TABLE1) for place in range(5)] == [115203, 2926, 10726, 10795, 2300]
     assert sum(row.quota_percent for row in TABLE1) == pytest.approx(100)
+    if TABLE1_FILE.exists():  # in the shared folder, beside the repository
+        rows = list(csv.DictReader(io.StringIO(TABLE1_FILE.read_text())))[:-1]
+        columns = ("gpu1", "gpu2", "gpu4", "gpu8", "gpu16plus")
+        assert [(row.tenant, row.jobs, row.quota_percent) for row in TABLE1] == [
+            (row["tenant"], tuple(int(row[name]) for name in columns), float(row["quota_pct"])) for row in rows
+        ]
 
 
-@pytest.mark.skipif(not TABLE1_FILE.exists(), reason="the shared folder with the paper's Table 1 is not here")
-def test_table_1_in_code_is_the_papers() -> None:
-    rows = list(csv.DictReader(io.StringIO(TABLE1_FILE.read_text())))[:-1]
-    columns = ("gpu1", "gpu2", "gpu4", "gpu8", "gpu16plus")
-    assert [(row.tenant, row.jobs, row.quota_percent) for row in TABLE1] == [
-        (row["tenant"], tuple(int(row[name]) for name in columns), float(row["quota_pct"])) for row in rows
-    ]
-
-
-def test_the_default_trace_has_table_1s_jobs_exactly() -> None:
-    counts = Counter((job.tenant, size_class(job.gpus)) for job in whole().jobs)
+def test_the_whole_trace_is_table_1s() -> None:
+    """Its jobs exactly, in order, in whole seconds within the days; and it says that it is synthetic."""
+    trace = whole()
+    counts = Counter((job.tenant, size_class(job.gpus)) for job in trace.jobs)
     assert counts == +Counter({(row.tenant, place): row.jobs[place] for row in TABLE1 for place in range(5)})
-
-
-def test_it_is_called_synthetic_and_its_ids_say_so() -> None:
-    assert whole().synthetic
-    assert whole().name == "table1-141950-jobs-60-days-seed-1"
-    assert all(job.job_id.startswith("synthetic-") for job in whole().jobs)
-    assert len({job.job_id for job in whole().jobs}) == TOTAL_JOBS
-
-
-def test_jobs_come_in_order_in_whole_seconds_within_the_days() -> None:
-    submits = [job.submit_ms for job in whole().jobs]
+    assert {job.gpus for job in trace.jobs} == {1, 2, 4, 8, 16, 24, 32, 48}
+    assert trace.synthetic
+    assert trace.name == "table1-141950-jobs-60-days-seed-1"
+    assert all(job.job_id.startswith("synthetic-") for job in trace.jobs)
+    assert len({job.job_id for job in trace.jobs}) == TOTAL_JOBS
+    submits = [job.submit_ms for job in trace.jobs]
     assert submits == sorted(submits)
-    assert submits[0] >= 0
-    assert submits[-1] < 60 * 86_400 * MS
-    assert all(job.submit_ms % MS == job.duration_ms % MS == 0 < job.duration_ms for job in whole().jobs)
+    assert 0 <= submits[0] < submits[-1] < 60 * 86_400 * MS
+    assert all(job.submit_ms % MS == job.duration_ms % MS == 0 < job.duration_ms for job in trace.jobs)
 
 
-def test_sizes_are_powers_of_two_in_a_node_and_whole_nodes_above() -> None:
-    assert {job.gpus for job in whole().jobs} == {1, 2, 4, 8, 16, 24, 32, 48}
-
-
-def test_mean_durations_follow_the_real_ones_by_size_and_group() -> None:
+def test_mean_durations_are_the_real_ones() -> None:
     for kind in philly().durations:
         seconds = [
             job.duration_ms / MS
@@ -78,14 +69,14 @@ def test_mean_durations_follow_the_real_ones_by_size_and_group() -> None:
         assert sum(seconds) / len(seconds) == pytest.approx(kind.seconds.mean, rel=0.03), kind
 
 
-def test_shares_of_passed_jobs_are_the_real_ones() -> None:
+def test_shares_of_passed_jobs_are_real() -> None:
     jobs = Counter(size_class(job.gpus) for job in whole().jobs)
     passed = Counter(size_class(job.gpus) for job in whole().jobs if job.status == "pass")
     assert {job.status for job in whole().jobs} == {"pass", "killed_or_failed"}
     assert [passed[place] / jobs[place] for place in range(5)] == pytest.approx(philly().pass_shares, abs=0.001)
 
 
-def test_tenants_submit_sweeps_and_fewer_jobs_at_weekends() -> None:
+def test_sweeps_and_fewer_jobs_at_weekends() -> None:
     sweepers = [job.submit_ms for job in whole().jobs if job.tenant == "res-c"]
     gaps = [after - before for before, after in pairwise(sweepers)]
     assert sum(gap <= 60 * MS for gap in gaps) > 0.8 * len(gaps)
@@ -93,19 +84,17 @@ def test_tenants_submit_sweeps_and_fewer_jobs_at_weekends() -> None:
     assert weekday[0] < min(weekday[day] for day in range(1, 6))  # day 0 is a Sunday
 
 
-def test_the_same_seed_gives_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    """On every machine; and another seed gives other jobs."""
     write_trace(generate_table1(5000, 7, 3), tmp_path / "t.csv")
     digest = hashlib.sha256((tmp_path / "t.csv").read_bytes()).hexdigest()
     assert digest == "aefb67eeb408d8b6de42ae8b8ce7a088db6d3fc7b9eae204afb002de8e33b5f8"
-
-
-def test_another_seed_gives_other_jobs() -> None:
     assert generate_table1(1000, 7, 1).jobs != generate_table1(1000, 7, 2).jobs
 
 
-@settings(max_examples=30, deadline=None)
+@examples(fast=8, slow=60)
 @given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 2**70))
-def test_any_number_of_jobs_and_days_is_kept(jobs: int, days: int, seed: int) -> None:
+def test_any_number_of_jobs_and_days(jobs: int, days: int, seed: int) -> None:
     trace = generate_table1(jobs, days, seed)
     assert len(trace.jobs) == jobs
     assert all(0 <= job.submit_ms < days * 86_400 * MS for job in trace.jobs)
@@ -116,7 +105,7 @@ def test_any_number_of_jobs_and_days_is_kept(jobs: int, days: int, seed: int) ->
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=20).filter(any), st.integers(0, 10_000))
-def test_parts_by_largest_remainder_sum_up_and_stay_within_one_of_their_share(weights: list[int], total: int) -> None:
+def test_parts_by_largest_remainder(weights: list[int], total: int) -> None:
     parts = apportion(weights, total)
     assert sum(parts) == total
     shares = [total * weight / sum(weights) for weight in weights]

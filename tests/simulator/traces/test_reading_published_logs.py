@@ -22,12 +22,15 @@ def attempt(start: str | None, end: str | None, *detail: dict[str, Any]) -> dict
     return {"start_time": start, "end_time": end, "detail": list(detail)}
 
 
+MINUTE = attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO)
+
+
 def entry(jobid: Any = "app_1", **fields: Any) -> dict[str, Any]:
     whole = {
         "status": "Pass",
         "vc": "ee9e8c",
         "jobid": jobid,
-        "attempts": [attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO)],
+        "attempts": [MINUTE],
         "submitted_time": "2017-10-07 00:59:00",
         "user": "ce2f4c",
     }
@@ -38,9 +41,10 @@ def log(folder: Path, *entries: Any) -> Path:
     return file_of(folder, json.dumps(entries), "cluster_job_log")
 
 
-def test_a_philly_job_runs_for_the_sum_of_its_attempts_on_its_largest_attempts_gpus(tmp_path: Path) -> None:
+def test_a_philly_job_has_several_attempts(tmp_path: Path) -> None:
+    """It runs for their sum, on the GPUs of the largest."""
     attempts = [
-        attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO),
+        MINUTE,
         attempt("2017-10-07 02:00:00", "2017-10-08 02:00:05", EIGHT, EIGHT),
         attempt("2017-10-09 00:00:00", None, TWO),
     ]
@@ -49,31 +53,27 @@ def test_a_philly_job_runs_for_the_sum_of_its_attempts_on_its_largest_attempts_g
     assert trace.name == "cluster_job_log"
 
 
-def test_the_first_philly_submission_is_at_zero_and_jobs_are_sorted(tmp_path: Path) -> None:
-    late, early = entry("late", submitted_time="2017-10-08 00:59:00", status="Killed"), entry("early")
-    jobs = read_trace(log(tmp_path, late, early)).jobs
-    assert [(job.job_id, job.submit_ms, job.status) for job in jobs] == [
-        ("early", 0, "pass"),
-        ("late", 86_400_000, "killed_or_failed"),
+def test_the_first_philly_job_is_at_zero(tmp_path: Path) -> None:
+    """Jobs are sorted, and one may have no user."""
+    late = entry("late", submitted_time="2017-10-08 00:59:00", status="Killed", user=None)
+    jobs = read_trace(log(tmp_path, late, entry("early"))).jobs
+    assert [(job.job_id, job.submit_ms, job.status, job.user) for job in jobs] == [
+        ("early", 0, "pass", "ce2f4c"),
+        ("late", 86_400_000, "killed_or_failed", ""),
     ]
 
 
-def test_philly_jobs_that_cannot_be_simulated_are_left_out_and_counted(tmp_path: Path) -> None:
-    trace = read_trace(
-        log(
-            tmp_path,
-            entry("kept"),
-            entry("never ran", attempts=[attempt(None, None, TWO)]),
-            entry("still running", attempts=[attempt("2017-10-07 01:00:00", "None", TWO)]),
-            entry("no attempt", attempts=[]),
-            entry("no detail", attempts=[attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00")]),
-            entry(
-                "no submission",
-                submitted_time="None",
-            ),
-            entry("clock set back", attempts=[attempt("2017-11-05 01:59:00", "2017-11-05 01:01:00", TWO)]),
-        )
-    )
+def test_philly_jobs_left_out_are_counted(tmp_path: Path) -> None:
+    entries = [
+        entry("kept"),
+        entry("never ran", attempts=[attempt(None, None, TWO)]),
+        entry("still running", attempts=[attempt("2017-10-07 01:00:00", "None", TWO)]),
+        entry("no attempt", attempts=[]),
+        entry("no detail", attempts=[attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00")]),
+        entry("no submission", submitted_time="None"),
+        entry("clock set back", attempts=[attempt("2017-11-05 01:59:00", "2017-11-05 01:01:00", TWO)]),
+    ]
+    trace = read_trace(log(tmp_path, *entries))
     assert [job.job_id for job in trace.jobs] == ["kept"]
     assert trace.dropped == (
         ("an attempt ends before it starts", 1),
@@ -83,11 +83,7 @@ def test_philly_jobs_that_cannot_be_simulated_are_left_out_and_counted(tmp_path:
     )
 
 
-def test_a_philly_job_without_a_user_is_read(tmp_path: Path) -> None:
-    assert [job.user for job in read_trace(log(tmp_path, entry("a", user=None), entry("b"))).jobs] == ["", "ce2f4c"]
-
-
-def test_a_packed_philly_log_is_read_too(tmp_path: Path) -> None:
+def test_a_packed_philly_log(tmp_path: Path) -> None:
     path = file_of(tmp_path, gzip.compress(b"\xef\xbb\xbf\n " + json.dumps([entry()]).encode()))
     assert len(read_trace(path).jobs) == 1
 
@@ -110,28 +106,26 @@ def test_a_packed_philly_log_is_read_too(tmp_path: Path) -> None:
         ("b", "is 'b', not an object with jobid, vc, status, submitted_time, attempts"),
     ],
 )
-def test_a_wrong_philly_entry_is_refused_with_its_place(tmp_path: Path, second: Any, message: str) -> None:
+def test_a_wrong_philly_entry(tmp_path: Path, second: Any, message: str) -> None:
     assert refusal(log(tmp_path, entry(), second)) == f"cluster_job_log: job 2 of the list: {message}"
 
 
-def test_broken_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
-    said = refusal(file_of(tmp_path, '[\n{"jobid": }]'))
-    assert said == "t.csv:2: not readable as JSON (column 11: Expecting value): fetch the file again"
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[\n{"jobid": }]', "t.csv:2: not readable as JSON (column 11: Expecting value): fetch the file again"),
+        ('{"jobs": []}', "the JSON is not a list of jobs"),
+        ("[" * 200_000, "not readable as JSON ("),
+        ("[]", "no jobs (only a header)"),
+    ],
+    ids=["broken", "another shape", "too deep", "empty"],
+)
+def test_json_that_is_no_philly_log(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(file_of(tmp_path, text))
 
 
-def test_json_of_another_shape_is_refused(tmp_path: Path) -> None:
-    assert "the JSON is not a list of jobs" in refusal(file_of(tmp_path, '{"jobs": []}'))
-
-
-def test_json_nested_too_deep_is_refused(tmp_path: Path) -> None:
-    assert "not readable as JSON (" in refusal(file_of(tmp_path, "[" * 200_000))
-
-
-def test_an_empty_philly_list_is_refused(tmp_path: Path) -> None:
-    assert "no jobs (only a header)" in refusal(file_of(tmp_path, "[]"))
-
-
-def test_helios_jobs_are_read_and_cpu_only_ones_counted(tmp_path: Path) -> None:
+def test_helios_jobs_are_read(tmp_path: Path) -> None:
+    """And CPU-only ones counted."""
     text = table(
         "11,uA,vcB,8,64,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0",
         "12,uA,vcC,0,64,1,COMPLETED,2020-06-01 00:00:00,2020-06-01 00:00:00,2020-06-01 00:00:09,9,0",
@@ -147,11 +141,10 @@ def test_helios_jobs_are_read_and_cpu_only_ones_counted(tmp_path: Path) -> None:
     assert trace.dropped == (("no GPUs (CPU-only)", 1), ("no run time", 1))
 
 
-def test_helios_columns_may_be_in_any_order_among_others(tmp_path: Path) -> None:
-    text = table(
-        "2.5,2020-06-09T18:41:01,FAILED,4.0,vcB,7,x",
-        header="duration,submit_time,state,gpu_num,vc,job_id,note",
-    )
+def test_helios_columns_in_any_order(tmp_path: Path) -> None:
+    """Among others."""
+    header = "duration,submit_time,state,gpu_num,vc,job_id,note"
+    text = table("2.5,2020-06-09T18:41:01,FAILED,4.0,vcB,7,x", header=header)
     assert read_trace(file_of(tmp_path, text)).jobs == (TraceJob("7", "vcB", 0, 2500, 4, "killed_or_failed"),)
 
 
@@ -165,17 +158,13 @@ def test_helios_columns_may_be_in_any_order_among_others(tmp_path: Path) -> None
         ("2,u,v,1,1,1,X,2020-06-09 18:41:01,,,-1,0", "duration is '-1', below zero: give seconds"),
     ],
 )
-def test_a_wrong_helios_row_is_refused_with_its_line(tmp_path: Path, row: str, message: str) -> None:
+def test_a_wrong_helios_row(tmp_path: Path, row: str, message: str) -> None:
     good = "1,u,v,1,1,1,X,2020-06-09 18:41:01,,,1,0"
     assert refusal(file_of(tmp_path, table(good, row, header=HELIOS))).startswith(f"t.csv:3: {message}")
 
 
-def test_a_missing_helios_column_is_named_with_the_likely_meant_word(tmp_path: Path) -> None:
+def test_a_helios_log_without_a_column_or_gpus(tmp_path: Path) -> None:
     said = refusal(file_of(tmp_path, table("x", header=HELIOS.replace("gpu_num", "gpus_num"))))
     assert said == "t.csv:1: column 'gpu_num' is missing: did you mean it by 'gpus_num'?"
-
-
-def test_a_helios_log_of_cpu_jobs_alone_is_refused_with_the_count(tmp_path: Path) -> None:
-    text = table("1,u,v,0,1,1,X,2020-06-09 18:41:01,,,1,0", header=HELIOS)
-    said = refusal(file_of(tmp_path, text))
+    said = refusal(file_of(tmp_path, table("1,u,v,0,1,1,X,2020-06-09 18:41:01,,,1,0", header=HELIOS)))
     assert said == "t.csv: no jobs (1 left out: no GPUs (CPU-only)): a trace needs at least one"
