@@ -156,7 +156,7 @@ class Chaos(World):
 
     def _compare(self, words: Json | None, fault: Fault | None = None) -> None:
         """Compare the service, before any update, with pods' annotations and the last answer of its predecessor."""
-        give_up = time.monotonic() + 10.0
+        give_up = time.monotonic() + PATIENCE_S
         late = False
         while True:
             before, said, after = self.pods(), self.groups(), self.pods()
@@ -270,9 +270,12 @@ class Chaos(World):
         assert self.service.process is not None
         code = self.service.process.poll()
         assert code is None, f"the service ended with {code}:\n{self.service.log()[-3000:]}"
-        ready, said = self.service.is_ready(), self.service.get("/v1/status")["ready"]
-        if not (ready == said == bool(self.service.metric("hived_ready"))):
-            self.found.append(f"it is ready ({ready}), and says that it is ({said})")
+
+        def agreed() -> bool:
+            said = self.service.get("/v1/status")["ready"]
+            return self.service.is_ready() is said is bool(self.service.metric("hived_ready"))
+
+        self.wait(agreed, "its probe, its status and its metric agree about whether it is ready")
 
     # -- many ---------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import ssl
 import threading
 import time
 from typing import Any
 
 import httpx
 import yaml
+from tools.control_plane.cluster import connect
 from tools.control_plane.plane import ControlPlane
 from tools.control_plane.service import Service
 from tools.control_plane.workloads import PREFIX, places
@@ -30,13 +29,7 @@ class Witness(threading.Thread):
         self.bound_at: dict[str, float] = {}  #: by uid; monotonic
         self.changed_at = time.monotonic()  #: time of the last change
         self._path = f"/api/v1/namespaces/{namespace}/pods"
-        self._client = httpx.Client(
-            base_url=plane.url,
-            headers={"Authorization": f"Bearer {plane.admin_token}"},
-            verify=ssl.create_default_context(cafile=plane.ca),
-            timeout=httpx.Timeout(10.0, read=3600.0),
-            trust_env=False,
-        )
+        self._client = connect(plane.kubeconfig(), httpx.Timeout(10.0, read=3600.0))
         self._places: dict[Place, str] = {}
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -155,11 +148,10 @@ def is_bound(pod: Json) -> bool:
 
 def kind(pod: Json) -> str:
     """``guaranteed`` or ``opportunistic``: the kind of a bound pod's group by its annotations."""
-    info: Any = None
-    with contextlib.suppress(KeyError):
-        info = yaml.load(pod["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"], yaml.CSafeLoader)
+    text = pod["metadata"].get("annotations", {}).get(f"{PREFIX}/pod-bind-info", "")
+    info: Any = yaml.load(text, yaml.CSafeLoader)
     if info is None:
-        return "nobody says"
+        return "not known"
     types = {
         cell_type
         for member in info["affinityGroupBindInfo"]

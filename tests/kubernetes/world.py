@@ -22,9 +22,9 @@ from .witness import Witness, is_bound, kind
 
 Json = dict[str, Any]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 _ASK_S = 20.0  #: how often kube-scheduler is asked for its cache while nothing changes
-_EVENTS_S = 35.0  #: for how long an Event may be on its way
+_EVENTS_S = 120.0  #: for how long an Event may be on its way
 ENDED_IN_THE_DARK = "ended without an API server"
 #: last log line of a kube-scheduler (1.36.3) that confuses a pod with an older one of its name after its watch broke:
 #: https://github.com/kubernetes/kubernetes/pull/141255; it may also go on, and count removed pods on nodes for good

@@ -34,19 +34,24 @@ class RefusedError(Exception):
         self.reason = reason
 
 
+def connect(kubeconfig: Path, timeout: float | httpx.Timeout) -> httpx.Client:
+    """A client with a kubeconfig by :class:`ControlPlane`; ``timeout`` in seconds."""
+    config = json.loads(kubeconfig.read_text())
+    ((server,), (user,)) = config["clusters"], config["users"]
+    return httpx.Client(
+        base_url=server["cluster"]["server"],
+        headers={"Authorization": f"Bearer {user['user']['token']}"},
+        verify=ssl.create_default_context(cafile=server["cluster"]["certificate-authority"]),
+        timeout=timeout,
+        trust_env=False,
+    )
+
+
 class Api:
-    """Sequential requests to the API server of a kubeconfig by :class:`ControlPlane`, with retries while it is away."""
+    """Sequential requests to the API server, with retries while it is away."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        config = json.loads(kubeconfig.read_text())
-        ((server,), (user,)) = config["clusters"], config["users"]
-        self._client = httpx.Client(
-            base_url=server["cluster"]["server"],
-            headers={"Authorization": f"Bearer {user['user']['token']}"},
-            verify=ssl.create_default_context(cafile=server["cluster"]["certificate-authority"]),
-            timeout=PATIENCE_S,
-            trust_env=False,
-        )
+        self._client = connect(kubeconfig, PATIENCE_S)
         self.warnings: list[str] = []  #: what the API server has said beside its answers: deprecations and the like
 
     def close(self) -> None:
