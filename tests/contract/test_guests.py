@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from hypothesis import event, given, settings
+import pytest
+from hypothesis import event
 from hypothesis import strategies as st
 
-from hived import Bind, Cluster, Preempt, RecordedCluster, Request, Wait, replay
+from hived import Bind, Cluster, Preempt, Request, Wait
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import Suspended
@@ -17,7 +18,8 @@ from hived.cluster.states import GroupState, LeafState
 from hived.spec import ClusterSpec
 from hived.spec.compiled import GuestsOf
 
-from .driver import Driver
+from ..strategies import given_in_tiers
+from .driver import Driver, nodes_of, replays, running
 from .specs import Spec, flat, lent, wants
 from .walks import SEEDS, SPECS, Walk, with_guests
 
@@ -40,49 +42,45 @@ def places(driver: Driver, name: str) -> list[tuple[str, tuple[int, ...]]]:
     return [(pod.node, pod.leaf_cells) for pod in placement.pods]
 
 
-def test_a_guest_runs_beside_an_owner_and_counts_as_nothing() -> None:
-    driver = Driver(taking({"a": 1, "b": 1}, {"a": "all"}), log=True)
-    driver.bind(wants("own-a", "a", 4))
-    driver.bind(wants("own-b", "b", 4))
-    driver.bind(guest("guest", "b", 2))
+def test_guest_beside_an_owner() -> None:
+    """It counts as nothing."""
+    own = [wants(f"own-{vc}", vc, 4) for vc in "ab"]
+    driver = running(taking({"a": 1, "b": 1}, {"a": "all"}), *own, guest("guest", "b", 2), log=True)
     group = driver.cluster.group("guest")
     assert (group.guest, group.guaranteed, group.state) == (True, False, GroupState.ALLOCATED)
-    assert places(driver, "guest")[0][0] == places(driver, "own-a")[0][0]
+    assert nodes_of(driver, "guest") == nodes_of(driver, "own-a")
     assert driver.cluster.opportunistic_gpus("b") == 0
-    assert driver.cluster.leaf_state(*places(driver, "own-a")[0][:1], 0) is LeafState.USED
+    assert driver.cluster.leaf_state(nodes_of(driver, "own-a")[0], 0) is LeafState.USED
     assert "it is a guest there" in driver.cluster.explain("guest")
     driver.release("guest")
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
-def test_a_vc_says_whose_guests_it_has() -> None:
-    for sharing, accepted in (None, []), ("none", []), ("own", ["a"]), ("all", ["a", "b"]):
-        driver = Driver(taking({"a": 1, "b": 1}, {"b": "own"} if sharing is None else {"a": sharing, "b": "own"}))
-        driver.bind(wants("own-a", "a", 4))
-        for vc in "a", "b":
-            answer = driver.ask(guest(f"of-{vc}", vc, 4), suggested=[places(driver, "own-a")[0][0]])
-            assert isinstance(answer, Bind) == (vc in accepted), (sharing, vc)
+@pytest.mark.parametrize(("sharing", "accepted"), [(None, ""), ("none", ""), ("own", "a"), ("all", "ab")])
+def test_whose_guests_a_vc_has(sharing: str | None, accepted: str) -> None:
+    spec = taking({"a": 1, "b": 1}, {"b": "own"} if sharing is None else {"a": sharing, "b": "own"})
+    driver = running(spec, wants("own-a", "a", 4))
+    for vc in "ab":
+        answer = driver.ask(guest(f"of-{vc}", vc, 4), suggested=nodes_of(driver, "own-a"))
+        assert isinstance(answer, Bind) == (vc in accepted)
 
 
-def test_a_cluster_none_of_whose_vcs_has_guests_starts_none_even_on_idle_leaf_cells() -> None:
-    driver = Driver(taking({"a": 1}, {}))
-    driver.wait(guest("guest", "a", 1))
-
-
-def test_a_request_without_the_option_is_no_guest() -> None:
-    driver = Driver(taking({"a": 1}, {"a": "all"}))
-    driver.bind(wants("own", "a", 4))
+def test_who_is_no_guest() -> None:
+    """Anyone where no VC has guests, even on idle leaf cells; a loan; and a guaranteed group cannot ask for it."""
+    Driver(taking({"a": 1}, {})).wait(guest("guest", "a", 1))
+    driver = running(taking({"a": 1}, {"a": "all"}), wants("own", "a", 4))
     driver.wait(lent("loan", "a", 1))
+    driver.refused(wants("other", "a", 4, guest=True), "guest")
+    driver.refused(lent("other", "a", 4, guest=1), "guest")
 
 
-def test_idle_leaf_cells_come_first_and_then_those_with_the_fewest_guests() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}))
-    driver.bind(wants("own", "a", 4))
+def test_idle_leaves_then_fewest_guests() -> None:
+    driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4))
     taken = []
     for number in range(2 * 2 * MOST_GUESTS):
         driver.bind(guest(str(number), "a", 2))
         taken += places(driver, str(number))
-    owned = places(driver, "own")[0][0]
+    (owned,) = nodes_of(driver, "own")
     assert [node == owned for node, _ in taken[:6]] == [False, False, True, True, *[taken[4][0] == owned] * 2]
     assert len(set(taken[:4])) == 4
     driver.wait(guest("more", "a", 1))
@@ -90,9 +88,8 @@ def test_idle_leaf_cells_come_first_and_then_those_with_the_fewest_guests() -> N
     driver.bind(guest("more", "a", 2))
 
 
-def test_the_caller_says_which_leaf_cells_a_guest_prefers_and_may_have() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}), log=True)
-    driver.bind(wants("own", "a", 4, 4))
+def test_leaves_that_the_caller_prefers() -> None:
+    driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4, 4), log=True)
     one, other = (PodPlacement("n1", (3,)), PodPlacement("n0", (2,)))
     place = driver.cluster.place
     last = place(guest("last", "a", 1), beside=(other, one))
@@ -104,13 +101,12 @@ def test_the_caller_says_which_leaf_cells_a_guest_prefers_and_may_have() -> None
     assert pair is not None
     assert {pod.node for pod in pair.placement.pods} == {"n0"}
     assert place(guest("nowhere", "a", 1), beside=()) is None
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
 def test_loans_and_reservations_are_no_owners() -> None:
-    driver = Driver(taking({"a": 1, "b": 1}, {"a": "all", "b": "all"}))
-    driver.bind(lent("loan", "a", 4))
-    driver.bind(lent("other", "a", 4))
+    spec = taking({"a": 1, "b": 1}, {"a": "all", "b": "all"})
+    driver = running(spec, lent("loan", "a", 4), lent("other", "a", 4))
     driver.wait(guest("guest", "a", 1))
     high = wants("high", "b", 4)
     (victim,) = driver.preempt(high).victims
@@ -120,96 +116,59 @@ def test_loans_and_reservations_are_no_owners() -> None:
     driver.bind(guest("guest", "a", 1))
 
 
-def test_a_guest_stays_when_the_owner_ends_and_when_the_next_comes() -> None:
-    driver = Driver(taking({"a": 1, "b": 0}, {"a": "all"}), log=True)
-    driver.bind(wants("own", "a", 2))
-    driver.bind(guest("beside", "b", 4))
+def test_guest_stays_while_it_is_accepted() -> None:
+    """When the owner ends and when the next comes, also by a preemption: it is in no group's way."""
+    driver = running(taking({"a": 1, "b": 0}, {"a": "all"}), wants("own", "a", 2), guest("beside", "b", 4), log=True)
     at = places(driver, "beside")
     driver.release("own")
-    assert (driver.cluster.group("beside").guest, places(driver, "beside")) == (True, at)
-    driver.bind(wants("next", "a", 4))
-    assert (driver.cluster.group("beside").guest, places(driver, "beside")) == (True, at)
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    high = wants("high", "a", 4, priority=1)
+    for request in (wants("next", "a", 4), high):
+        driver.run(request)
+        assert (driver.cluster.group("beside").guest, places(driver, "beside")) == (True, at)
+    assert replays(driver)
 
 
-def test_a_guest_waits_again_when_a_group_that_has_no_guests_gets_its_leaf_cells() -> None:
-    driver = Driver(taking({"a": 1, "b": 1}, {"a": "all"}), log=True)
-    driver.bind(wants("own", "a", 4))
-    driver.bind(guest("guest", "a", 4))
+def test_guest_of_a_vc_that_has_none() -> None:
+    """It waits again when such a group gets its leaf cells."""
+    driver = running(taking({"a": 1, "b": 1}, {"a": "all"}), wants("own", "a", 4), guest("guest", "a", 4), log=True)
     assert places(driver, "guest") != places(driver, "own")
     driver.bind(wants("other", "b", 4))
     group = driver.cluster.group("guest")
     assert (group.state, group.guest, group.reasons) == (GroupState.PENDING, False, (Suspended(4, "other"),))
     assert "it was a guest on 4 GPUs, and other has some of them now" in driver.cluster.explain("guest")
     driver.bind(guest("guest", "a", 2))
-    assert places(driver, "guest")[0][0] == places(driver, "own")[0][0]
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert nodes_of(driver, "guest") == nodes_of(driver, "own")
+    assert replays(driver)
 
 
-def test_evicted_guests_are_reported_once_and_not_before_a_commit() -> None:
-    cluster = Cluster.from_spec(taking({"a": 1, "b": 1}, {"a": "all"}))
-    cluster.commit(cluster.schedule(guest("one", "a", 4)))
-    cluster.commit(cluster.schedule(guest("two", "a", 4)))
-    first = cluster.schedule(wants("first", "b", 4))
+def test_evicted_guests_are_reported_once() -> None:
+    """And not before a commit."""
+    cluster = running(taking({"a": 1, "b": 1}, {"a": "all"}), guest("one", "a", 4), guest("two", "a", 4)).cluster
+    cluster.schedule(wants("first", "b", 4))
     assert cluster.evicted() == (), "it was rolled back"
     cluster.commit(cluster.schedule(wants("first", "b", 4)))
-    assert isinstance(first, Bind)
     assert len(cluster.evicted()) == 1
     assert cluster.evicted() == ()
 
 
-def test_a_guest_is_promoted_on_its_leaf_cells_once_it_is_alone_there() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}), log=True)
-    driver.bind(wants("own", "a", 4))
-    driver.bind(wants("next", "a", 4))
-    driver.bind(guest("guest", "a", 4))
-    at = places(driver, "guest")
-    mine, other = ("own", "next") if places(driver, "own") == at else ("next", "own")
-    request = wants("guest", "a", 4)
-    assert driver.cluster.promote(request) is None, "its VC has no room"
-    driver.release(other)
-    assert driver.cluster.promote(request) is False, "it has to move"
-    driver.release(mine)
-    assert driver.cluster.promote(request) is True
-    group = driver.cluster.group("guest")
-    assert (group.guest, group.guaranteed, places(driver, "guest")) == (False, True, at)
-    driver.cluster.validate()
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
-
-
-def test_a_guest_is_in_no_groups_way() -> None:
-    driver = Driver(taking({"a": 1}, {"a": "own"}))
-    driver.bind(wants("low", "a", 4))
-    driver.bind(guest("guest", "a", 4))
-    high = wants("high", "a", 4, priority=1)
-    assert driver.preempt(high).victims == ("low",)
-    assert driver.cluster.group("guest").guest, "while its owner is there"
-    driver.release("low")
-    assert isinstance(driver.run(high), Bind)
-    assert driver.cluster.group("guest").guest
-
-
-def test_no_new_guest_goes_to_bad_or_excluded_nodes_and_present_guests_stay() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}))
-    driver.bind(wants("own", "a", 4, 4))
-    driver.bind(guest("here", "a", 4))
-    ((node, _),) = places(driver, "here")
+def test_no_new_guests_on_bad_or_excluded_nodes() -> None:
+    """Present ones stay."""
+    driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4, 4), guest("here", "a", 4))
+    (node,) = nodes_of(driver, "here")
     driver.set_node(node, healthy=False)
     assert driver.cluster.group("here").guest
     (other,) = {"n0", "n1"} - {node}
     assert isinstance(driver.cluster.schedule(guest("new", "a", 1), excluded_nodes=[other]), Wait)
     driver.bind(guest("new", "a", 1))
-    assert places(driver, "new")[0][0] == other
+    assert nodes_of(driver, "new") == [other]
     assert driver.ask_to_move("new", [other]) is None
 
 
-def test_guests_outlive_a_restart_and_a_new_spec_as_long_as_they_are_accepted() -> None:
+def test_guests_after_a_restart_or_new_spec() -> None:
+    """They run on as long as they are accepted."""
     spec = taking({"a": 1, "b": 1}, {"a": "all"})
-    driver = Driver(spec, log=True)
-    driver.bind(wants("own", "a", 4))
-    driver.bind(lent("loan", "b", 4))
-    driver.bind(guest("a-guest", "a", 4))
-    driver.bind(guest("b-guest", "b", 2))
+    loan, guests = lent("loan", "b", 4), (guest("a-guest", "a", 4), guest("b-guest", "b", 2))
+    driver = running(spec, wants("own", "a", 4), loan, *guests, log=True)
     fresh = Cluster.from_spec(spec)
     assert fresh.recover(reversed(driver.cluster.records())).kept == ("a-guest", "b-guest", "loan", "own")
     assert fresh.snapshot() == driver.cluster.snapshot()
@@ -219,31 +178,19 @@ def test_guests_outlive_a_restart_and_a_new_spec_as_long_as_they_are_accepted() 
     assert driver.cluster.group("a-guest").guest
     report = driver.cluster.reconfigure(taking({"a": 1, "b": 1}, {"a": "own"}))
     assert (report.kept, report.cancelled) == (("a-guest", "loan", "own"), ("b-guest",))
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+    assert replays(driver)
 
 
-def test_a_gang_of_guests_is_placed_all_or_none_and_as_close_as_it_asks() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}))
-    driver.bind(wants("one", "a", 4))
-    driver.bind(wants("two", "a", 2))
-    driver.bind(lent("loan", "a", 2))
+def test_gang_of_guests() -> None:
+    """All or none, and as close as it asks."""
+    driver = running(taking({"a": 2}, {"a": "own"}), wants("one", "a", 4), wants("two", "a", 2), lent("loan", "a", 2))
     driver.wait(guest("large", "a", 4, 4))
     driver.wait(guest("apart", "a", 4, 2, within="NODE"))
     driver.bind(guest("gang", "a", 4, 2))
-    assert driver.cluster.group("gang").guest
 
 
-def test_a_guest_is_opportunistic() -> None:
-    driver = Driver(taking({"a": 1}, {"a": "own"}))
-    driver.refused(wants("own", "a", 4, guest=True), "guest")
-    driver.refused(lent("own", "a", 4, guest=1), "guest")
-
-
-@settings(max_examples=40)
-@given(SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
-def test_with_guests_and_without_everybody_else_is_answered_the_same(
-    spec: ClusterSpec, sharing: list[GuestsOf], seed: int
-) -> None:
+@given_in_tiers(12, 80, SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
+def test_guests_change_no_answer(spec: ClusterSpec, sharing: list[GuestsOf], seed: int) -> None:
     """Two clusters are asked the same, and one has guests besides: sharing safety holds with them as without."""
     walk, dice = Walk(with_guests(spec, sharing), seed, breaks=False), Random(seed)
     full, bare = walk.driver, Driver(with_guests(spec, ["none"]), careful=False)
@@ -278,18 +225,35 @@ def test_with_guests_and_without_everybody_else_is_answered_the_same(
     event(f"{min(guests, 3)} guests or more")
 
 
-def test_a_guest_alone_holds_its_leaf_cells_as_a_loan_and_stays_as_a_guest_where_it_is_a_victim() -> None:
-    lines: list[str] = []
-    cluster = RecordedCluster.from_spec(taking({"a": 1, "b": 1}, {"a": "all", "b": "all"}), lines.append)
+def test_guest_is_promoted_where_it_is_alone() -> None:
+    spec = taking({"a": 2}, {"a": "own"})
+    driver = running(spec, wants("own", "a", 4), wants("next", "a", 4), guest("guest", "a", 4), log=True)
+    at = places(driver, "guest")
+    mine, other = ("own", "next") if places(driver, "own") == at else ("next", "own")
+    request = wants("guest", "a", 4)
+    assert driver.cluster.promote(request) is None, "its VC has no room"
+    driver.release(other)
+    assert driver.cluster.promote(request) is False, "it has to move"
+    driver.release(mine)
+    assert driver.cluster.promote(request) is True
+    group = driver.cluster.group("guest")
+    assert (group.guest, group.guaranteed, places(driver, "guest")) == (False, True, at)
+    driver.cluster.validate()
+    assert replays(driver)
 
-    def bind(request: Request) -> tuple[PodPlacement, ...]:
-        decision = cluster.schedule(request)
-        assert isinstance(decision, Bind)
-        cluster.commit(decision)
+
+def test_guest_held_as_a_loan() -> None:
+    """Alone it holds its leaf cells, and stays as a guest where it is a victim."""
+    spec = taking({"a": 1, "b": 1}, {"a": "all", "b": "all"})
+    driver = running(spec, guest("one", "a", 4), guest("two", "a", 4), log=True)
+    cluster = driver.cluster
+
+    def bind(request: Request) -> list[str]:
+        cluster.commit(cluster.schedule(request))
         cluster.validate()
-        return decision.placement.pods
+        return nodes_of(driver, request.group)
 
-    one, two = bind(guest("one", "a", 4)), bind(guest("two", "a", 4))
+    one, two = nodes_of(driver, "one"), nodes_of(driver, "two")
     assert one != two
     assert cluster.hold("one", True)
     assert not cluster.hold("one", True), "it is one"
@@ -305,35 +269,31 @@ def test_a_guest_alone_holds_its_leaf_cells_as_a_loan_and_stays_as_a_guest_where
     assert bind(wants("other", "b", 4)) == one
     assert not cluster.hold("one", True), "an owner has them"
     assert cluster.evicted() == ()
-    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
+    assert replays(driver)
 
 
-def test_only_guests_are_held_on_and_given_up() -> None:
-    driver = Driver(taking({"a": 2}, {"a": "own"}))
-    driver.bind(wants("own", "a", 4))
-    driver.bind(lent("loan", "a", 4))
+def test_only_guests_are_held() -> None:
+    driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4), lent("loan", "a", 4))
     assert [driver.cluster.hold(name, loan) for name in ("own", "loan") for loan in (True, False)] == [False] * 4
     driver.check()
 
 
-def test_a_guest_is_not_promoted_where_another_holds_its_leaf_cells_as_a_loan() -> None:
-    lines: list[str] = []
-    cluster = RecordedCluster.from_spec(taking({"a": 1, "b": 1}, {"a": "all", "b": "all"}), lines.append)
-    for request in (wants("own", "a", 4), guest("loan", "b", 4)):
-        decision = cluster.schedule(request)
-        cluster.commit(decision)
-        if request.opportunistic:
-            assert cluster.hold("loan", True)
+def test_no_promotion_beside_a_held_loan() -> None:
+    """It would have a victim, and wait."""
+    spec = taking({"a": 1, "b": 1}, {"a": "all", "b": "all"})
+    driver = running(spec, wants("own", "a", 4), guest("loan", "b", 4), log=True)
+    cluster = driver.cluster
+    assert cluster.hold("loan", True)
     loan = cluster.group("loan").placement
     assert loan is not None
     beside = cluster.place(guest("next", "a", 4), keep=True, beside=loan.pods)
     assert beside is not None
     assert beside.placement.pods == loan.pods
     cluster.release("own")
-    assert cluster.promote(wants("next", "a", 4)) is False, "it would have a victim, and wait"
+    assert cluster.promote(wants("next", "a", 4)) is False
     assert cluster.group("next").state is GroupState.ALLOCATED
     cluster.validate()
     assert cluster.hold("loan", False)
     assert cluster.promote(wants("next", "a", 4)) is True
     cluster.validate()
-    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
+    assert replays(driver)

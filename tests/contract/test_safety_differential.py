@@ -6,51 +6,20 @@ the others do, yes stays yes and no stays no, the same groups of its own go for 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived import Bind, Member, Preempt, Request, Wait
 from hived.cluster.decisions import Decision, Placement
 from hived.spec import ClusterSpec
-from hived.spec.compiled import ChainSpec, PinnedCellSpec, VirtualCellsSpec, VirtualClusterSpec
+from hived.spec.compiled import ChainSpec
 
-from ..cells.naive import NaiveBuddies
-from ..strategies import chain_of, feasible_specs
+from ..strategies import feasible_specs, given_in_tiers
 from .driver import Driver
 from .hardware import Hardware
-
-
-@st.composite
-def tight_specs(draw: st.DrawFn) -> ClusterSpec:
-    """One chain that its tenants have reserved to the last leaf, cut into cells of all levels."""
-    fanouts = draw(st.sampled_from([(2, 2, 2), (2, 4), (4, 2), (2, 3), (3, 2), (2, 2, 3), (1, 2, 2), (8,)]))
-    chain = chain_of(fanouts, draw(st.sampled_from([2, 1])), min(len(fanouts) + 1, draw(st.sampled_from([3, 2, 4, 1]))))
-    naive = NaiveBuddies(chain)
-    cells: list[dict[int, int]] = [{} for _ in range(draw(st.integers(2, 3)))]
-    pins: list[list[PinnedCellSpec]] = [[] for _ in cells]
-    random = draw(st.randoms(use_true_random=True))
-    uncut = sorted(naive.free)
-    while uncut:
-        level, index = uncut.pop()
-        if level > 1 and random.random() < 0.4:
-            uncut += naive.children((level, index))
-            continue
-        owner = random.randrange(len(cells))
-        if random.random() < 0.1:
-            pins[owner].append(PinnedCellSpec(f"pin-{level}-{index}", chain.name, level, index))
-        else:
-            cells[owner][level] = cells[owner].get(level, 0) + 1
-    vcs = [
-        VirtualClusterSpec(
-            f"vc-{i}",
-            tuple(VirtualCellsSpec(chain.name, level, number) for level, number in sorted(mine.items())),
-            tuple(pins[i]),
-        )
-        for i, mine in enumerate(cells)
-    ]
-    return ClusterSpec((chain,), tuple(vcs))
+from .walks import SEEDS, any_request, tight_specs
 
 
 class Worlds:
@@ -87,40 +56,8 @@ class Worlds:
 
     def request(self) -> Request:
         """A request that the VC would have room for if nothing of it ran; a loan of any size."""
-        random = self.random
-        vc = random.choice(
-            [vc for vc in self.spec.virtual_clusters if vc.cells or vc.pinned] or self.spec.virtual_clusters
-        )
-        priority = random.choice([-1, -1, -1, 0, 0, 1, 2, 3, 5])
-        pin = random.choice(vc.pinned) if vc.pinned and random.random() < 0.3 and priority >= 0 else None
-        cells = random.choice(vc.cells) if vc.cells else None
-        if pin:
-            chain, level, number = self.shared.hardware.chains[pin.chain], pin.level, 1
-        elif cells and priority >= 0:
-            chain, level, number = self.shared.hardware.chains[cells.chain], cells.level, cells.number
-        else:
-            chain = random.choice(self.spec.chains)
-            level, number = len(chain.levels), chain.top_cells
-        gpus = chain.levels[level - 1].gpus
-        largest = min(gpus, chain.gpus_per_node)
-        most = min(number * gpus // largest, 4)
-        if random.random() < 0.2:
-            named = chain.levels[random.randint(1, min(level, chain.node_level)) - 1].cell_type
-            members: tuple[Member, ...] = (Member(random.randint(1, most), cell_type=named),)
-        elif random.random() < 0.3:
-            members = (Member(1, random.randint(1, largest)), Member(random.randint(1, most), 1))
-        else:
-            members = (Member(random.randint(1, most), random.choice([1, largest, random.randint(1, largest)])),)
-        return Request(
-            group=f"{vc.name}-{len(self.asked)}",
-            vc=vc.name,
-            priority=priority,
-            members=members,
-            lazy_preemption=random.random() < 0.4 and not self.slow,
-            within=random.choice(chain.levels[1:] or chain.levels).cell_type if random.random() < 0.2 else None,
-            soft_affinity=random.random() < 0.5,
-            pinned_cell_id=pin.pinned_cell_id if pin else None,
-        )
+        request = any_request(self.random, self.spec, f"job-{len(self.asked)}")
+        return replace(request, guest=False, lazy_preemption=request.lazy_preemption and not self.slow)
 
     def own_losses(self, driver: Driver, request: Request, decision: Decision) -> set[str]:
         """Guaranteed groups of the VC that lose their cells."""
@@ -236,31 +173,15 @@ def play(spec: ClusterSpec, seed: int, slow: bool, steps: int = 40) -> None:
         raise
 
 
-SEEDS = st.integers(0, 1_000_000)
+@given_in_tiers(20, 150, st.one_of(tight_specs(), feasible_specs(max_gpus=16)), SEEDS, st.booleans())
+def test_no_vc_notices_the_others(spec: ClusterSpec, seed: int, slow: bool) -> None:
+    """On any cluster, or one reserved to the last GPU; also while preemptions are under way."""
+    play(spec, seed, slow)
 
 
-@settings(max_examples=30)
-@given(tight_specs(), SEEDS)
-def test_on_a_cluster_reserved_to_the_last_gpu_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
-    play(spec, seed, slow=False)
-
-
-@settings(max_examples=20)
-@given(feasible_specs(max_gpus=16), SEEDS)
-def test_on_any_cluster_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
-    play(spec, seed, slow=False)
-
-
-@settings(max_examples=30)
-@given(st.one_of(tight_specs(), feasible_specs(max_gpus=16)), SEEDS)
-def test_while_preemptions_are_under_way_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
-    play(spec, seed, slow=True)
-
-
-@given(tight_specs(), st.integers(0, 5), st.lists(st.integers(1, 9), max_size=12))
-def test_all_vcs_can_have_all_they_reserved_at_once_whatever_was_lent(
-    spec: ClusterSpec, priority: int, loans: list[int]
-) -> None:
+@given_in_tiers(30, 100, tight_specs(), st.integers(0, 5), st.lists(st.integers(1, 9), max_size=12))
+def test_all_vcs_have_all_they_reserved_at_once(spec: ClusterSpec, priority: int, loans: list[int]) -> None:
+    """Whatever was lent."""
     driver = Driver(spec)
     chain: ChainSpec = spec.chains[0]
     for i, gpus in enumerate(loans):
