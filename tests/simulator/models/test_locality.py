@@ -47,14 +47,14 @@ def test_the_affinity_of_a_placement(pods: list[tuple[int, tuple[int, ...]]], af
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.integers(0, 3))
-def test_gpus_of_a_node_are_in_one_socket_if_one_cell_of_it_holds_them(leaves: set[int], node: int) -> None:
+def test_gpus_of_one_socket(leaves: set[int], node: int) -> None:
     in_one = any(leaves <= set(range(start, start + 4)) for start in (0, 4))
     placement = placed((node, tuple(sorted(leaves))))
     assert LOCALITY.affinity_of(placement) is (Affinity.SOCKET if in_one else Affinity.NODE)
     assert LOCALITY.rate(VGG, placement) == (1.0 if in_one or len(leaves) > 4 else 0.6)
 
 
-def test_a_node_without_levels_below_it_is_one_socket() -> None:
+def test_a_flat_node_is_one_socket() -> None:
     flat = Locality([chain_of((4,), tops=2, node_level=2), chain_of((), tops=2, name="ONE")])
     assert flat.affinity_of(placed((0, (0, 3)), chain="TOP")) is Affinity.SOCKET
     assert flat.best("TOP", 4) is Affinity.SOCKET
@@ -70,7 +70,7 @@ def test_device_indices_of_the_spec_are_no_positions() -> None:
     assert locality.affinity_of(placed((1, (0, 1)), chain="NODE")) is Affinity.SOCKET
 
 
-def test_the_best_affinity_is_that_of_the_smallest_cell_that_is_large_enough() -> None:
+def test_the_best_affinity() -> None:
     assert [LOCALITY.best("RACK", gpus) for gpus in (1, 4, 5, 8, 9, 64)] == [
         *(Affinity.SOCKET, Affinity.SOCKET, Affinity.NODE, Affinity.NODE, Affinity.NODES, Affinity.NODES)
     ]
@@ -80,7 +80,7 @@ def test_speeds_are_those_of_the_table() -> None:
     assert [speed(VGG, affinity) for affinity in Affinity] == [1, 0.6, 0.5, 0.5]
 
 
-def test_a_rate_is_against_the_best_affinity_that_the_job_can_have() -> None:
+def test_a_rate_is_against_the_best_affinity() -> None:
     eight = tuple(range(8))
     assert LOCALITY.rate(VGG, placed((0, (2, 5)))) == 0.6
     assert LOCALITY.rate(VGG, placed((0, eight))) == 1

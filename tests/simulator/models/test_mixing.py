@@ -20,7 +20,7 @@ def names(jobs: tuple[TraceJob, ...]) -> list[str]:
     return [job.model for job in jobs]
 
 
-def test_every_job_gets_a_model_in_the_proportions_of_the_mix() -> None:
+def test_models_in_proportion_to_the_mix() -> None:
     drawn = assign_models(JOBS, MIX, seed=1)
     shares = {name: number / len(JOBS) for name, number in Counter(names(drawn)).items()}
     assert shares == pytest.approx({"cv": 0.1, "nlp": 0.6, "speech": 0.3}, abs=0.04)
@@ -60,7 +60,7 @@ def test_the_form_of_the_mix_does_not_matter() -> None:
         ("cv=0,nlp=0", "no weight is above 0: give at least one"),
     ],
 )
-def test_a_wrong_mix_is_refused_in_one_line(mix: str, message: str) -> None:
+def test_a_wrong_mix_is_refused(mix: str, message: str) -> None:
     with pytest.raises(ModelError) as error:
         assign_models(JOBS, mix, seed=1)
     assert str(error.value).startswith(f"mix of models: {message}")

@@ -43,7 +43,7 @@ def row(**changes: str) -> str:
     return f"{HEADER}\n{ANY}" + ",".join({**values, **changes}.values()) + "\n"
 
 
-def test_the_models_here_are_those_of_the_papers_and_families() -> None:
+def test_models_of_the_papers_and_families() -> None:
     assert [model.model for model in MODELS] == [
         *GAINS,
         *("VGG16", "InceptionV3", "GNMT", "DeepSpeech", "ESPnet", "DeepFM", "GCN", "LeNet-like", "VGG-like"),
@@ -52,37 +52,28 @@ def test_the_models_here_are_those_of_the_papers_and_families() -> None:
     assert len(MODELS) == len(list(MODELS))
 
 
-def test_a_model_that_the_table_does_not_have_is_any_other() -> None:
+def test_an_unknown_model_is_any_other() -> None:
     assert MODELS.of("GPT") is MODELS.of("") is MODELS.of("*")
     assert MODELS.of("VAE") is not MODELS.of("*")
     assert "VAE" in MODELS
     assert "GPT" not in MODELS
 
 
-def test_a_file_of_ones_own_takes_the_place_of_the_table(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text(row(phases="idle:30; train", capacity="1.2"), "utf-8")
-    models = Models.load(path)
+def read(folder: Path, text: str) -> Models:
+    (folder / "m.csv").write_text(text, "utf-8")
+    return Models.load(folder / "m.csv")
+
+
+def test_a_file_takes_the_place_of_the_table(tmp_path: Path) -> None:
+    """Its columns may have any order; the file here can be copied, and go to other processes."""
+    models = read(tmp_path, row(phases="idle:30; train", capacity="1.2"))
     assert [model.model for model in models] == ["*", "a"]
     assert models.of("a").phases == (("idle", 30.0), ("train", math.inf))
     assert models.of("a").capacity == 1.2
     assert models.of("VAE").model == "*"
-
-
-def test_the_file_here_can_be_copied(tmp_path: Path) -> None:
-    path = tmp_path / "copy.csv"
-    path.write_text(TEXT, "utf-8")
-    assert list(Models.load(path)) == list(MODELS)
-
-
-def test_columns_may_have_any_order(tmp_path: Path) -> None:
-    table = [line.split(",")[::-1] for line in (HEADER, *ANY.splitlines())]
-    path = tmp_path / "m.csv"
-    path.write_text("\n".join(",".join(fields) for fields in table), "utf-8")
-    assert list(Models.load(path)) == [replace(MODELS.of("*"), source="mine")]
-
-
-def test_models_go_to_other_processes() -> None:
+    reverse = "\n".join(",".join(line.split(",")[::-1]) for line in (HEADER, *ANY.splitlines()))
+    assert list(read(tmp_path, reverse)) == [replace(MODELS.of("*"), source="mine")]
+    assert list(read(tmp_path, TEXT)) == list(MODELS)
     assert list(pickle.loads(pickle.dumps(MODELS))) == list(MODELS)
 
 
@@ -108,11 +99,11 @@ def test_models_go_to_other_processes() -> None:
         ("phases", "idle:x", "phases has 'idle:x': give KIND:SECONDS with seconds above 0"),
     ],
 )
-def test_a_wrong_value_is_named_with_row_and_column(tmp_path: Path, column: str, text: str, message: str) -> None:
+def test_a_wrong_value_is_named(tmp_path: Path, column: str, text: str, message: str) -> None:
     assert refusal(tmp_path, row(**{column: text})).startswith(f"m.csv:3: 'a': {message}")
 
 
-def test_errors_of_the_table_name_the_way_out(tmp_path: Path) -> None:
+def test_errors_name_the_way_out(tmp_path: Path) -> None:
     assert refusal(tmp_path, row().replace("capacity", "capacty", 1)).startswith(
         "m.csv:1: unknown column 'capacty' (did you mean `capacity`?): the columns are model,family,"
     )
@@ -135,14 +126,14 @@ def test_errors_of_the_table_name_the_way_out(tmp_path: Path) -> None:
         Models.load(tmp_path / "none.csv")
 
 
-def test_a_model_outside_of_its_bounds_cannot_be_made() -> None:
+def test_a_model_is_within_its_bounds() -> None:
     with pytest.raises(ModelError, match=r"^utilization is 1.2: it must be a finite number above 0 and at most 1$"):
         replace(MODELS.of("*"), utilization=1.2)
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_a_perturbed_table_has_one_quantity_scaled_up_to_its_bound(quantity: str, factor: float) -> None:
+def test_one_quantity_is_scaled(quantity: str, factor: float) -> None:
     most = {**dict.fromkeys(SHARES, 1.0), "capacity": MOST_CAPACITY}.get(quantity, math.inf)
     for before, after in zip(MODELS, MODELS.scaled(quantity, factor), strict=True):
         most_here = min(most, before.memory_gib) if quantity == "memory_min_gib" else most
@@ -155,7 +146,7 @@ def test_a_perturbed_table_has_one_quantity_scaled_up_to_its_bound(quantity: str
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_gains_move_with_a_perturbed_capacity_and_against_a_perturbed_utilization(factor: float) -> None:
+def test_gains_move_with_capacity(factor: float) -> None:
     def gain(models: Models, name: str) -> float:
         return max(copies * packed_rate([models.of(name)] * copies) for copies in range(2, 12))
 
@@ -169,7 +160,7 @@ def test_gains_move_with_a_perturbed_capacity_and_against_a_perturbed_utilizatio
 
 
 @given(st.sampled_from(QUANTITIES), st.floats(0.01, 100))
-def test_any_perturbed_table_is_still_a_table(quantity: str, factor: float) -> None:
+def test_a_scaled_table_is_a_table(quantity: str, factor: float) -> None:
     changed = MODELS.scaled(quantity, factor)
     assert [model.model for model in changed] == [model.model for model in MODELS]
     assert changed.file == f"models.csv, {quantity} x{factor:g}"
