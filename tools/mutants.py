@@ -10,9 +10,9 @@ first failure. A mutant that survives the fast tier meets the ``slow`` tests of 
 an import that fails, and a run that takes three times as long as without a mutant. The same seed draws the same mutants
 as long as the rooms' code is the same, so that two checkouts with the same code and other tests can be compared.
 
-Mutations are those of cosmic-ray (``pip install -e '.[dev-release]'``). A draw chooses places first, and then one of the
-mutations of each: else arithmetic, which has ten a place, would be most of them. Annotations are left out: they are not
-evaluated.
+Mutations are those of cosmic-ray (``pip install -e '.[dev-release]'``). A draw chooses places first, and then one of
+the mutations of each: else arithmetic, which has ten a place, would be most of them. Annotations are left out: they are
+not evaluated.
 """
 
 from __future__ import annotations
@@ -180,6 +180,8 @@ class Copy:
             (folder / "shared").symlink_to((tree.parent / "shared").resolve())
         shutil.copy2(__file__, folder / "mutants_order.py")  # another checkout may not have it
         self._folder = folder
+        marked = "slow:" in (self.folder / "pyproject.toml").read_text(encoding="utf-8")
+        self.tiers = TIERS if marked else {"fast": ""}  #: an older checkout has all tests in one tier
 
     def test(
         self, room: str, tier: str, *options: str, timeout_s: float | None = None, order: Path | None = None
@@ -205,7 +207,7 @@ class Copy:
             ORDER: str(order or ""),
         }
         with subprocess.Popen(
-            [*command, "-m", TIERS[tier], *left_out, *options, *tests],
+            [*command, "-m", self.tiers[tier], *left_out, *options, *tests],
             cwd=self.folder,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -223,7 +225,7 @@ class Copy:
         """Run a room's tests without a mutant. Raises :class:`SystemExit` if one fails."""
         durations: dict[str, float] = {}
         seconds: dict[str, float] = {}
-        for tier in TIERS:
+        for tier in self.tiers:
             started = time.monotonic()
             code = self.test(room, tier, f"--junitxml={report}")
             seconds[tier] = time.monotonic() - started
@@ -241,7 +243,7 @@ class Copy:
         text = path.read_text(encoding="utf-8")
         path.write_text(mutated(text, mutant), encoding="utf-8")
         try:
-            for tier in TIERS:
+            for tier in self.tiers:
                 timeout_s = PATIENCE * room.seconds[tier] + MORE_S
                 if self.test(mutant.room, tier, "-x", timeout_s=timeout_s, order=room.order) not in (0, 5):
                     return tier
@@ -307,7 +309,7 @@ def _run(drawn: list[Mutant], tree: Path, folder: Path, jobs: int) -> dict[Mutan
         names = sorted({mutant.room for mutant in drawn})
         rooms = dict(zip(names, pool.map(measure, names), strict=True))
         for name, room in rooms.items():
-            print(f"{name}: {room.seconds['fast']:.0f} s, slow {room.seconds['slow']:.0f} s", flush=True)
+            print(name, ", ".join(f"{tier} {seconds:.0f} s" for tier, seconds in room.seconds.items()), flush=True)
 
         def judge(mutant: Mutant) -> str:
             copy = copies.get()
