@@ -1,8 +1,4 @@
-"""Setup of all tests: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works.
-
-Tests on a real control plane go to one of the workers, whichever, so that only one is started; those in a browser too,
-since what drives it leaves no room for other event loops in its process.
-"""
+"""Setup of all tests: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import signal
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -36,7 +31,7 @@ settings.load_profile("hived")
 
 
 ROOT = Path(__file__).parents[1]
-#: folders that are of one tier as a whole; the first two are given to one worker each
+#: folders that are of one tier as a whole
 TIERS = {"tests/kubernetes/real": "cluster", "tests/server/browser": "browser", "tests/runtime": "torch"}
 #: packages that a tier imports
 NEEDS = {"browser": "playwright", "torch": "torch"}
@@ -50,10 +45,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders give their tier, but to a test of a release, which is of that tier alone.
+    """Folders give their tier, but to a test of a release, which is of that tier alone; the longest file goes first.
 
     No test is left out: xdist runs one of those with the same id, as schemathesis' have.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_house.py"))
     for item in items:
         for folder, tier in TIERS.items():
             if item.nodeid.startswith(folder + "/") and item.get_closest_marker("release") is None:
@@ -64,19 +60,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [nodeid for nodeid, number in Counter(item.nodeid for item in items).items() if number > 1]
     if twice:
         raise pytest.UsageError(f"several tests have one id, and xdist would run one of them: {twice[:3]}")
-
-
-TOGETHER = ("tests/kubernetes/real/", "tests/server/browser/")
-
-
-# xdist's own marks for this (--dist=loadgroup) do nothing from pytest 9.2 on, until xdist learns of it
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests are given out one by one, as ever, but those of some folders together."""
-    if config.getvalue("dist") != "load":
-        return None
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has none
-
-    scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = lambda nodeid: next((name for name in TOGETHER if nodeid.startswith(name)), nodeid)
-    return scheduling
