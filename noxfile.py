@@ -16,10 +16,13 @@ nox.options.sessions = ["tests"]
 #: whose code is native in the compiled form: their tests run on it
 DECIDING = ("cells", "cluster", "contract", "events", "scheduling", "simulator")
 
+#: a control plane, and what drives a browser, are started once in a process
+ONE_PROCESS = ("-n", "0")
 
-def _tier(session: nox.Session, extra: str, mark: str) -> None:
+
+def _tier(session: nox.Session, extra: str, mark: str, *options: str) -> None:
     session.install("-e", f".[{extra}]")
-    session.run("pytest", "-m", mark, *session.posargs)
+    session.run("pytest", *options, "-m", mark, *session.posargs)
 
 
 @nox.session
@@ -39,13 +42,13 @@ def tests_slow(session: nox.Session) -> None:
 def cluster(session: nox.Session) -> None:
     """Kubernetes: a real control plane, the chart; needs Go and openssl. 8 minutes, and 10 for the first build."""
     session.run("python", "-m", "tools.control_plane.binaries")
-    _tier(session, "dev", "cluster")
+    _tier(session, "dev", "cluster", *ONE_PROCESS)
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
     """Dashboard in Chromium, which has to be installed. 5 minutes."""
-    _tier(session, "dev-browser", "browser")
+    _tier(session, "dev-browser", "browser", *ONE_PROCESS)
 
 
 @nox.session
