@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hived.engines.local.environment import MARK, environments, kill_marked
 from hived.engines.local.tasks import Ending, Liveness, Task, Work
@@ -43,6 +44,10 @@ class RealTask(Task):
         own = {"PATH": os.environ["PATH"], MARK: self.mark, **(environment or {})}
         self.write(Work(command, cwd, own, grace_s, time_limit_s))
         return self
+
+    def shell(self, script: str, **more: Any) -> RealTask:
+        """A line of shell, written down."""
+        return self.ready("sh", "-c", script, **more)
 
     def start(self) -> RealTask:
         """One more supervisor."""

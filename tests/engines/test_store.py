@@ -22,9 +22,10 @@ from hived.engines.local.store import MIGRATIONS, Store, last_start
 from hived.errors import StorageError
 
 from .driver import job
+from .real import PATIENCE_S
 
-PATIENCE_S = 120.0
-FIRST_VERSION = Path(__file__).parent / "first_version.sql"
+#: the file as the first version has left it, with a job that a smaller spec has cut off from its devices
+FIRST_VERSION = (Path(__file__).parent / "first_version.sql").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -58,10 +59,17 @@ def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
         return db.execute(query).fetchall()
 
 
+def execute(folder: Path, script: str) -> None:
+    """What somebody else has done to the database."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        db.executescript(script)
+
+
 # -- keeping ------------------------------------------------------------------------------------------------------
 
 
-def test_every_commit_is_on_the_disk_before_it_is_answered(store: Store, folder: Path) -> None:
+def test_commit_is_on_the_disk_before_the_answer(store: Store, folder: Path) -> None:
     assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     submitted(store, 1)
@@ -69,7 +77,7 @@ def test_every_commit_is_on_the_disk_before_it_is_answered(store: Store, folder:
     assert rows(folder.parent / "copy", "SELECT kind FROM events") == [("submitted",)]
 
 
-def test_the_store_is_unreadable_to_other_users(folder: Path) -> None:
+def test_unreadable_to_other_users(folder: Path) -> None:
     before = os.umask(0)
     try:
         store = Store(folder)
@@ -83,7 +91,7 @@ def test_the_store_is_unreadable_to_other_users(folder: Path) -> None:
         os.umask(before)
 
 
-def test_what_was_kept_is_there_the_next_time(store: Store, folder: Path) -> None:
+def test_kept_for_the_next_time(store: Store, folder: Path) -> None:
     first, second = submitted(store, 1), submitted(store, 2, at=1.5)
     ended(store, first)
     store.keep([], [], ["line 1", "line 2"], {"drained": "[]"})
@@ -101,7 +109,7 @@ def test_what_was_kept_is_there_the_next_time(store: Store, folder: Path) -> Non
     again.close()
 
 
-def test_a_write_is_whole_or_is_not(store: Store) -> None:
+def test_write_is_whole_or_is_not(store: Store) -> None:
     submitted(store, 1)
     taken = Event(1, 2.0, "queued", 1, {})  # a number that there is
     with pytest.raises(StorageError):
@@ -112,7 +120,7 @@ def test_a_write_is_whole_or_is_not(store: Store) -> None:
     submitted(store, 2)  # and it goes on
 
 
-def test_what_cannot_be_written_as_json_is_a_bug_and_changes_nothing(store: Store) -> None:
+def test_what_is_no_json_changes_nothing(store: Store) -> None:
     with pytest.raises(TypeError):
         store.keep([Event(1, 1.0, "odd", None, {"what": object()})], [])
     assert store.last_event() == 0
@@ -122,13 +130,16 @@ def test_what_cannot_be_written_as_json_is_a_bug_and_changes_nothing(store: Stor
 # -- one engine at a time -----------------------------------------------------------------------------------------
 
 
-def test_a_second_engine_is_refused_with_the_pid_of_the_first(store: Store, folder: Path) -> None:
-    with pytest.raises(ConflictError, match=f"pid {os.getpid()}"):
-        Store(folder)
-    submitted(store, 1)
+def test_second_engine_is_refused_with_the_pid(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "engine.lock").write_text("9" * 15)  # whatever was there before
+    with closing(Store(folder)) as first:
+        with pytest.raises(ConflictError, match=rf"\(pid {os.getpid()}\)"):
+            Store(folder)
+        submitted(first, 1)
 
 
-def test_an_engine_that_was_killed_holds_nothing(folder: Path) -> None:
+def test_killed_engine_holds_nothing(folder: Path) -> None:
     program = "import sys; from pathlib import Path; from hived.engines.local.store import Store;" \
         "Store(Path(sys.argv[1])); print(1, flush=True); sys.stdin.read()"  # fmt: skip
     command = [sys.executable, "-c", program, str(folder)]
@@ -156,28 +167,20 @@ def one_storage_error(folder: Path, *words: str) -> str:
     return text
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("")
-    one_storage_error(tmp_path / "state", "File exists")
-    one_storage_error(tmp_path / "state" / "below", "Not a directory")
-
-
-def test_a_folder_that_cannot_be_made_is_refused() -> None:
+def test_folder_in_which_nothing_can_be_made_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one_storage_error(tmp_path / "file", "File exists")
+    one_storage_error(tmp_path / "file" / "below", "Not a directory")
     one_storage_error(Path("/proc/hived"), "No such file or directory")
-
-
-def test_a_folder_in_which_nothing_can_be_made_is_refused(folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "engine.lock").mkdir()
-    one_storage_error(folder, "Is a directory")
-    (folder / "engine.lock").rmdir()
-    (folder / "hived.db").mkdir()
-    one_storage_error(folder, "unable to open database file")
-    (folder / "hived.db").rmdir()
+    for name, why in (("engine.lock", "Is a directory"), ("hived.db", "unable to open database file")):
+        (folder / name).mkdir()
+        one_storage_error(folder, why)
+        (folder / name).rmdir()
     Store(folder).close()  # and the refused ones hold no lock
 
 
-def test_a_full_disk_is_found_at_the_start_and_not_at_the_first_job(folder: Path) -> None:
+def test_full_disk_is_found_at_the_start(folder: Path) -> None:
     program = "import sys, pathlib, hived.engines.local.store as s; s.Store(pathlib.Path(sys.argv[1]))"
 
     def full() -> None:
@@ -189,7 +192,7 @@ def test_a_full_disk_is_found_at_the_start_and_not_at_the_first_job(folder: Path
     Store(folder).close()  # with space again, all is well
 
 
-def test_a_disk_that_is_full_refuses_and_keeps_what_there_is(store: Store) -> None:
+def test_full_disk_keeps_what_there_is(store: Store) -> None:
     submitted(store, 1)
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages}")
@@ -202,28 +205,21 @@ def test_a_disk_that_is_full_refuses_and_keeps_what_there_is(store: Store) -> No
     submitted(store, kept + 1)
 
 
-def test_a_newer_schema_is_refused_and_left_as_it_is(folder: Path) -> None:
+def test_newer_schema_is_refused(folder: Path) -> None:
     # it was refused only after it had been written to, or for the wrong reason
-    folder.mkdir(parents=True)
-    with closing(sqlite3.connect(folder / "hived.db")) as db:
-        db.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
-        db.execute("CREATE TABLE jobs (other TEXT) STRICT")
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-        db.commit()
+    execute(
+        folder,
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
+        "CREATE TABLE jobs (other TEXT) STRICT;"
+        f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
+    )
     before = rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")
     one_storage_error(folder, "newer version of hived", str(len(MIGRATIONS) + 1))
     assert (rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")) == before
 
 
-def of_the_first_version(folder: Path) -> None:
-    """The file as the first version has left it, with a job that a smaller spec has cut off from its devices."""
-    folder.mkdir(parents=True)
-    with closing(sqlite3.connect(folder / "hived.db")) as db:
-        db.executescript(FIRST_VERSION.read_text(encoding="utf-8"))
-
-
-def test_a_folder_of_the_first_version_goes_on_with_its_running_jobs(folder: Path) -> None:
-    of_the_first_version(folder)
+def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
+    execute(folder, FIRST_VERSION)
     for _ in range(2):
         with closing(Store(folder)) as store:
             jobs = store.active()
@@ -239,33 +235,27 @@ def test_a_folder_of_the_first_version_goes_on_with_its_running_jobs(folder: Pat
     assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
 
 
-def test_a_folder_of_the_first_version_that_cannot_be_brought_to_this_one_is_left_as_it_is(folder: Path) -> None:
-    of_the_first_version(folder)
-    with closing(sqlite3.connect(folder / "hived.db")) as db:
-        db.execute("UPDATE jobs SET status = 'rubbish' WHERE id = 2")
-        db.commit()
+def test_damaged_folder_of_the_first_version_is_refused(folder: Path) -> None:
+    execute(folder, f"{FIRST_VERSION}; UPDATE jobs SET status = 'rubbish' WHERE id = 2")
     before = rows(folder, "SELECT * FROM meta")
     one_storage_error(folder, "damaged", "cannot be brought to this version")
     assert rows(folder, "SELECT * FROM meta") == before
 
 
-def test_a_database_of_something_else_is_refused_and_left_as_it_is(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    with closing(sqlite3.connect(folder / "hived.db")) as db:
-        db.execute("CREATE TABLE songs (name TEXT)")
-        db.commit()
+def test_database_of_something_else_is_refused(folder: Path) -> None:
+    execute(folder, "CREATE TABLE songs (name TEXT)")
     one_storage_error(folder, "not of hived")
     assert [name for (name,) in rows(folder, "SELECT name FROM sqlite_schema")] == ["songs"]
 
 
-def test_a_file_that_is_no_database_is_refused_as_damaged_and_left_as_it_is(folder: Path) -> None:
+def test_file_that_is_no_database_is_refused(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "hived.db").write_bytes(b"rubbish" * 1000)
     assert "free some space" not in one_storage_error(folder, "damaged", "not a database")
     assert (folder / "hived.db").read_bytes() == b"rubbish" * 1000
 
 
-def test_a_damaged_page_is_one_clear_error_for_every_reader(folder: Path) -> None:
+def test_damaged_page_is_one_clear_error(folder: Path) -> None:
     store = Store(folder)
     for number in range(1, 60):
         submitted(store, number, name="n" * 400)
@@ -296,7 +286,7 @@ def test_a_damaged_page_is_one_clear_error_for_every_reader(folder: Path) -> Non
     assert all("damaged" in text for text in told)
 
 
-def test_a_row_that_is_damaged_is_one_clear_error(store: Store, folder: Path) -> None:
+def test_damaged_row_is_one_clear_error(store: Store, folder: Path) -> None:
     submitted(store, 1)
     for status in ("", "[]", "{}", '{"state": "odd"}'):
         store._db.execute("UPDATE jobs SET status = ?", (status,))
@@ -306,8 +296,8 @@ def test_a_row_that_is_damaged_is_one_clear_error(store: Store, folder: Path) ->
             store.job("1")
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "unlinked"])
-def test_a_folder_that_goes_away_under_a_running_engine_is_noticed(store: Store, folder: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "unlinked", "without its lock"])
+def test_folder_that_goes_away_is_noticed(store: Store, folder: Path, how: str) -> None:
     # SQLite writes on to a file that has no name any more: every job of that time would have been lost
     submitted(store, 1)
     match how:
@@ -321,6 +311,8 @@ def test_a_folder_that_goes_away_under_a_running_engine_is_noticed(store: Store,
             (folder / "hived.db").touch()
         case "unlinked":
             (folder / "hived.db").unlink()
+        case "without its lock":  # another could take the folder over
+            (folder / "engine.lock").unlink()
     with pytest.raises(StorageError, match="moved or deleted"):
         submitted(store, 2)
 
@@ -328,7 +320,7 @@ def test_a_folder_that_goes_away_under_a_running_engine_is_noticed(store: Store,
 # -- looking up ---------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_found_by_number_by_full_name_and_by_the_name_asked_for(store: Store) -> None:
+def test_job_is_found_by_number_and_names(store: Store) -> None:
     for number, name in enumerate(("train", "train", "eval", "train-1", "2"), 1):
         submitted(store, number, name=name)
 
@@ -347,7 +339,7 @@ def test_a_job_is_found_by_number_by_full_name_and_by_the_name_asked_for(store: 
         assert found(ref) is None, ref
 
 
-def test_jobs_come_page_by_page_the_latest_first(store: Store) -> None:
+def test_jobs_come_page_by_page(store: Store) -> None:
     for number in range(1, 8):
         found = submitted(store, number, vc="speech" if number % 2 else "vision")
         if number > 5:
@@ -363,7 +355,7 @@ def test_jobs_come_page_by_page_the_latest_first(store: Store) -> None:
     assert store.jobs(("failed",), None, 10, None) == ([], 0)
 
 
-def test_events_come_after_a_number_or_the_latest_in_order(store: Store) -> None:
+def test_events_after_a_number_or_the_latest(store: Store) -> None:
     first, second = submitted(store, 1), submitted(store, 2)
     ended(store, first)
     ended(store, second)
@@ -376,7 +368,7 @@ def test_events_come_after_a_number_or_the_latest_in_order(store: Store) -> None
     assert store.events(0, 1, 2)[0] == Event(2, 1.0, "submitted", 2, {"name": "train-2"})
 
 
-def test_decisions_can_be_read_while_more_are_written(store: Store) -> None:
+def test_decisions_are_read_while_more_come(store: Store) -> None:
     store.keep([], [], [f"line {n}" for n in range(2500)])
     reading = store.decisions()
     assert next(reading) == "line 0"
@@ -384,7 +376,7 @@ def test_decisions_can_be_read_while_more_are_written(store: Store) -> None:
     assert list(reading)[-1] == "the last line"
 
 
-def test_text_of_any_kind_is_kept(store: Store) -> None:
+def test_any_text_is_kept(store: Store) -> None:
     odd = "\x00\x1b[31m\ud800 я 深 🚀 '; DROP TABLE jobs; --"
     found = Job(1, job("vision", name="n", environment=(("A", odd),)), 1.0)
     store.keep([Event(1, 1.0, "submitted", 1, {"why": odd})], [found])

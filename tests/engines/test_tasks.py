@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,6 @@ from hived.engines.local.environment import MARK, kill_marked
 from hived.engines.local.tasks import Ending, Liveness, Task, Work
 
 from .real import PATIENCE_S, RealTask, marked, until
-
-
-@pytest.fixture
-def task(tmp_path: Path) -> Iterator[RealTask]:
-    made = RealTask(tmp_path / "task")
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -38,9 +33,9 @@ def claim(task: Task, pid: int, world: str | None = None) -> None:
     (task.folder / "claim").write_text(f"{pid} {world or supervisor.world()}\n")
 
 
-def test_the_liveness_of_a_task_is_read_from_its_folder(task: RealTask) -> None:
+def test_liveness_is_read_from_the_folder(task: RealTask) -> None:
     assert task.liveness() is Liveness.UNCLAIMED
-    task.ready("sh", "-c", "echo here; sleep 600")
+    task.shell("echo here; sleep 600")
     assert task.liveness() is Liveness.UNCLAIMED
     task.started()
     assert task.liveness() is Liveness.ALIVE
@@ -49,7 +44,7 @@ def test_the_liveness_of_a_task_is_read_from_its_folder(task: RealTask) -> None:
     assert task.liveness() is Liveness.ENDED
 
 
-def test_a_task_is_written_as_it_is_and_for_its_owner_alone(task: RealTask) -> None:
+def test_task_is_written_for_its_owner_alone(task: RealTask) -> None:
     work = Work(("a", "\udcff", "я"), "/x", {"N": "v\n", "M": "\udcfe"}, 1.5, None)
     task.write(work)
     plain = json.loads((task.folder / "task.json").read_text())
@@ -60,26 +55,21 @@ def test_a_task_is_written_as_it_is_and_for_its_owner_alone(task: RealTask) -> N
     assert (task.folder / "task.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_an_unclaimed_task_can_be_written_again(task: RealTask) -> None:
-    task.ready("true")
-    (task.folder / "task.json").write_text("")  # as a power cut may leave it
-    assert task.ready("sh", "-c", "exit 4").run().code == 4
-
-
 # -- watching and telling -----------------------------------------------------------------------------------------
 
 
-def test_a_pidfd_is_readable_when_its_supervisor_ends(task: RealTask) -> None:
-    task.ready("sh", "-c", "echo here; sleep 600").started()
+def test_supervisor_is_watched_to_its_end(task: RealTask) -> None:
+    task.shell("echo here; sleep 600").started()
     fd = task.watch()
     assert fd is not None
     task.stop()
+    assert select.select([fd], [], [], PATIENCE_S)[0]
     task.end()
     os.close(fd)
     assert task.watch() is None
 
 
-def test_a_reused_pid_is_no_supervisor(old: RealTask) -> None:
+def test_reused_pid_is_no_supervisor(old: RealTask) -> None:
     with subprocess.Popen(["sleep", "600"]) as bystander:
         claim(old, bystander.pid)
         assert old.watch() is None
@@ -89,7 +79,7 @@ def test_a_reused_pid_is_no_supervisor(old: RealTask) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0 x", "-1 x", "a b", "1", "1 2 3", "9" * 30 + " x", "\udcff"])
-def test_an_unreadable_claim_is_no_supervisors(old: RealTask, text: str) -> None:
+def test_unreadable_claim_is_no_supervisors(old: RealTask, text: str) -> None:
     (old.folder / "claim").write_bytes(os.fsencode(text))
     assert old.watch() is None
     old.stop()
@@ -108,55 +98,78 @@ def refusing(name: str, real: Callable[..., int]) -> Callable[..., int]:
     return refuse
 
 
-def test_a_task_on_a_full_disk_can_still_be_stopped(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_no_task_from_being_stopped(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # writing the stop file failed, and no signal was sent: the job that had filled the disk could not be stopped
-    task.ready("sh", "-c", "echo here; exec sleep 600").started()
     monkeypatch.setattr(os, "open", refusing("stop", os.open))
-    task.stop()
+    task.shell("echo here; exec sleep 600")
+    with pytest.raises(OSError, match="No space"):
+        task.stop()
+    task.started().stop()
     assert task.end().stopped
 
 
-def test_a_word_that_cannot_be_left_is_an_error(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_claimed_while_it_is_stopped_does_not_begin(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    task.shell("echo began; exec sleep 600")
+    look = task.watch
+
+    def just_before() -> int | None:
+        """The look sees no supervisor; then comes one."""
+        seen = look()
+        task.start()
+        until(lambda: task.supervisors[0].poll() is not None or task.output.exists())
+        return seen
+
+    monkeypatch.setattr(task, "watch", just_before)
+    task.stop()
+    assert not task.output.exists()
+    assert task.end().stopped
+
+
+def test_scarce_files_do_not_make_a_task_lost(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    task.shell("echo here; exec sleep 600").started()
+
+    def scarce(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", scarce)
+        with pytest.raises(OSError, match="Too many"):
+            task.liveness()
+    assert task.liveness() is Liveness.ALIVE
+
+
+def test_claim_that_leads_nowhere_is_lost(task: RealTask) -> None:
+    """It is no reason to run the task again."""
     task.ready("true")
-    monkeypatch.setattr(os, "open", refusing("stop", os.open))
-    with pytest.raises(OSError, match="No space"):
-        task.stop()
+    (task.folder / "claim").symlink_to(task.folder / "nowhere")
+    assert task.liveness() is Liveness.LOST
 
 
 # -- how it ended -------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_this_boot_was_killed_and_says_what_its_supervisor_said(old: RealTask) -> None:
-    (old.folder / "supervisor.log").write_text("Traceback\n" * 100_000 + "OSError: oh\n\n")
-    assert old.ending() == Ending(137, error="its supervisor was killed: OSError: oh", lost=True)
-
-
-def test_a_claim_of_another_boot_went_down_with_the_machine(old: RealTask) -> None:
-    claim(old, 1, "another")
-    assert old.ending() == Ending(137, error="the machine was started anew under it", lost=True, rebooted=True)
-
-
-def written(task: Task, **more: object) -> None:
+def written(task: Task, **more: object) -> Ending:
+    """Its ending, where its supervisor has written this."""
     plain = {"code": 143, "signal": 15, "stopped": True, "limit": False, "error": None, "started": 1.0, "ended": 2.0}
     (task.folder / "exit").write_text(json.dumps({**plain, **more}))
+    return task.ending()
 
 
-def test_a_task_stopped_by_a_shutdown_of_the_machine_is_not_to_blame(old: RealTask) -> None:
+def test_claim_of_this_boot_was_killed(old: RealTask) -> None:
+    """It says what its supervisor said last."""
+    (old.folder / "supervisor.log").write_text("Traceback\n" * 100_000 + "OSError: oh\n\n")
+    assert old.ending() == Ending(137, error="its supervisor was killed: OSError: oh", lost=True)
+    assert not written(old).rebooted
+
+
+def test_claim_of_another_boot_went_down_with_the_machine(old: RealTask) -> None:
     # an orderly reboot sends SIGTERM to every process: such a task was taken for one that had failed
     claim(old, 1, "another")
-    written(old)
-    ending = old.ending()
-    assert ending.rebooted
-    assert ending.error == "the machine was shut down under it"
-    written(old, stopped=False, code=1, signal=None)
-    assert not old.ending().rebooted
-    written(old, limit=True)
-    assert not old.ending().rebooted
-
-
-def test_a_task_stopped_from_outside_is_not_taken_for_rebooted(old: RealTask) -> None:
-    written(old)
-    assert not old.ending().rebooted
+    assert old.ending() == Ending(137, error="the machine was started anew under it", lost=True, rebooted=True)
+    ending = written(old)
+    assert (ending.rebooted, ending.error) == (True, "the machine was shut down under it")
+    assert not written(old, stopped=False, code=1, signal=None).rebooted
+    assert not written(old, limit=True).rebooted
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_a_task_stopped_from_outside_is_not_taken_for_rebooted(old: RealTask) ->
         '{"code": 0, "started": "now"}', "[" * 100_000, "\0" * 100, '{"code": 0' + " " * 1_000_000 + "}",
     ],
 )  # fmt: skip
-def test_an_end_that_no_supervisor_wrote_counts_for_nothing(old: RealTask, text: str) -> None:
+def test_end_by_no_supervisor_counts_for_nothing(old: RealTask, text: str) -> None:
     (old.folder / "exit").write_text(text)
     assert old.liveness() is Liveness.ENDED
     assert old.ending().lost
@@ -175,7 +188,7 @@ def test_an_end_that_no_supervisor_wrote_counts_for_nothing(old: RealTask, text:
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "dangling", "loop"])
 @pytest.mark.parametrize("name", ["exit", "claim", "supervisor.log"])
-def test_reading_never_blocks_whatever_is_in_the_place_of_a_file(old: RealTask, name: str, kind: str) -> None:
+def test_reading_never_blocks(old: RealTask, name: str, kind: str) -> None:
     # a FIFO would have held up the engine for good
     path = old.folder / name
     path.unlink(missing_ok=True)
@@ -196,17 +209,22 @@ def test_reading_never_blocks_whatever_is_in_the_place_of_a_file(old: RealTask, 
     assert old.never_started().code == 127
 
 
-def test_an_error_can_always_be_encoded(old: RealTask) -> None:
-    written(old, error="\ud800", code=127)
-    error = old.ending().error
-    assert error is not None
-    assert error.encode() == b"?"
+def test_error_can_always_be_encoded(old: RealTask) -> None:
+    assert str(written(old, error="\ud800", code=127).error).encode() == b"?"
+
+
+def test_lock_by_the_task_itself_hides_no_end(old: RealTask) -> None:
+    with (old.folder / "claim").open() as claimed:
+        fcntl.flock(claimed, fcntl.LOCK_EX)
+        assert old.liveness() is Liveness.ALIVE
+        assert old.watch() is None
+        assert written(old, stopped=False, code=0, signal=None).code == 0
 
 
 # -- clearing -----------------------------------------------------------------------------------------------------
 
 
-def test_only_processes_with_the_whole_mark_are_killed(task: RealTask) -> None:
+def test_only_the_whole_mark_is_killed(task: RealTask) -> None:
     marks = [task.mark, task.mark + "0", "x" + task.mark]
     processes = [subprocess.Popen(["sleep", "600"], env={MARK: mark, "PATH": os.environ["PATH"]}) for mark in marks]
     try:
@@ -219,7 +237,7 @@ def test_only_processes_with_the_whole_mark_are_killed(task: RealTask) -> None:
             process.wait()
 
 
-def test_a_process_that_keeps_forking_is_killed_too(task: RealTask, tmp_path: Path) -> None:
+def test_process_that_keeps_forking_is_killed(task: RealTask, tmp_path: Path) -> None:
     program = """
 import os, time
 for n in range(60):  # bounded
@@ -239,12 +257,12 @@ time.sleep(600)
     assert not marked(task.mark)
 
 
-def test_a_process_in_the_middle_of_an_exec_is_killed_too(task: RealTask, tmp_path: Path) -> None:
+def test_process_in_the_middle_of_an_exec_is_killed(task: RealTask, tmp_path: Path) -> None:
     # in the middle of execve(2) a process shows no environment: what a lost task had left was passed over, and ran on
     program = tmp_path / "becomes"
     program.write_text('#!/bin/sh\nexec "$0"\n')
     program.chmod(0o755)
-    for _ in range(40):
+    for _ in range(20):
         process = subprocess.Popen([program], env={MARK: task.mark, "PATH": os.environ["PATH"]})
         try:
             kill_marked(task.mark)
@@ -252,12 +270,3 @@ def test_a_process_in_the_middle_of_an_exec_is_killed_too(task: RealTask, tmp_pa
         finally:
             process.kill()
             process.wait()
-
-
-def test_a_lock_on_a_claim_by_the_task_itself_does_not_keep_its_end_from_being_read(old: RealTask) -> None:
-    written(old, stopped=False, code=0, signal=None)
-    with (old.folder / "claim").open() as claimed:
-        fcntl.flock(claimed, fcntl.LOCK_EX)
-        assert old.liveness() is Liveness.ALIVE
-        assert old.watch() is None
-        assert old.ending().code == 0
