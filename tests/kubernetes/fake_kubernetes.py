@@ -7,6 +7,7 @@ every step its state is re-derived (``validate``), and device use is checked by 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ class World:
         self.budgets: set[str] = set()
         #: how often the core was asked for a decision, per VC
         self.calls: Counter[str] = Counter()
+        #: set by the next step
+        self.news = asyncio.Event()
         self.gang_scheduler = self.new_scheduler()
         self.gang_scheduler.start(self.nodes.values(), [], self.now)
         self.step()
@@ -395,6 +398,8 @@ class World:
             else:
                 self.todo.append(instruction)
         self.check()
+        self.news.set()
+        self.news = asyncio.Event()
 
     def trade(self, act: Callable[[LiveTrading, float], object]) -> None:
         """Change the market; the API server may not take the record, or not answer."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import ReasonKind
@@ -19,8 +21,14 @@ from .pods import devices_of, flat_spec, node, pod, uid_of
 class Scenario(World):
     """A fake cluster with the nodes that its VCs have reserved, or of a spec."""
 
-    def __init__(self, spec: ClusterSpec | None = None, **vcs: int) -> None:
-        super().__init__(spec or flat_spec(**vcs))
+    def __init__(
+        self,
+        spec: ClusterSpec | None = None,
+        seed: int = 0,
+        cluster: Callable[[ClusterSpec], Cluster] = Cluster,
+        **vcs: int,
+    ) -> None:
+        super().__init__(spec or flat_spec(**vcs), seed, cluster)
 
     # -- events ---------------------------------------------------------------------------------------------------
 

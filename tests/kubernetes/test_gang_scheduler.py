@@ -374,7 +374,8 @@ def test_late_update_unbinds_no_pod() -> None:
 def test_request_changes_while_binding_fails() -> None:
     world = Scenario(a=2, b=1)
     world.submit(pod("one", 4), bind=False)
-    world.bind("one", *world.places("one"), "late")
+    (home,) = world.places("one")
+    world.bind("one", home, "late")
     world.update(labelled(world.there("one"), vc="b"))
     world.sent.clear()
     world.answered("one", taken=False)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
-from tools.control_plane.service import TOKEN
 
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
@@ -21,10 +16,15 @@ from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError
 from hived.exchange import Cells, Offer, Request
 from hived.server.kubernetes.app import make_kubernetes_app
-from hived.server.kubernetes.metrics import Metrics, metrics_routes
+from hived.server.kubernetes.metrics import Metrics
 
-from .scheduler_harness import World, looking_at, one_event
+from .pods import gang_of, node, pod
+from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
+from .scenario import Scenario
+from .virtual_time import played
+from .walking import Walk
 
+TOKEN = "t0ken-of-people"
 #: name, type and labels, as docs and dashboards have them
 EXPECTED = {
     "hived_build_info": ("gauge", {"version"}),
@@ -54,10 +54,6 @@ EXPECTED = {
 OF_EVERY_REPLICA = {"hived_build_info", "hived_ready", "hived_leader"}
 
 
-def of(world: World) -> Metrics:
-    return Metrics(world)  # type: ignore[arg-type]  # as much as is read of an engine
-
-
 class Told:
     """The samples of a scrape."""
 
@@ -81,33 +77,39 @@ class Told:
         return {key: value for key, value in found.items() if value}
 
 
-def busy() -> World:
-    """A world in which everything has happened."""
-    world = World()
-    for _ in range(4):
-        world.runs("research", 4, priority=-1)
-    world.come("vision", 4, 2)
-    world.runs("research", 2)
-    world.come("speech", 1, 2, late=1)
-    world.come("vision", 4, 2)
-    world.node("a3", bad="1")
-    world.node("b0", cordoned=True)
-    pod = next(iter(world.known.pods.values()))
-    pod.refused = PodRequestError("labels", "a label is wrong")
-    world.known.refused[pod.uid] = pod
-    world.known.conflicts[pod.uid] = "somebody else has its GPUs"
-    counts = world.counts
+def metrics_of(world: Scenario, replica: Replica | None = None) -> Metrics:
+    return Metrics(replica or Replica(world))  # type: ignore[arg-type]  # as much as is read of an engine
+
+
+@pytest.fixture
+def busy() -> Replica:
+    """A replica to which everything has happened."""
+    world = racks()
+    world.run(*[pod(f"loan{i}", 4, "research", priority="-1") for i in range(4)])
+    world.submit(*gang_of("kept", 2, 4, "vision"), bind=False)
+    world.run(pod("own", 2, "research"))
+    world.submit(gang_of("partly", 2, 1, "speech")[0])
+    world.submit(*gang_of("next", 2, 4, "vision"))
+    world.set_node(node("a3", bad="1"))
+    world.cordon("b0")
+    refused = world.entry("loan0")
+    refused.refused = PodRequestError("labels", "a label is wrong")
+    world.gang_scheduler.refused[refused.uid] = refused
+    world.gang_scheduler.conflicts[refused.uid] = "somebody else has its GPUs"
+    replica = Replica(world)
+    counts = replica.counts
     counts.bindings["ok"] += 5
     counts.spec_reloads["refused"] += 1
     counts.watch_restarts["pods", "gone"] += 2
     counts.api_errors["get", "pods", 503] += 3
     counts.events_dropped += 4
     counts.evictions["ok"] += 6
-    return world
+    return replica
 
 
-def test_every_metric_is_there_with_its_type_and_labels_and_no_other() -> None:
-    metrics = of(busy())
+def test_every_metric_and_no_other(busy: Replica) -> None:
+    """With its type and labels, in the format that promtool takes."""
+    metrics = metrics_of(busy.world, busy)
     metrics.observe("filter", "bound", 0.001)
     told = Told(metrics)
     # the parser leaves _total out of a counter's name, and the text has it
@@ -120,15 +122,9 @@ def test_every_metric_is_there_with_its_type_and_labels_and_no_other() -> None:
     }
     assert found == EXPECTED
     assert all(family.documentation for family in told.families.values())
-
-
-def test_the_text_is_what_promtool_takes() -> None:
-    metrics = of(busy())
-    metrics.observe("bind", "bound", 0.3)
-    text = metrics.render()[0].decode()
-    assert text.endswith("\n")
+    assert told.text.endswith("\n")
     typed: list[str] = []
-    for line in text.splitlines():
+    for line in told.text.splitlines():
         if line.startswith("# TYPE "):
             typed.append(line.split()[2])
         elif not line.startswith("# HELP "):
@@ -138,10 +134,10 @@ def test_the_text_is_what_promtool_takes() -> None:
     assert len(typed) == len(set(typed)) == len(EXPECTED)
 
 
-def test_a_replica_that_does_not_decide_exports_itself_alone() -> None:
-    world = busy()
-    world.stand_by()
-    told = Told(of(world))
+def test_replica_that_stands_by(busy: Replica) -> None:
+    """It exports itself alone."""
+    busy.leader = False
+    told = Told(metrics_of(busy.world, busy))
     assert set(told.families) == {name.removesuffix("_total") for name in EXPECTED}
     assert told("hived_leader") == 0
     assert told("hived_ready") == 1
@@ -151,8 +147,9 @@ def test_a_replica_that_does_not_decide_exports_itself_alone() -> None:
     assert {sample.name for sample in told.samples} & gauges == OF_EVERY_REPLICA
 
 
-def test_requests_are_counted_and_their_durations_are_in_buckets_from_a_quarter_of_a_millisecond_to_5_s() -> None:
-    metrics = of(World())
+def test_requests_and_their_durations() -> None:
+    """In buckets from a quarter of a millisecond to 5 s."""
+    metrics = metrics_of(racks())
     for seconds in (0.0001, 0.0003, 0.002, 6.0):
         metrics.observe("filter", "placed", seconds)
     metrics.observe("filter", "waits", 0.0001)
@@ -169,7 +166,7 @@ def test_requests_are_counted_and_their_durations_are_in_buckets_from_a_quarter_
 
 
 def test_counters_begin_at_zero() -> None:
-    told = Told(of(World()))
+    told = Told(metrics_of(racks()))
     for name, results in {
         "bindings": ("ok", "conflict", "refused", "unknown"),
         "spec_reloads": ("ok", "refused"),
@@ -180,9 +177,8 @@ def test_counters_begin_at_zero() -> None:
     assert told("hived_nodes", state="missing") == 0
 
 
-def test_a_waiting_gang_is_counted_by_its_decisive_reason() -> None:
-    world = busy()
-    told = Told(of(world))
+def test_waiting_gangs_by_their_decisive_reason(busy: Replica) -> None:
+    told = Told(metrics_of(busy.world, busy))
     reasons = told.by("hived_waiting_groups", "vc", "reason")
     assert reasons == {
         ("vision", "waiting_for_preemption"): 1,
@@ -193,142 +189,123 @@ def test_a_waiting_gang_is_counted_by_its_decisive_reason() -> None:
     assert told("hived_preemptions_total", vc="research", by_vc="vision") == 2
 
 
-def test_nodes_are_healthy_bad_drained_or_missing() -> None:
-    world = World()
-    world.node("a0", ready=False)
-    world.node("a1", cordoned=True)
-    world.without_node("a2")
-    world.node("elsewhere")
-    told = Told(of(world))
+def test_nodes_by_state() -> None:
+    world = racks()
+    world.set_node(node("a0", ready=False))
+    world.cordon("a1")
+    world.remove_node("a2")
+    world.set_node(node("elsewhere"))
+    told = Told(metrics_of(world))
     expected = {"healthy": 2, "bad": 1, "drained": 1, "missing": 1, "unmanaged": 1}
     assert told.by("hived_nodes", "state") == {(state,): number for state, number in expected.items()}
     assert told("hived_gpus", state="bad") == 12
 
 
-def elsewhere(world: World) -> int:
-    """Foreign pods on nodes that the spec lacks."""
-    return sum(there.node not in world.known.nodes.devices for there in world.known.foreign.pods.values())
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> None:
-    choose = random.Random(seed)
-    world = World()
-    metrics = of(world)
-    for _ in range(40):
-        one_event(world, choose)
-        told, gang_scheduler = Told(metrics), world.known
-        gangs = gang_scheduler.gangs.values()
-        spec = {vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters}
-        known = spec | {gang.vc for gang in gangs if gang.holds and gang.placement is not None and gang.placement.pods}
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_numbers_of_a_naive_count(seed: int) -> None:
+    """Whatever happens."""
+    walk = Walk(RACKS, seed, (RACKS, OTHER_RACKS))
+    world = walk.world
+    metrics = metrics_of(world)
+    for _ in range(60):
+        walk.event()()
+        told, gang_scheduler = Told(metrics), world.gang_scheduler
+        nodes, spec, gangs = gang_scheduler.nodes, gang_scheduler.cluster.spec, gang_scheduler.gangs.values()
+        strangers = gang_scheduler.foreign.pods.values()
+        vcs = {vc.name for vc in spec.virtual_clusters}
+        known = vcs | {gang.vc for gang in gangs if gang.holds and gang.placement is not None and gang.placement.pods}
         shown = {gang.name: gang.vc if gang.vc in known else "(unknown)" for gang in gangs}
-        states_ = Counter((shown[gang.name], gang.state.value) for gang in gangs)
-        assert told.by("hived_groups", "vc", "state") == states_
+        of_states = Counter((shown[gang.name], gang.state.value) for gang in gangs)
+        assert told.by("hived_groups", "vc", "state") == of_states
         waits = Counter((shown[gang.name],) for gang in gangs if not gang.holds)
         assert told.by("hived_waiting_groups", "vc") == waits
-        devices = {(name, device) for name, of in gang_scheduler.nodes.devices.items() for device in of}
-        states: dict[tuple[str, int], str] = dict.fromkeys(devices, "free")
-        for name, device in devices:
-            if name in gang_scheduler.nodes.bad_nodes or (name, device) in gang_scheduler.nodes.bad_devices:
+        states = {(name, device): "free" for name, of in nodes.devices.items() for device in of}
+        for name, device in states:
+            if name in nodes.bad_nodes or (name, device) in nodes.bad_devices:
                 states[name, device] = "bad"
-        for stranger in gang_scheduler.foreign.pods.values():
-            for device in stranger.kept if stranger.node in gang_scheduler.nodes.healthy else ():
+        for stranger in strangers:
+            for device in stranger.kept if stranger.node in nodes.healthy else ():
                 states[stranger.node, device] = "foreign"
         kinds: Counter[tuple[str, ...]] = Counter()
         for gang in sorted(gangs, key=lambda gang: gang.state is not GangState.RESERVED):
-            for pod in gang.placement.pods if gang.placement is not None else ():
-                for device in pod.leaf_cells:
-                    kind = "guaranteed" if gang.guaranteed else "opportunistic"
-                    states[pod.node, device] = "reserved" if gang.state is GangState.RESERVED else kind
+            for place in gang.placement.pods if gang.placement is not None else ():
+                kind = "guaranteed" if gang.guaranteed else "opportunistic"
+                for device in place.leaf_cells:
+                    states[place.node, device] = "reserved" if gang.state is GangState.RESERVED else kind
                 if gang.holds:
-                    kinds[gang.vc, "used" if gang.guaranteed else "borrowed"] += len(pod.leaf_cells)
-        assert told("hived_foreign_pods") == len(gang_scheduler.foreign.pods.keys() & world.pods.keys()) - elsewhere(
-            world
-        )
+                    kinds[gang.vc, "used" if gang.guaranteed else "borrowed"] += len(place.leaf_cells)
+        assert told("hived_foreign_pods") == sum(stranger.node in nodes.devices for stranger in strangers)
         assert told.by("hived_gpus", "state") == Counter((state,) for state in states.values())
-        kinds.update(
-            {
-                (vc.name, "reserved"): gang_scheduler.nodes.reserved_gpus(vc.name)
-                for vc in gang_scheduler.cluster.spec.virtual_clusters
-            }
-        )
-        kinds.update(
-            {(vc, "unavailable"): number for vc, number in gang_scheduler.cluster.unavailable().items() if number}
-        )
-        assert told.by("hived_vc_gpus", "vc", "kind") == kinds
+        unavailable = gang_scheduler.cluster.unavailable()
+        for vc in vcs:
+            kinds[vc, "reserved"] = nodes.reserved_gpus(vc)
+        for (giver, taker), gpus in gang_scheduler.trading.gpus_given().items():
+            kinds[giver, "given"] += gpus
+            kinds[taker, "taken"] += gpus
+        kinds.update({(vc, "unavailable"): number for vc, number in unavailable.items()})
+        assert told.by("hived_vc_gpus", "vc", "kind") == +kinds
         margins = {(row.chain, str(row.level)): row.margin for row in gang_scheduler.cluster.check_safety()}
         assert told.by("hived_safety_margin_cells", "chain", "level") == {k: v for k, v in margins.items() if v}
 
 
-def test_broken_safety_is_counted_and_the_other_metrics_are_still_exported() -> None:
-    world = World()
-    world.counts.safety_violations = 2
-    metrics = of(world)
+def test_broken_safety_is_counted() -> None:
+    """And the other metrics are still exported."""
+    replica = Replica()
+    replica.counts.safety_violations = 2
+    metrics = metrics_of(replica.world, replica)
     assert Told(metrics)("hived_safety_violations_total") == 2
 
     def broken() -> None:
         raise InvariantError("a margin is -1")
 
-    world.known.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
+    replica.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     told = Told(metrics)
     assert told.by("hived_safety_margin_cells", "chain") == {}
     assert told("hived_gpus", state="free") == 20
     assert told("hived_safety_violations_total") == 3
 
 
-def test_what_a_name_has_in_it_does_not_break_the_text() -> None:
-    world = World()
-    metrics = of(world)
-    world.counts.evictions['a "word"\nand \\ more'] += 1
-    assert Told(metrics)("hived_evictions_total", result='a "word"\nand \\ more') == 1
+def test_names_do_not_break_the_text() -> None:
+    replica = Replica()
+    replica.counts.evictions['a "word"\nand \\ more'] += 1
+    assert Told(metrics_of(replica.world, replica))("hived_evictions_total", result='a "word"\nand \\ more') == 1
 
 
-def test_metrics_are_served_as_text() -> None:
-    app = FastAPI()
-    app.include_router(metrics_routes(of(busy())))
-
-    async def ask() -> tuple[int, Mapping[str, str], str]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-            answer = await client.get("/metrics")
-            return answer.status_code, answer.headers, answer.text
-
-    code, headers, text = asyncio.run(ask())
-    assert code == 200
-    assert headers["content-type"].startswith("text/plain; version=")
-    assert "hived_gpus{" in text
-
-
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [(TOKEN, [401, 401, 200, 403, 200]), (None, [200, 200, 200, 403, 200])],
+    ids=["token", "open"],
+)
 @pytest.mark.parametrize("path", ["/metrics", "/v1/inspect/clusterstatus"])
-def test_with_a_token_metrics_and_inspection_need_it_and_without_one_are_open(path: str) -> None:
+@played
+async def test_token_of_metrics_and_inspection(
+    busy: Replica, path: str, token: str | None, expected: list[int]
+) -> None:
     # values.yaml requires the token of people and Prometheus, and requests without it were answered
-    world = busy()
-
-    async def statuses(token: str | None) -> list[int]:
-        metrics, engine = of(world), World()
-        app = make_kubernetes_app(engine, looking_at(world), metrics, token=token, hosts=())  # type: ignore[arg-type]
-        found = []
-        # Prometheus uses the address of a pod
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
-            for shown in (None, "wrong", TOKEN):
-                headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
-                found.append((await client.get(path, headers=headers)).status_code)
-            found.append((await client.get(path, headers={"Origin": "http://10.1.2.3:9096"})).status_code)
-            found.append((await client.post("/v1/extender/filter", content=b"no question")).status_code)
-        return found
-
-    assert asyncio.run(statuses(TOKEN)) == [401, 401, 200, 403, 200]
-    assert asyncio.run(statuses(None)) == [200, 200, 200, 403, 200]
+    metrics = metrics_of(busy.world, busy)
+    app = make_kubernetes_app(Replica(), looking_at(busy), metrics, token=token, hosts=())  # type: ignore[arg-type]
+    # Prometheus uses the address of a pod
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
+        answers = [
+            await client.get(path, headers={} if shown is None else {"Authorization": f"Bearer {shown}"})
+            for shown in (None, "wrong", TOKEN)
+        ]
+        answers.append(await client.get(path, headers={"Origin": "http://10.1.2.3:9096"}))
+        answers.append(await client.post("/v1/extender/filter", content=b"no question"))
+    assert [answer.status_code for answer in answers] == expected
+    if path == "/metrics":
+        assert answers[2].headers["content-type"].startswith("text/plain; version=")
+        assert "hived_gpus{" in answers[2].text
 
 
 def test_traded_gpus_are_counted_of_both() -> None:
-    world = World()
-    trading = world.known.trading
-    node = Cells("RACK", 2)
-    rack = Cells("RACK", 3)
-    trading.offer(Offer("vision", rack, world.now, world.now + 60, wants=node), world.now)
-    trading.request(Request("speech", rack, world.now, world.now + 60, gives=node), world.now)
-    world.known.trade(world.now)
-    told = Told(of(world))
+    world = racks()
+    trading, now = world.gang_scheduler.trading, world.now
+    node, rack = Cells("RACK", 2), Cells("RACK", 3)
+    trading.offer(Offer("vision", rack, now, now + 60, wants=node), now)
+    trading.request(Request("speech", rack, now, now + 60, gives=node), now)
+    world.gang_scheduler.trade(now)
+    told = Told(metrics_of(world))
     vcs = {
         vc: [told("hived_vc_gpus", vc=vc, kind=kind) for kind in ("reserved", "given", "taken")]
         for vc in ("vision", "speech", "research")

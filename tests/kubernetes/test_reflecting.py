@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,9 @@ from .virtual_time import Time
 
 #: kind, uid, resourceVersion
 Event = tuple[str, str, str]
+#: of a server that is asked for a list or a watch
+Answer = list[Event] | ApiError
+Lists = list[Answer]
 
 
 def pod(uid: str, version: str) -> Pod:
@@ -57,8 +61,8 @@ class Receiver:
 class Server(KubeApi):
     """An API server with scripted lists and watches; the last watch stays open."""
 
-    lists: list[list[Event] | ApiError] = field(default_factory=list)
-    watches: list[list[Event] | ApiError] = field(default_factory=list)
+    lists: Lists = field(default_factory=list)
+    watches: list[Answer] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)  #: resourceVersions that were watched from
 
     async def list(self, path: str, of: Any, params: Any = None) -> Any:
@@ -124,53 +128,64 @@ class Scene:
         return self.receiver
 
 
-def play(lists: list[list[Event] | ApiError], *watches: list[Event] | ApiError) -> tuple[Receiver, Server, Scene]:
-    server = Server(lists, [*watches])
+A, B = ("", "a", "1"), ("", "b", "2")  # listed
+BREAK = ("BREAK", "", "")
+
+
+@pytest.mark.parametrize(
+    ("lists", "watches", "asked", "there", "restarts"),
+    [
+        pytest.param(
+            [[A, B]],
+            [[("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]],
+            ["10", "13"],
+            {"a": "12", "c": "11"},
+            [],
+            id="changes",
+        ),
+        pytest.param(  # resumed where it was
+            [[]],
+            [[("ADDED", "a", "11"), BREAK], [("MODIFIED", "a", "12")]],
+            ["10", "11", "12"],
+            {"a": "12"},
+            ["disconnected"],
+            id="break",
+        ),
+        pytest.param([[]], [[("BOOKMARK", "", "40"), BREAK]], ["10", "40"], {}, ["disconnected"], id="bookmark"),
+        pytest.param([[A], [B]], [GoneError("old", 410, "")], ["10", "10"], {"b": "2"}, ["expired"], id="expired"),
+        pytest.param(  # listed again, and a list that fails is tried again
+            [[], ApiError("no", 403, "Forbidden"), [A]],
+            [ApiError("no", 500, "Internal")],
+            ["10", "10"],
+            {"a": "1"},
+            ["refused", "list"],
+            id="refused",
+        ),
+    ],
+)
+def test_watch(
+    lists: Lists, watches: list[Answer], asked: list[str], there: dict[str, str], restarts: list[str]
+) -> None:
+    server = Server([*lists], [*watches])
     scene = Scene(server)
-    return scene.play(), server, scene
-
-
-def test_a_list_and_then_its_changes() -> None:
-    receiver, server, scene = play(
-        [[("", "a", "1"), ("", "b", "2")]], [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
-    )
-    assert receiver.received == [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
-    assert receiver.pods == {"a": "12", "c": "11"}
-    assert server.asked == ["10", "13"]
+    receiver = scene.play()
+    assert (server.asked, receiver.pods, receiver.restarts) == (asked, there, restarts)
+    told = [event for watch in watches if isinstance(watch, list) for event in watch]
+    assert receiver.received == [event for event in told if event[1]]
+    assert receiver.lists == sum(isinstance(one, list) for one in lists)
     assert scene.reflector.synced.is_set()
-    assert receiver.restarts == []
+    assert restarts == ["disconnected"] or scene.reflector.problem is None
 
 
-def test_a_broken_watch_is_resumed_where_it_was() -> None:
-    receiver, server, _ = play([[]], [("ADDED", "a", "11"), ("BREAK", "", "")], [("MODIFIED", "a", "12")])
-    assert receiver.pods == {"a": "12"}
-    assert server.asked == ["10", "11", "12"]
-    assert receiver.lists == 1
-    assert receiver.restarts == ["disconnected"]
+def test_late_events_are_dropped() -> None:
+    """And those that arrive twice."""
+    late = [("DELETED", "a", "13"), ("MODIFIED", "a", "12"), ("ADDED", "a", "14")]
+    first = [("ADDED", "a", "1"), ("MODIFIED", "a", "12"), ("MODIFIED", "a", "11"), ("DELETED", "a", "13")]
+    receiver = Scene(Server([[A]], [[*first, *late]])).play()
+    assert receiver.received == [("MODIFIED", "a", "12"), ("DELETED", "a", "13")]
 
 
-def test_a_bookmark_advances_the_version_without_a_callback() -> None:
-    receiver, server, _ = play([[]], [("BOOKMARK", "", "40"), ("BREAK", "", "")])
-    assert server.asked == ["10", "40"]
-    assert receiver.received == []
-
-
-def test_an_expired_version_is_listed_again() -> None:
-    receiver, server, _ = play([[("", "a", "1")], [("", "b", "9")]], GoneError("too old", 410, "Expired"))
-    assert receiver.pods == {"b": "9"}
-    assert receiver.lists == 2
-    assert server.asked == ["10", "10"]
-    assert receiver.restarts == ["expired"]
-
-
-def test_a_refused_watch_is_listed_again_and_a_failed_list_is_tried_again() -> None:
-    receiver, _, scene = play([[], ApiError("no", 403, "Forbidden"), [("", "a", "1")]], ApiError("no", 500, "Internal"))
-    assert receiver.pods == {"a": "1"}
-    assert receiver.restarts == ["refused", "list"]
-    assert scene.reflector.problem is None
-
-
-def test_the_problem_of_a_watch_is_reported() -> None:
+def test_problem_is_reported() -> None:
     scene = Scene(Server([ApiError(f"no {number}", 403, "Forbidden") for number in range(99)]))
     receiver = scene.play()
     assert str(scene.reflector.problem).startswith("no ")
@@ -178,7 +193,7 @@ def test_the_problem_of_a_watch_is_reported() -> None:
     assert receiver.lists == 0
 
 
-def test_pauses_grow_and_stay_within_bounds() -> None:
+def test_pauses_grow_within_bounds() -> None:
     scene = Scene(Server([ApiError("away", 0, "NoAnswer")] * 99))
     scene.play(200)
     assert all(FIRST_PAUSE_S <= pause <= LONGEST_PAUSE_S for pause in scene.slept)
@@ -187,38 +202,22 @@ def test_pauses_grow_and_stay_within_bounds() -> None:
     assert len(set(scene.slept[-5:])) == 5
 
 
-def test_pauses_are_short_again_after_an_event() -> None:
-    away: list[list[Event] | ApiError] = [ApiError("away", 0, "NoAnswer")] * 10
-    scene = Scene(Server([[]], [*away, [("ADDED", "a", "11"), ("BREAK", "", "")]]))
+def test_pauses_are_short_after_an_event() -> None:
+    away = [ApiError("away", 0, "NoAnswer")] * 10
+    scene = Scene(Server([[]], [*away, [("ADDED", "a", "11"), BREAK]]))
     scene.play(200)
     assert scene.slept[9] > 1
     assert scene.slept[10] == FIRST_PAUSE_S
 
 
-def test_watches_that_end_at_once_without_an_event_do_not_make_a_storm() -> None:
+def test_watches_that_end_at_once() -> None:
     nothing: list[Event] = []
     server = Server([[]], [nothing] * 1000)
     Scene(server).play(60)
     assert len(server.asked) < 20
 
 
-def test_what_arrives_twice_or_late_is_dropped() -> None:
-    receiver, _, _ = play(
-        [[("", "a", "5")]],
-        [
-            ("ADDED", "a", "5"),
-            ("MODIFIED", "a", "12"),
-            ("MODIFIED", "a", "11"),
-            ("DELETED", "a", "13"),
-            ("DELETED", "a", "13"),
-            ("MODIFIED", "a", "12"),
-            ("ADDED", "a", "14"),
-        ],
-    )
-    assert receiver.received == [("MODIFIED", "a", "12"), ("DELETED", "a", "13")]
-
-
-def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+def test_versions_that_are_no_numbers() -> None:
     heard: list[Event] = []
     server = Server([[("", "a", "x9")]], [[("MODIFIED", "a", "x2"), ("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]])
     scene = Scene(server)
@@ -230,21 +229,13 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
     assert heard == [("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]
 
 
-def test_a_list_overrides_earlier_events() -> None:
-    receiver, _, _ = play(
-        [[("", "a", "5")], [("", "a", "5")]], [("DELETED", "a", "11"), ("EXPIRE", "", "")], [("MODIFIED", "a", "20")]
-    )
-    assert receiver.lists == 2
-    assert receiver.pods == {"a": "20"}
-
-
 KINDS = st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
 EVENTS = st.lists(st.tuples(KINDS, st.sampled_from("abcd"), st.integers(1, 40).map(str)), max_size=20)
 WATCHES = st.lists(st.one_of(EVENTS, EVENTS.map(lambda events: [*events, ("BREAK", "", "")])), max_size=4)
 
 
 @given(EVENTS, WATCHES)
-def test_no_order_of_events_confuses_the_receiver(listed: list[Event], watches: list[list[Event]]) -> None:
+def test_any_order_of_events(listed: list[Event], watches: list[list[Event]]) -> None:
     first = {uid: ("", uid, version) for _, uid, version in listed}
     scene = Scene(Server([[*first.values()]], [*watches]))
     scene.play()  # it checks each call
@@ -318,7 +309,7 @@ class Living(KubeApi):
 
 
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(["live", "forget", "wait"]), max_size=40))
-def test_after_any_accidents_the_receiver_has_what_there_is(seed: int, story: list[str]) -> None:
+def test_any_accidents(seed: int, story: list[str]) -> None:
     async def prepare() -> Living:
         return Living(random.Random(seed))
 

@@ -17,8 +17,9 @@ from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 
-from .pods import flat_spec
-from .scheduler_harness import World
+from .pods import pod
+from .replica import racks
+from .scenario import Scenario
 from .stored_object import StoredObject
 from .virtual_time import played
 
@@ -67,12 +68,12 @@ class Market:
 
     def __init__(self, api: Api | None = None) -> None:
         self.api = api or Api()
-        self.world = World(flat_spec(a=2, b=2))
+        self.world = Scenario(a=2, b=2)
         self.stored = StoredMarket(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
 
     @property
     def gang_scheduler(self) -> GangScheduler:
-        return self.world.known
+        return self.world.gang_scheduler
 
     def cells(self) -> dict[str, int]:
         """How many nodes each tenant has by now, in the core."""
@@ -253,8 +254,8 @@ async def test_no_trades_without_a_place_for_them(market: Market) -> None:
 
 @played
 async def test_cells_in_use_are_not_offered(market: Market) -> None:
-    market.world = World()
-    market.world.runs("speech", 4)
+    market.world = racks()
+    market.world.run(pod("job", 4, "speech"))
     words = r"speech has 1 x RACK\.NODE, 1 of them in use or bad, and would give 1"
     with pytest.raises(ConflictError, match=words):
         await market.change(lambda trading, at: trading.offer(Offer("speech", Cells("RACK", 2), at, at + 9), at))
