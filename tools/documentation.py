@@ -52,7 +52,7 @@ def _verb(command: Any, name: str) -> Iterator[str]:
         return
     context = command.make_context(name, [], resilient_parsing=True)
     yield from ("", f"### {name}", "")
-    help_, _, examples = command.help.partition("\bExamples:")
+    help_, examples = (*re.split(r"\x08\s*Examples?:", command.help, maxsplit=1), "")[:2]
     for paragraph in re.split(r"\n\s*\n", help_.strip()):
         text = " ".join(paragraph.split())
         if text.startswith("Example: "):  # a single one, without a heading of its own
@@ -97,12 +97,13 @@ def metrics() -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
+    return f"`{text}`"
 
 
 def _prose(text: str) -> str:
-    """Text of the program in Markdown: nothing in it is markup, but for the names of options."""
+    """Text of the program in Markdown: nothing in it is markup, but for the names of options and of pages."""
     text = re.sub(r"([\\`*_<>|\[\]])", r"\\\1", " ".join(text.split()))
+    text = re.sub(r"docs/([a-z]+/[a-z-]+\.md)", r"[docs/\1](../\1)", text)
     return re.sub(r"(?<![\w-])(--[a-z][a-z-]*)", r"`\1`", text)
 
 
