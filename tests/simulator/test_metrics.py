@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.simulator import Sharing
-from hived.simulator.metrics import anomalies, comparable_jobs, interval_means, queues, series, window_means
+from hived.simulator.metrics import comparable_jobs, interval_means, queues, series, window_means
 
 from .hardware import read_hardware
 from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
-from .reader import Interval
 
 MS = st.integers(0, 40)
 
@@ -25,9 +24,7 @@ MS = st.integers(0, 40)
     st.lists(st.tuples(MS, MS, st.integers(0, 9)), max_size=12),
     st.lists(MS, min_size=2, max_size=6, unique=True).map(sorted),
 )
-def test_interval_means_are_the_average_over_every_instant(
-    intervals: list[tuple[int, int, int]], edges: list[int]
-) -> None:
+def test_interval_means_average_instants(intervals: list[tuple[int, int, int]], edges: list[int]) -> None:
     spans = [(min(a, b), max(a, b), weight) for a, b, weight in intervals]
     columns = [np.asarray([span[n] for span in spans], dtype=np.int64) for n in range(3)]
     found = interval_means(columns[0], columns[1], columns[2], np.asarray(edges, dtype=np.int64))
@@ -40,9 +37,7 @@ def test_interval_means_are_the_average_over_every_instant(
     st.lists(st.tuples(MS, st.integers(-50, 50)), max_size=15).map(sorted), st.lists(MS, max_size=5),
     st.integers(1, 8).map(lambda half: 2 * half),
 )  # fmt: skip
-def test_window_means_are_over_the_values_in_the_window(
-    points: list[tuple[int, int]], at: list[int], width: int
-) -> None:
+def test_window_means_average_values(points: list[tuple[int, int]], at: list[int], width: int) -> None:
     times, values = (np.asarray([p[n] for p in points], dtype=np.int64) for n in range(2))
     found = window_means(times, values, np.asarray(at, dtype=np.int64), width)
     for mean, middle in zip(found, at, strict=True):
@@ -63,13 +58,10 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 def shares(experiment: Experiment, scheme: str, low: int, high: int) -> tuple[float, float, float, float]:
     """Utilization, of which opportunistic, nodes unable to give all their GPUs, of which partly used; from the CSVs."""
     hardware = read_hardware(experiment.folder / "spec.yaml")
-    instants: set[int] = {low, high}
     runs = [run for _, run in experiment[scheme].all_runs()]
-    for run in runs:
-        instants |= {time for time in (run.start, run.end) if low < time < high}
+    instants = {low, high, *(time for run in runs for time in (run.start, run.end) if low < time < high)}
     held = lent = unable = partly = Fraction(0)
-    ordered = sorted(instants)
-    for start, end in itertools.pairwise(ordered):
+    for start, end in itertools.pairwise(sorted(instants)):
         now = [run for run in runs if run.start <= start < run.end]
         used: dict[str, int] = {}
         for run in now:
@@ -85,7 +77,7 @@ def shares(experiment: Experiment, scheme: str, low: int, high: int) -> tuple[fl
 
 
 @pytest.mark.parametrize("scheme", list(Sharing))
-def test_the_series_are_what_the_files_say(experiment: Experiment, scheme: Sharing) -> None:
+def test_series_are_what_the_files_say(experiment: Experiment, scheme: Sharing) -> None:
     results = experiment.results
     record = next(record for record in results.records if record.scheme == scheme.value)
     found = series(results, record, bin_ms=50_000)
@@ -95,40 +87,26 @@ def test_the_series_are_what_the_files_say(experiment: Experiment, scheme: Shari
         assert values == pytest.approx(shares(experiment, scheme.value, int(low), int(high)), abs=1e-12)
 
 
-def test_only_jobs_that_every_scheme_finished_are_compared(experiment: Experiment) -> None:
+def test_jobs_that_every_scheme_finished(experiment: Experiment) -> None:
+    """They alone are compared."""
     chosen = comparable_jobs(experiment.results)
     for number, job in enumerate(experiment.results.trace.jobs):
-        everywhere = all(outcome.jobs[job.job_id].finished for outcome in experiment.outcomes.values())
-        assert chosen[number] == everywhere
+        assert chosen[number] == all(outcome.jobs[job.job_id].finished for outcome in experiment.outcomes.values())
     assert 0 < chosen.sum() < len(chosen)
+    for record in experiment.results.records:
+        waited = [queue for queue, mine in zip(queues(record), chosen, strict=True) if mine]
+        told = zip(experiment[record.scheme].jobs.values(), chosen, strict=True)
+        assert waited == [job.queue for job, mine in told if mine]
 
 
-def test_anomalies_are_jobs_that_wait_longer_than_in_private(experiment: Experiment) -> None:
-    results = experiment.results
-    private, quota = results.records[:2]
-    chosen = comparable_jobs(results)
-    found = anomalies(quota, private, chosen)
-    waits = [
-        ((job.queue or 0) - (experiment["private"].jobs[name].queue or 0)) / 60_000
-        for number, (name, job) in enumerate(experiment["quota"].jobs.items())
-        if chosen[number]
-    ]
-    worse = [wait for wait in waits if wait > 0]
-    assert worse
-    assert (found.jobs, found.minutes, found.worst_minutes) == pytest.approx((len(worse), sum(worse), max(worse)))
-    assert [queue for queue, mine in zip(queues(quota), chosen, strict=True) if mine] == [
-        job.queue for number, job in enumerate(experiment["quota"].jobs.values()) if chosen[number]
-    ]
-
-
-def test_a_trace_over_centuries_is_not_measured_hour_by_hour(tmp_path: Path) -> None:
+def test_centuries_are_not_measured_by_the_hour(tmp_path: Path) -> None:
     """Times up to 10**12 s are allowed: an hour each would be 278 million points, more than memory holds."""
     trace = trace_text([("j", "a", 0, 10, 1), ("k", "a", 10**10, 10, 1)])
     found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace, schemes=["hived"])
     assert len(series(found.results, found.results.records[0]).edges) < 1_000_000
 
 
-def test_a_node_in_guaranteed_use_is_fragmented_and_one_in_opportunistic_use_is_not(tmp_path: Path) -> None:
+def test_only_guaranteed_use_fragments_a_node(tmp_path: Path) -> None:
     """Ten seconds: one guaranteed GPU on a's node, and after five of them a whole node lent."""
     rows: list[Row] = [("one", "a", 0, 10, 1), ("lent", "a", 5, 5, 8), ("last", "b", 10, 1, 1)]
     found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "b": 1}), trace_text(rows), schemes=["hived"])
@@ -138,4 +116,3 @@ def test_a_node_in_guaranteed_use_is_fragmented_and_one_in_opportunistic_use_is_
     assert over_time.partly_used == pytest.approx([0.5])
     assert over_time.opportunistic == pytest.approx([0.25])
     assert over_time.utilization == pytest.approx([(1 / 16 + 9 / 16) / 2])
-    assert isinstance(found["hived"].runs["one"][0], Interval)

@@ -6,20 +6,18 @@ import json
 import math
 import re
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hived.policies.duration import SRTF
 from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.output import write_summary
 from hived.simulator.report import shorter_under_quota
-from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
 
-from .helpers import Experiment, nodes_of_8, simulated, trace_text
+from .helpers import Experiment, nodes_of_8, simulated, trace_of, trace_text
 from .reader import JobRow, Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -48,10 +46,6 @@ def compared(experiment: Experiment) -> set[str]:
     return set.intersection(*names)
 
 
-def delays(jobs: list[JobRow]) -> list[float]:
-    return [(job.queue or 0) / 1000 for job in jobs]
-
-
 def percentile(values: list[float], percent: int) -> float:
     """Linear between the two values around the place."""
     place = (len(values) - 1) * percent / 100
@@ -66,12 +60,6 @@ def lost(outcome: Outcome, jobs: set[str] | None = None) -> float:
         for name, job in outcome.jobs.items()
         if job.finished and (jobs is None or name in jobs)
     )
-
-
-def test_the_runs_are_those_that_were_asked_for(summary: Any) -> None:
-    assert [(run["scheme"], run["policy"]) for run in summary["runs"]] == [
-        (scheme, "yarn-cs") for scheme in ("private", "quota", "hived")
-    ]
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -89,21 +77,16 @@ def test_delays_are_those_of_the_jobs(experiment: Experiment, summary: Any, numb
     if not jobs:
         assert told["mean_s"] is told["median_s"] is told["p95_s"] is told["queue_to_private"] is None
         return
-    own, private = delays(jobs), delays(chosen("private"))
-    assert told["mean_s"] == pytest.approx(fmean(own), abs=1e-6)
-    assert told["median_s"] == pytest.approx(median(own), abs=1e-6)
-    assert told["p95_s"] == pytest.approx(float(np.percentile(own, 95)), abs=1e-6)
-    assert told["completion_mean_s"] == pytest.approx(fmean(j.duration / 1000 + (j.queue or 0) / 1000 for j in jobs))
+    own, private = ([(job.queue or 0) / 1000 for job in of] for of in (jobs, chosen("private")))
     completion = [(job.finish or 0) / 1000 - job.submit / 1000 for job in jobs]
     for prefix, times in (("", own), ("completion_", completion)):
+        assert told[f"{prefix}mean_s"] == pytest.approx(fmean(times), abs=1e-6)
         for name, percent in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
             assert told[f"{prefix}{name}_s"] == pytest.approx(percentile(times, percent), abs=2e-6)
     assert told["preemptions"] == sum(job.preemptions for job in jobs)
     assert told["lost_gpu_s"] == lost(experiment[run["scheme"]], {job.job_id for job in jobs})
-    if sum(private):
-        assert told["queue_to_private"] == pytest.approx(sum(own) / sum(private), abs=1e-6)
-    else:
-        assert told["queue_to_private"] is None
+    ratio = pytest.approx(sum(own) / sum(private), abs=1e-6) if sum(private) else None
+    assert told["queue_to_private"] == ratio
     worse = [mine - base for mine, base in zip(own, private, strict=True) if mine > base]
     assert told["anomalies"]["jobs"] == len(worse)
     assert told["anomalies"]["minutes"] == pytest.approx(sum(worse) / 60, abs=1e-5)
@@ -113,6 +96,7 @@ def test_delays_are_those_of_the_jobs(experiment: Experiment, summary: Any, numb
 @pytest.mark.parametrize("number", range(3))
 def test_totals_are_those_of_the_files(experiment: Experiment, summary: Any, number: int) -> None:
     run = summary["runs"][number]
+    assert (run["scheme"], run["policy"]) == (("private", "quota", "hived")[number], "yarn-cs")
     outcome = experiment[run["scheme"]]
     finished = sum(job.finished for job in outcome.jobs.values())
     assert (run["finished"], run["unfinished"]) == (finished, len(outcome.jobs) - finished)
@@ -128,7 +112,7 @@ def test_totals_are_those_of_the_files(experiment: Experiment, summary: Any, num
     assert run["lost_gpu_s"] == lost(outcome) == 0, "a job that resumes loses nothing"
 
 
-def test_work_that_restarted_jobs_do_again_is_lost(tmp_path: Path) -> None:
+def test_restarted_work_is_lost(tmp_path: Path) -> None:
     """A loan of 3 GPUs is given back after 5 of 10 s, and starts from nothing; another one is not done at the end."""
     rows = [("own", "a", 0, 20, 8), ("lent", "a", 0, 10, 3), ("owner", "b", 5, 20, 8), ("again", "a", 15, 100, 4)]
     spec = nodes_of_8(2, {"a": 1, "b": 1})
@@ -138,27 +122,27 @@ def test_work_that_restarted_jobs_do_again_is_lost(tmp_path: Path) -> None:
         (20.0, 30.0, "guaranteed"),
     ]
     assert not found["hived"].jobs["again"].finished
-    (run,) = make_report(found.results).runs
+    report = make_report(found.results)
+    (run,) = report.runs
     assert run.lost_gpu_s == lost(found["hived"]) == 15
     assert (run.preemptions, run.preempted_gpus) == (1, 3)
     assert [tenant.delay.lost_gpu_s for tenant in run.tenants] == [15, 0]
+    assert math.isnan(run.overall.to_private), "nothing is compared with private"
+    assert run.overall.anomalies is None
 
 
-def test_time_paid_to_resume_is_lost_work_and_a_part_of_the_delay(tmp_path: Path) -> None:
+def test_time_to_resume_is_lost_and_delays() -> None:
     """Shortest remaining time: the job of 8 GPUs is suspended at 10 s for one of 5 s, and pays 2 s to go on."""
-    (tmp_path / "trace.csv").write_text(
-        trace_text([("long", "a", 0, 30, 8), ("short", "a", 10, 5, 8)]), encoding="utf-8"
-    )
     policy = SRTF()
     policy.resume_s = 2.0
-    spec = parse_spec(nodes_of_8(1, {"a": 1}), "spec")
+    trace = trace_of(trace_text([("long", "a", 0, 30, 8), ("short", "a", 10, 5, 8)]))
     options = Options(schemes=(Sharing.HIVED,), policies=(policy,))
-    (run,) = make_report(run_experiment(spec, read_trace(tmp_path / "trace.csv"), options)).runs
+    (run,) = make_report(run_experiment(parse_spec(nodes_of_8(1, {"a": 1}), "spec"), trace, options)).runs
     assert (run.lost_gpu_s, run.preempted_gpus, run.makespan_s) == (2 * 8, 8, 37)
     assert (run.overall.delay.mean_s, run.overall.delay.completion_mean_s) == (7 / 2, (37 + 5) / 2)
 
 
-def test_the_parts_of_a_reservation_add_up(experiment: Experiment, summary: Any) -> None:
+def test_parts_of_a_reservation_add_up(summary: Any) -> None:
     parts = ("used", "free", "internal", "external")
     for run in summary["runs"]:
         of = {name: tenant["whole_nodes"] for name, tenant in run["tenants"].items()}
@@ -175,32 +159,21 @@ def test_the_parts_of_a_reservation_add_up(experiment: Experiment, summary: Any)
 
 
 def test_the_head_describes_the_simulation(experiment: Experiment, summary: Any) -> None:
-    jobs = list(experiment["private"].jobs.values())
-    window = max(job.submit for job in jobs)
-    assert summary["trace"]["jobs"] == 200
-    assert summary["trace"]["window_s"] == window / 1000
-    assert summary["cluster"]["gpus"] == 40
-    assert summary["cluster"]["nodes"] == 5
-    asked = sum(job.gpus * job.duration for job in jobs)
+    """And names the jobs that never fit."""
+    jobs = experiment["private"].jobs
+    window = max(job.submit for job in jobs.values())
+    assert (summary["trace"]["jobs"], summary["trace"]["window_s"]) == (200, window / 1000)
+    assert (summary["cluster"]["gpus"], summary["cluster"]["nodes"]) == (40, 5)
+    asked = sum(job.gpus * job.duration for job in jobs.values())
     assert summary["cluster"]["offered_load"] == pytest.approx(asked / window / 40, abs=1e-6)
     assert summary["compared_jobs"] == len(compared(experiment))
-
-
-def test_jobs_that_never_fit_are_named(experiment: Experiment, summary: Any) -> None:
     told = {job["job_id"] for job in summary["never_fit_private"]}
-    assert told == {n for n, job in experiment["private"].jobs.items() if not job.finished}
+    assert told == {n for n, job in jobs.items() if not job.finished}
     assert {(job["tenant"], job["gpus"]) for job in summary["never_fit_private"]} >= {("b", 16), ("c", 64)}
     assert not told & compared(experiment)
 
 
-def test_without_private_nothing_is_compared_with_it(tmp_path: Path) -> None:
-    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace_text([("j", "a", 0, 5, 1)]), schemes=["hived"])
-    report = make_report(found.results)
-    assert math.isnan(report.runs[0].overall.to_private)
-    assert report.runs[0].overall.anomalies is None
-
-
-def test_a_single_job_at_time_zero_gives_finite_numbers(tmp_path: Path) -> None:
+def test_one_job_at_time_zero_is_finite(tmp_path: Path) -> None:
     found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace_text([("j", "a", 0, 3600, 8)]))
     write_summary(make_report(found.results), tmp_path / "summary.json")
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
@@ -208,17 +181,13 @@ def test_a_single_job_at_time_zero_gives_finite_numbers(tmp_path: Path) -> None:
     assert told["cluster"]["offered_load"] <= 1, "8 GPUs for an hour cannot ask for more than all of 8 GPUs"
 
 
-def test_an_end_after_the_last_job_does_not_make_the_simulation_longer(tmp_path: Path) -> None:
-    trace = trace_text([("j", "a", 0, 50, 8), ("k", "a", 10, 50, 8)])
-    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace, until_s=1_000_000)
-    assert {run.makespan_s for run in make_report(found.results).runs} == {100.0}
-
-
-def test_the_load_counts_only_jobs_submitted_before_the_end(tmp_path: Path) -> None:
+def test_an_end_bounds_time_and_load(tmp_path: Path) -> None:
+    """One after the last job makes nothing longer; before it, only jobs submitted until then count."""
     rows = [("j", "a", 0, 50, 8), ("k", "a", 100, 50, 8), ("after", "a", 1000, 50, 8)]
-    spec = nodes_of_8(1, {"a": 1})
-    found = simulated(tmp_path, spec, trace_text(rows), until_s=100)
-    assert make_report(found.results).load == pytest.approx(1.0)
+    trace, spec = trace_text(rows), nodes_of_8(1, {"a": 1})
+    assert make_report(simulated(tmp_path, spec, trace, until_s=100).results).load == pytest.approx(1.0)
+    report = make_report(simulated(tmp_path, spec, trace, until_s=1_000_000).results)
+    assert {run.makespan_s for run in report.runs} == {1050.0}
 
 
 def test_the_page_on_metrics_checks_them(
@@ -236,12 +205,12 @@ def test_the_page_on_metrics_checks_them(
         assert ours == told != "0"
 
 
-def test_tenants_that_wait_less_under_a_quota_are_named(experiment: Experiment) -> None:
+def test_tenants_better_off_by_quota_are_named(experiment: Experiment) -> None:
     runs = make_report(experiment.results).runs
     both = compared(experiment)
     waited: dict[str, dict[str | None, float]] = {"quota": {}, "hived": {}}
     for scheme, sums in waited.items():
-        for name, job in experiment.outcomes[scheme, "yarn-cs"].jobs.items():
+        for name, job in experiment[scheme].jobs.items():
             for tenant in (job.tenant, None) if name in both else ():
                 sums[tenant] = sums.get(tenant, 0) + (job.queue or 0)
     expected = {tenant for tenant, quota in waited["quota"].items() if quota < waited["hived"][tenant]}
