@@ -11,13 +11,20 @@ from types import FrameType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hived.cells import BuddyAllocator, Hierarchy
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec
 
-from ..strategies import NODE, RACK, SOCKET, chain_of, chains, racks
+from ..strategies import NODE, RACK, SOCKET, chain_of, chains, racks, tiers
 from .naive import Cell, NaiveBuddies
 
 
@@ -196,57 +203,13 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert not any(self.allocator.allocated)
 
 
-AllocatorMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
-TestAnySequenceOfRequestsAndFaults = AllocatorMachine.TestCase
+@tiers(40, 300)
+def test_any_requests_and_faults(examples: int) -> None:
+    run_state_machine_as_test(AllocatorMachine, settings=settings(max_examples=examples, stateful_step_count=40))
 
 
-@given(chains(), st.data())
-def test_releasing_in_any_order_restores_the_initial_state(chain: ChainSpec, data: st.DataObject) -> None:
-    allocator = BuddyAllocator(Hierarchy(chain))
-    levels = data.draw(st.lists(st.integers(1, len(chain.levels)), max_size=20))
-    taken = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
-    for level, cell in data.draw(st.permutations(taken)):
-        allocator.release(level, cell)
-        allocator.validate()
-    assert free_lists(allocator) == {(len(chain.levels), cell) for cell in range(chain.top_cells)}
-    assert sum(allocator.free) == chain.top_cells
-    again = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
-    assert again == taken, "nothing remembers what was before"
-
-
-@given(chains(), st.data())
-def test_split_and_merge_are_inverse_in_any_state(chain: ChainSpec, data: st.DataObject) -> None:
-    allocator = BuddyAllocator(Hierarchy(chain))
-    levels = st.integers(1, len(chain.levels))
-    for level in data.draw(st.lists(levels, max_size=12)):
-        allocator.allocate(level)
-    before, free, allocated = free_lists(allocator), list(allocator.free), list(allocator.allocated)
-    for level in range(1, len(chain.levels) + 1):
-        for near in (-1, *range(chain.cells_at(level))):
-            cell = allocator.allocate(level, near)
-            if cell < 0:
-                continue
-            assert (level, cell) not in free_lists(allocator)
-            allocator.release(level, cell)
-            assert free_lists(allocator) == before
-            assert (allocator.free, allocator.allocated) == (free, allocated)
-
-
-def test_a_request_takes_a_free_cell_of_its_own_level_before_it_splits_a_higher_one() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
-    assert allocator.allocate(SOCKET) == 0
-    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [1, 3, 1]
-    assert allocator.allocate(SOCKET) == 1
-    assert allocator.allocate(NODE) == 1
-    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 2, 1]
-    allocator.release(SOCKET, 0)
-    allocator.release(SOCKET, 1)
-    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 3, 1]
-    allocator.release(NODE, 1)
-    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 0, 2]
-
-
-def test_a_cell_that_is_not_free_cannot_be_pinned_and_nothing_changes() -> None:
+def test_cell_that_is_not_free() -> None:
+    """It cannot be pinned, and nothing changes."""
     allocator = BuddyAllocator(Hierarchy(racks()), SOCKET)
     allocator.allocate_at(SOCKET, 3)
     before = free_lists(allocator)
@@ -259,7 +222,7 @@ def test_a_cell_that_is_not_free_cannot_be_pinned_and_nothing_changes() -> None:
     assert free_lists(allocator) == {(NODE, 0), (NODE, 2), (NODE, 3)}
 
 
-def test_levels_below_the_lowest_cost_nothing_and_cannot_be_asked_for() -> None:
+def test_levels_below_the_lowest() -> None:
     allocator = BuddyAllocator(Hierarchy(racks()), NODE)
     assert list(allocator.levels) == [NODE, RACK]
     with pytest.raises(InvariantError, match="level 3 is below"):
@@ -270,7 +233,7 @@ def test_levels_below_the_lowest_cost_nothing_and_cannot_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 1], ids=["healthy", "bad"])
-def test_nothing_is_taken_or_given_back_twice(bad: int) -> None:
+def test_nothing_taken_or_given_twice(bad: int) -> None:
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE)
     allocator.set_bad(0, 0, bad)
     allocator.allocate_at(RACK, 0)
@@ -292,8 +255,9 @@ def test_nothing_is_taken_or_given_back_twice(bad: int) -> None:
 
 
 @given(st.integers(1020, 2100), st.randoms(use_true_random=False))
-@settings(max_examples=10)
-def test_thousands_of_top_cells_are_taken_the_least_loaned_first(tops: int, rng: Random) -> None:
+@settings(max_examples=4)
+def test_thousands_of_top_cells(tops: int, rng: Random) -> None:
+    """The least loaned are taken first."""
     allocator = BuddyAllocator(Hierarchy(chain_of((2,), tops, 2)), 2)
     lent = [rng.choice((0, 1, 3)) for _ in range(tops)]
     bad = {rng.randrange(tops) for _ in range(3)}
@@ -328,7 +292,8 @@ def calls(work: Callable[[], object]) -> int:
     return number
 
 
-def test_splitting_and_merging_cost_the_same_whatever_the_fan_out() -> None:
+def test_cost_does_not_depend_on_fan_out() -> None:
+    """Of splitting and merging."""
     costs = set()
     for nodes in (16, 1024):
         allocator = BuddyAllocator(Hierarchy(racks(2, nodes)), NODE)

@@ -122,14 +122,14 @@ class Adversary:
 
 
 @pytest.mark.parametrize("chain", EVERY)
-def test_every_reserved_cell_can_be_bound_in_every_reachable_state(chain: ChainSpec) -> None:
+def test_every_reserved_cell_can_be_bound(chain: ChainSpec) -> None:
     for reserved in demands(chain, 0):
         if packs(chain, reserved):
             assert Adversary(chain, reserved).states() > any(reserved)
 
 
 @pytest.mark.parametrize("chain", EVERY)
-def test_an_assignment_is_feasible_exactly_when_its_cells_fit_side_by_side(chain: ChainSpec) -> None:
+def test_feasible_exactly_when_cells_fit(chain: ChainSpec) -> None:
     for reserved in demands(chain, 1):
         cells = [(chain, level, number) for level, number in enumerate(reserved) if number]
         feasible = not shortages(cluster_of(chain, vc("one", *cells[::2]), vc("two", *cells[1::2])))
@@ -137,7 +137,7 @@ def test_an_assignment_is_feasible_exactly_when_its_cells_fit_side_by_side(chain
 
 
 @pytest.mark.parametrize("chain", EVERY)
-def test_a_pinned_cell_is_counted_wherever_it_is(chain: ChainSpec) -> None:
+def test_pinned_cell_is_counted_anywhere(chain: ChainSpec) -> None:
     for level in range(1, len(chain.levels) + 1):
         for index in {0, chain.cells_at(level) // 2, chain.cells_at(level) - 1}:
             for reserved in demands(chain, 0):

@@ -17,14 +17,14 @@ from .naive import Cell, NaiveBuddies, packs
 from .test_every_small_hierarchy import demands, hierarchies, name_of
 
 SMALL = [
-    pytest.param(chain, id=name_of(chain))
+    pytest.param(chain, id=name_of(chain), marks=pytest.mark.slow if name_of(chain) == "3x2" else ())
     for chain in hierarchies()
     if chain.gpus <= (2 if 1 in [level.fanout for level in chain.levels[1:]] else 4) or name_of(chain) in ("3x2", "2x3")
 ]
 
 
 @pytest.mark.parametrize("chain", SMALL)
-def test_in_every_safe_state_under_all_faults_a_request_gets_the_best_that_is_safe(chain: ChainSpec) -> None:
+def test_request_gets_the_best_that_is_safe(chain: ChainSpec) -> None:
     levels = range(1, len(chain.levels) + 1)
     for reserved in demands(chain, 0):
         if not packs(chain, reserved):

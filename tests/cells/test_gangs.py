@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, level_of, shape_of
 from hived.cells.host_fit import Demand
 from hived.cells.packing import Steps, pack
 
+from ..strategies import given_in_tiers
 from .spaces import (
     RANKS,
     Case,
@@ -23,7 +23,6 @@ from .spaces import (
     lowest_level,
     lowest_on,
     masks_in,
-    roomiest,
     tightest,
 )
 
@@ -36,8 +35,12 @@ def closest(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return (host.idle.level_for(gpus),)
 
 
+#: a space, a gang, and how hosts are ranked
+Placed = tuple[Case, list[Need], Rank]
+
+
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[Case, list[Need], Rank]:
+def placements(draw: st.DrawFn) -> Placed:
     case = draw(cases())
     return case, draw(gangs_for(case)), draw(st.sampled_from(RANKS))
 
@@ -55,12 +58,10 @@ def assert_legal(case: Case, needs: list[Need], found: Found) -> None:
     assert found.level == level_of_pods(case, found.pods)
 
 
-@settings(max_examples=200)
-@given(placements())
-def test_a_gang_is_placed_exactly_when_a_search_finds_a_way_and_in_the_lowest_cell(
-    case_needs_rank: tuple[Case, list[Need], Rank],
-) -> None:
-    case, needs, rank = case_needs_rank
+@given_in_tiers(60, 600, placements())
+def test_placed_if_there_is_a_way(placed: Placed) -> None:
+    """In the lowest cell that has room."""
+    case, needs, rank = placed
     space = case.space()
     found, lowest = find(space, needs, rank), lowest_level(case, needs)
     assert (found is None) == (lowest is None)
@@ -77,12 +78,10 @@ def test_a_gang_is_placed_exactly_when_a_search_finds_a_way_and_in_the_lowest_ce
     space.validate()
 
 
-@settings(max_examples=200)
-@given(placements())
-def test_a_cap_is_kept_and_keeps_out_only_gangs_that_need_a_higher_cell(
-    case_needs_rank: tuple[Case, list[Need], Rank],
-) -> None:
-    case, needs, rank = case_needs_rank
+@given_in_tiers(60, 600, placements())
+def test_cap(placed: Placed) -> None:
+    """It is kept, and keeps out only gangs that need a higher cell."""
+    case, needs, rank = placed
     space, lowest = case.space(), lowest_level(case, needs)
     for cap in range(1, case.node_level + 4):
         found = find(space, needs, rank, cap)
@@ -92,9 +91,8 @@ def test_a_cap_is_kept_and_keeps_out_only_gangs_that_need_a_higher_cell(
             assert 1 <= found.level <= cap
 
 
-@settings(max_examples=150)
-@given(cases(), st.data())
-def test_one_pod_is_placed_at_the_lowest_inner_level_that_any_host_has_for_it(case: Case, data: st.DataObject) -> None:
+@given_in_tiers(60, 450, cases(), st.data())
+def test_one_pod_at_the_lowest_level(case: Case, data: st.DataObject) -> None:
     if case.costly:
         case = case._replace(idle=None)
     need = data.draw(gangs_for(case))[0]
@@ -102,9 +100,8 @@ def test_one_pod_is_placed_at_the_lowest_inner_level_that_any_host_has_for_it(ca
     assert (found.level if found else None) == lowest_level(case, [need])
 
 
-@settings(max_examples=150)
-@given(cases(), st.data())
-def test_equal_pods_take_as_little_from_others_as_can_be(case: Case, data: st.DataObject) -> None:
+@given_in_tiers(60, 450, cases(), st.data())
+def test_equal_pods_take_little_from_others(case: Case, data: st.DataObject) -> None:
     if case.within_idle or case.idle is None:
         case = case._replace(idle=[mask & data.draw(st.integers(0, 255)) for mask in case.free], within_idle=False)
     need = data.draw(gangs_for(case))[0]
@@ -134,11 +131,8 @@ def test_equal_pods_take_as_little_from_others_as_can_be(case: Case, data: st.Da
         assert taken == least_cost(case, hosts, need, len(needs))
 
 
-@settings(max_examples=150)
-@given(cases(), st.data())
-def test_equal_pods_go_to_the_cell_with_the_least_to_spare_and_to_few_hosts_there(
-    case: Case, data: st.DataObject
-) -> None:
+@given_in_tiers(60, 450, cases(), st.data())
+def test_equal_pods_where_least_is_to_spare(case: Case, data: st.DataObject) -> None:
     case = case._replace(idle=None, within_idle=False)
     need = data.draw(gangs_for(case))[0]
     needs = [need] * data.draw(st.integers(2, 4))
@@ -171,12 +165,10 @@ def test_equal_pods_go_to_the_cell_with_the_least_to_spare_and_to_few_hosts_ther
     assert shares == expected
 
 
-@settings(max_examples=200)
-@given(placements())
-def test_as_many_pods_are_said_to_fit_as_can_be_placed_one_by_one(
-    case_needs_rank: tuple[Case, list[Need], Rank],
-) -> None:
-    case, needs, rank = case_needs_rank
+@given_in_tiers(60, 600, placements())
+def test_number_of_pods_that_fit(placed: Placed) -> None:
+    """As many as can be placed one by one."""
+    case, needs, rank = placed
     space = case.space()
     before = (list(space.free), list(space.idle))
     number, found = count_fitting(space, needs, rank), find(space, needs, rank)
@@ -193,29 +185,8 @@ def test_as_many_pods_are_said_to_fit_as_can_be_placed_one_by_one(
         )
 
 
-@given(placements())
-def test_the_same_question_has_the_same_answer_in_a_space_with_another_past(
-    case_needs_rank: tuple[Case, list[Need], Rank],
-) -> None:
-    case, needs, rank = case_needs_rank
-    old = Space([*case.shapes], case.groups, case.node_level, [0] * len(case.shapes), None, case.within_idle)
-    find(old, needs, rank)
-    for host in reversed(range(len(case.shapes))):
-        old.set(host, case.free[host], case.costless[host])
-    assert find(old, needs, rank) == find(case.space(), needs, rank) == find(old, needs, rank)
-
-
-def test_a_gang_on_one_host_is_like_one_job_and_each_pod_is_close_within_it() -> None:
-    space = Space([NODE], [], 4, [0b1111_0111])
-    assert find(space, [Need(1), Need(2)], tightest) == Found(((0, 0b0100), (0, 0b0011)), 3)
-    assert find(space, [Need(2), Need(4)], tightest) == Found(((0, 0b0011), (0, 0b1111_0000)), 4)
-
-
-@settings(max_examples=200)
-@given(st.sampled_from([(2, 2, 2), (4, 2), (2, 4), (8,)]), st.integers(1, FULL), st.data())
-def test_no_pod_of_a_gang_on_one_host_could_be_closer_on_leaves_that_the_gang_leaves_over(
-    fanouts: tuple[int, ...], free: int, data: st.DataObject
-) -> None:
+@given_in_tiers(60, 600, st.sampled_from([(2, 2, 2), (4, 2), (2, 4), (8,)]), st.integers(1, FULL), st.data())
+def test_no_pod_on_one_host_could_be_closer(fanouts: tuple[int, ...], free: int, data: st.DataObject) -> None:
     shape = shape_of(fanouts)
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4).filter(lambda s: sum(s) <= free.bit_count()))
     found = find(Space([shape], [], shape.depth, [free]), [Need(size) for size in sizes], tightest)
@@ -227,26 +198,7 @@ def test_no_pod_of_a_gang_on_one_host_could_be_closer_on_leaves_that_the_gang_le
         assert level_of(shape, mask) == shape.profile(left).level_for(size), f"{size} of {left:b} on {mask:b}"
 
 
-def test_the_rack_with_the_least_to_spare_is_taken_and_full_racks_stay_whole() -> None:
-    space = Space([NODE] * 6, [[0, 0, 0, 1, 1, 1], [0] * 6], 4, [FULL] * 4 + [0x0F, FULL])
-    assert find(space, [Need(8)] * 2, tightest) == Found(((3, FULL), (5, FULL)), 5)
-    assert find(space, [Need(8)] * 3, tightest) == Found(((0, FULL), (1, FULL), (2, FULL)), 5)
-    assert find(space, [Need(8)] * 4, tightest) == Found(tuple((host, FULL) for host in (0, 1, 2, 3)), 6)
-    assert find(space, [Need(8)] * 4, tightest, cap=5) is None
-    assert find(space, [Need(8)] * 6, tightest) is None
-
-
-def test_idle_leaves_are_used_up_before_any_is_preempted() -> None:
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0b1000_0001, 0b0111, 0])
-    assert find(space, [Need(2)], tightest) == Found(((1, 0b0011),), 2)
-    assert find(space, [Need(4)], tightest) == Found(((1, 0b1111),), 3), "one is taken"
-    found = find(space, [Need(8)] * 2, tightest)
-    assert found == Found(((0, FULL), (1, FULL)), 5), "six and five are taken, rather than eight"
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0, 0b1000_0001, 0b0111])
-    assert find(space, [Need(8)] * 2, equally) == Found(((1, FULL), (2, FULL)), 5), "whatever the rank"
-
-
-def test_opportunistic_pods_get_idle_leaves_alone_and_keep_away_from_guaranteed_use() -> None:
+def test_opportunistic_pods() -> None:
     free, idle = [0b1111_1100, FULL], [0b1100_1100, 0b0000_0001]
     space = Space([NODE] * 2, [[0, 0]], 4, free, idle, within_idle=True)
     assert find(space, [Need(2)], equally) == Found(((0, 0b1100_0000),), 2), "not beside the guaranteed leaves 0 and 1"
@@ -254,9 +206,8 @@ def test_opportunistic_pods_get_idle_leaves_alone_and_keep_away_from_guaranteed_
     assert find(space, [Need(4), Need(1)], equally) == Found(((0, 0b1100_1100), (1, 1)), 5)
 
 
-@settings(max_examples=150)
-@given(st.lists(masks_in(8), min_size=2, max_size=3), st.data())
-def test_unequal_pods_are_packed_exactly_when_there_is_a_way(masks: list[int], data: st.DataObject) -> None:
+@given_in_tiers(60, 450, st.lists(masks_in(8), min_size=2, max_size=3), st.data())
+def test_unequal_pods_packed_if_there_is_a_way(masks: list[int], data: st.DataObject) -> None:
     case = Case([NODE] * len(masks), [], NODE.depth, masks, None, False)
     needs = [need for _ in range(3) for need in data.draw(gangs_for(case))][:6]
     demand = Demand(needs)
@@ -267,7 +218,7 @@ def test_unequal_pods_are_packed_exactly_when_there_is_a_way(masks: list[int], d
         assert fits([NODE], [mask], there)
 
 
-def test_a_gang_that_best_fit_misses_is_found_by_the_exact_search() -> None:
+def test_exact_search_after_best_fit() -> None:
     """Best fit puts 4 with the host of 5; only 3 and 2 there, 4 and 3 on the other leave nothing over."""
     needs, steps = [Need(4), Need(3), Need(3), Need(2)], Steps()
     assert pack([(5, 5), (7, 7)], Demand(needs), Steps(0)) is None
@@ -279,7 +230,7 @@ def test_a_gang_that_best_fit_misses_is_found_by_the_exact_search() -> None:
     assert [host for host, _ in found.pods] == [1, 1, 0, 0]
 
 
-def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None:
+def test_exact_search_ends_after_its_steps() -> None:
     """Even pods leave a leaf of each odd host over, which only a search finds."""
     rooms, steps = [(size, size) for size in (99, 101, 103, 105)], Steps(50)
     needs = [Need(gpus) for gpus in range(42, 14, -2)]
@@ -289,12 +240,3 @@ def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None
     enough = Steps()
     assert pack(rooms, Demand(needs), enough) is None
     assert enough.left > 0, "no state is tried twice, so all of them are"
-
-
-def test_three_of_four_pods_would_fit() -> None:
-    space = Space([NODE] * 2, [[0, 0]], 4, [FULL, 0x0F])
-    assert count_fitting(space, [Need(4)] * 4, roomiest) == 3
-    assert count_fitting(space, [Need(4), Need(3), Need(5), Need(4)], tightest) == 3
-    assert find(space, [Need(4), Need(3), Need(5), Need(4)], tightest) is None
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
-    assert count_fitting(space, [Need(8), Need(8), Need(7), Need(6)], tightest) == 3

@@ -14,7 +14,7 @@ from ..strategies import chains, racks
 
 
 @given(chains(), st.data())
-def test_the_margins_are_those_of_the_paper(chain: ChainSpec, data: st.DataObject) -> None:
+def test_margins_of_the_paper(chain: ChainSpec, data: st.DataObject) -> None:
     top = len(chain.levels)
     numbers = st.lists(st.integers(0, 9), min_size=top + 1, max_size=top + 1)
     r, a, f = (data.draw(numbers, label=name) for name in ("reserved", "allocated", "free"))
@@ -38,7 +38,7 @@ def test_the_margins_are_those_of_the_paper(chain: ChainSpec, data: st.DataObjec
             assert_safe(rows)
 
 
-def test_a_breach_is_reported_with_the_chain_the_level_the_need_and_the_supply() -> None:
+def test_breach_is_reported() -> None:
     rows = safety(Hierarchy(racks(2)), [0, 0, 0, 3, 8, 0], [0, 0, 0, 0, 3, 0], [0, 0, 0, 0, 1, 1])
     assert [row.margin for row in rows] == [1, 0, -3, -6, -12]
     with pytest.raises(InvariantError, match=r"chain RACK at level 3 \(RACK-3\): 3 cells .* 0 are free and 0 obtain"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cells import Shape, leaves_of, shape_of
+
+from ..strategies import given_in_tiers
 
 SHAPES = [(), (1,), (4,), (2, 2), (3, 2), (2, 3), (2, 1, 2), (2, 2, 2)]
 
@@ -63,15 +65,16 @@ def check_closest(shape: Shape, levels: list[list[int]], free: int, gpus: int, a
 
 
 @pytest.mark.parametrize("fanouts", SHAPES)
-def test_the_closest_leaves_are_the_closest_for_every_free_mask(fanouts: tuple[int, ...]) -> None:
+def test_closest_leaves_of_every_mask(fanouts: tuple[int, ...]) -> None:
     shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    assert shape.closest(shape.full, 0) == 0, "none for a job without GPUs"
     for free in range(shape.full + 1):
         for gpus in range(1, shape.leaves + 1):
             check_closest(shape, levels, free, gpus)
 
 
 @pytest.mark.parametrize("fanouts", [(4,), (2, 2), (3, 2), (2, 3)])
-def test_leaves_to_avoid_are_avoided_for_every_pair_of_masks(fanouts: tuple[int, ...]) -> None:
+def test_leaves_to_avoid(fanouts: tuple[int, ...]) -> None:
     shape, levels = Shape(fanouts), cells_by_level(fanouts)
     for free in range(shape.full + 1):
         for avoid in range(shape.full + 1):
@@ -79,21 +82,14 @@ def test_leaves_to_avoid_are_avoided_for_every_pair_of_masks(fanouts: tuple[int,
                 check_closest(shape, levels, free, gpus, avoid)
 
 
-@settings(max_examples=400)
-@given(st.data())
-def test_the_closest_leaves_are_the_closest_in_a_host_of_sixteen(data: st.DataObject) -> None:
+@given_in_tiers(40, 800, st.data())
+def test_closest_leaves_of_sixteen(data: st.DataObject) -> None:
     fanouts = data.draw(st.sampled_from([(2, 2, 2, 2), (4, 4), (8, 2), (2, 2, 4)]))
     shape, levels = shape_of(fanouts), cells_by_level(fanouts)
     free = data.draw(st.integers(0, shape.full))
     avoid = data.draw(st.integers(0, shape.full)) & ~free
     for gpus in range(1, 17):
         check_closest(shape, levels, free, gpus, avoid)
-
-
-@pytest.mark.parametrize("fanouts", SHAPES)
-def test_no_leaves_are_chosen_for_a_job_without_gpus(fanouts: tuple[int, ...]) -> None:
-    shape = Shape(fanouts)
-    assert shape.closest(shape.full, 0) == 0
 
 
 @pytest.mark.parametrize("fanouts", [*SHAPES, (2, 2, 2, 2)])
@@ -116,7 +112,7 @@ def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("fanouts", SHAPES)
-def test_a_profile_has_the_most_free_leaves_of_a_cell_at_each_level(fanouts: tuple[int, ...]) -> None:
+def test_profile(fanouts: tuple[int, ...]) -> None:
     shape, levels = Shape(fanouts), cells_by_level(fanouts)
     for free in range(shape.full + 1):
         profile = shape.profile(free)
@@ -127,11 +123,6 @@ def test_a_profile_has_the_most_free_leaves_of_a_cell_at_each_level(fanouts: tup
             assert profile.level_for(gpus) == lowest_level(levels, free, gpus)
 
 
-def test_there_is_one_shape_per_fanouts() -> None:
-    assert shape_of((2, 2)) is shape_of((2, 2))
-    assert shape_of((2, 2)) is not shape_of((4,))
-
-
 @given(st.sets(st.integers(0, 80)))
-def test_the_leaves_of_a_mask_are_its_bits_ascending(leaves: set[int]) -> None:
+def test_leaves_of_a_mask_ascend(leaves: set[int]) -> None:
     assert list(leaves_of(sum(1 << leaf for leaf in leaves))) == sorted(leaves)

@@ -1,4 +1,4 @@
-"""A space keeps up with its hosts, whatever happens to them, and counts again only those that changed."""
+"""A space keeps up with its hosts, counts again only those that changed, and finds the best without looking at all."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.cells import Need, Space, find, shape_of
+from hived.cells import HostClass, Need, Rank, Space, find, shape_of
 from hived.cells.capacity import Layout
 from hived.cells.host_fit import cells_at
 from hived.cells.space import CAPACITIES
 from hived.errors import InvariantError
 
-from .spaces import Case, cases, cells, fits, gangs_for, masks_in, tightest
+from .spaces import Case, cases, cells, equally, fits, gangs_for, masks_in, tightest
 
 NODE = shape_of((2, 2, 2))
 FULL = NODE.full
 
 
 @given(cases(), st.data())
-def test_after_any_changes_a_space_equals_one_built_afresh(case: Case, data: st.DataObject) -> None:
+def test_changed_space_equals_a_fresh_one(case: Case, data: st.DataObject) -> None:
     space = case.space()
     gangs = [data.draw(gangs_for(case)) for _ in range(3)]
     idle = list(case.costless)
@@ -37,7 +37,7 @@ def test_after_any_changes_a_space_equals_one_built_afresh(case: Case, data: st.
 
 
 @given(cases(), st.data())
-def test_a_capacity_counts_what_each_host_and_each_group_holds(case: Case, data: st.DataObject) -> None:
+def test_capacity_of_hosts_and_groups(case: Case, data: st.DataObject) -> None:
     need = data.draw(gangs_for(case))[0]
     space = case.space()
     for masks, capacity in ((case.obtainable, space.capacity(need)), (case.costless, space.capacity(need, True))):
@@ -56,14 +56,14 @@ def test_a_capacity_counts_what_each_host_and_each_group_holds(case: Case, data:
                 assert list(capacity.groups(above, pods)) == [g for _, g in expected]
 
 
-def test_cells_inside_a_host_are_numbered_from_the_left() -> None:
+def test_cells_are_numbered_from_the_left() -> None:
     for fanouts in [(), (2,), (2, 2, 2), (3, 2), (2, 1, 2), (4, 2)]:
         shape = shape_of(fanouts)
         for level in range(1, shape.depth + 2):
             assert list(cells_at(shape, level)) == cells(shape, level)
 
 
-def test_a_change_is_counted_when_a_gang_is_looked_for_and_not_before() -> None:
+def test_change_is_counted_when_needed() -> None:
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
     capacity = space.capacity(Need(8))
     space.set(1, 0x0F)
@@ -73,7 +73,7 @@ def test_a_change_is_counted_when_a_gang_is_looked_for_and_not_before() -> None:
     assert find(space, [Need(8)] * 3, tightest) is None
 
 
-def test_only_hosts_that_changed_are_counted_again() -> None:
+def test_only_changed_hosts_are_counted() -> None:
     space = Space([NODE] * 9, [[0] * 9], 4, [FULL] * 9)
     assert space.capacity(Need(8)).total == 9
     space.free[5] = 0  # behind its back: an unreported change of a host is not counted
@@ -86,7 +86,7 @@ def test_only_hosts_that_changed_are_counted_again() -> None:
     assert space.capacity(Need(8)).total == 5
 
 
-def test_only_so_many_capacities_are_kept_and_the_one_asked_for_least_recently_goes() -> None:
+def test_least_recent_capacity_goes() -> None:
     space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
     first, second = space.capacity(Need(1)), space.capacity(Need(2))
     for need in [*map(Need, range(3, 9)), *(Need(1, level) for level in range(1, CAPACITIES - 8))]:
@@ -99,7 +99,7 @@ def test_only_so_many_capacities_are_kept_and_the_one_asked_for_least_recently_g
     space.validate()
 
 
-def test_the_log_of_changes_that_no_search_reads_is_bounded() -> None:
+def test_log_of_changes_is_bounded() -> None:
     space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
     capacity = space.capacity(Need(4))
     for i in range(3000):
@@ -108,7 +108,7 @@ def test_the_log_of_changes_that_no_search_reads_is_bounded() -> None:
     space.validate()
 
 
-def test_a_capacity_asked_for_later_does_not_miss_changes_logged_before_it() -> None:
+def test_later_capacity_misses_no_change() -> None:
     space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
     early = space.capacity(Need(4))
     space.set(0, 0)
@@ -118,7 +118,7 @@ def test_a_capacity_asked_for_later_does_not_miss_changes_logged_before_it() -> 
     assert (early.total, late.total) == (1, 0)
 
 
-def test_leaves_cost_something_only_while_some_host_has_lower_priority_groups() -> None:
+def test_costly() -> None:
     space = Space([NODE] * 2, [], 4, [FULL] * 2)
     assert not space.costly
     space.set(0, FULL, 0x0F)
@@ -130,7 +130,7 @@ def test_leaves_cost_something_only_while_some_host_has_lower_priority_groups() 
 
 
 @pytest.mark.parametrize(("free", "idle"), [(0x0F, 0x1F), (0x1FF, 0x0F)])
-def test_idle_leaves_that_are_not_free_ones_of_the_host_are_refused(free: int, idle: int) -> None:
+def test_idle_leaves_are_free_ones(free: int, idle: int) -> None:
     space = Space([NODE], [], 4, [FULL])
     with pytest.raises(InvariantError):
         space.set(0, free, idle)
@@ -138,22 +138,91 @@ def test_idle_leaves_that_are_not_free_ones_of_the_host_are_refused(free: int, i
     space.validate()
 
 
-def test_hosts_of_a_group_that_are_not_contiguous_are_detected() -> None:
+def test_hosts_of_a_group_are_contiguous() -> None:
     with pytest.raises(InvariantError):
         Layout(3, [[0, 1, 0]])
 
 
-def test_a_space_that_disagrees_with_itself_is_found_out() -> None:
-    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
-    space.capacity(Need(4))
-    space.free[0] = 0x0F
-    with pytest.raises(InvariantError):
-        space.validate()
+def test_disagreement_is_found_out() -> None:
+    for wrong in ("free", "occupied"):
+        space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
+        space.capacity(Need(4))
+        if wrong == "free":
+            space.free[0] = 0x0F
+        else:
+            space.occupied = 0
+        with pytest.raises(InvariantError):
+            space.validate()
 
 
-def test_there_may_be_no_hosts_at_all() -> None:
+def test_no_hosts_at_all() -> None:
     space = Space([], [[]], 4, [])
     space.validate()
     assert find(space, [Need(1)], tightest) is None
     assert find(space, [Need(1)] * 2, tightest) is None
     assert find(space, [Need(1), Need(2)], tightest) is None
+
+
+# ------------------------------------------------------------------------------------------------ the best host
+
+SHAPE = shape_of((2, 2))
+
+
+def tightest_idle(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    return (host.idle.free,) if host.idle.free >= gpus else None
+
+
+def far_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    level = host.idle.level_for(gpus)
+    return (host.guaranteed, level) if level else None
+
+
+RANKS: list[Rank] = [tightest_idle, far_from_guaranteed, equally]
+
+
+def space_of(n: int) -> Space:
+    """So many hosts, all idle."""
+    return Space([SHAPE] * n, [], SHAPE.depth, [SHAPE.full] * n)
+
+
+def masks(guaranteed: int, opportunistic: int) -> tuple[int, int]:
+    """Free and idle leaves of a host with these in use."""
+    free = SHAPE.full & ~guaranteed
+    return free, free & ~opportunistic
+
+
+def class_of(guaranteed: int, opportunistic: int) -> HostClass:
+    free, idle = masks(guaranteed, opportunistic)
+    return HostClass(SHAPE.profile(free), SHAPE.profile(idle))
+
+
+@given(
+    st.integers(1, 9).flatmap(
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, 15), st.integers(0, 15)), max_size=25),
+        )
+    )
+)
+def test_best_host_is_what_looking_at_all_gives(case: tuple[int, list[tuple[int, int, int]]]) -> None:
+    n, changes = case
+    space = space_of(n)
+    classes = [class_of(0, 0) for _ in range(n)]
+    for host, guaranteed, opportunistic in [(0, 0, 0), *changes]:
+        classes[host] = class_of(guaranteed, opportunistic & ~guaranteed)
+        assert classes[host].guaranteed == guaranteed.bit_count()
+        space.set(host, *masks(guaranteed, opportunistic))
+        space.validate()
+        assert [space.class_of(h) for h in range(n)] == classes
+        assert space.occupied.bit_count() == len(set(classes))
+        for rank in RANKS:
+            for gpus in range(1, 6):
+                ranked = sorted(
+                    (value, c.free, c.idle, number)
+                    for number, c in enumerate(classes)
+                    if c.free.free >= gpus and (value := rank(c, gpus)) is not None
+                )
+                expected = [number for *_, number in ranked]
+                best = space.best_hosts(rank, gpus)
+                assert (-1 if best is None else best.first()) == (expected[0] if expected else -1)
+                assert list(space.in_order(rank, gpus)) == expected

@@ -5,7 +5,6 @@ The model is updated by the contract alone: from requests, decisions, commits an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,12 +14,12 @@ import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait, replay
 from hived.cluster.decisions import Decision, PodPlacement
-from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import PreemptedBy, Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec, spec_from_dict
 
-from .hardware import Device, Hardware, Holding
+from ..cluster.helpers import check_bindings
+from .hardware import Device, Hardware
 
 #: pods of a placement
 Pods = tuple[PodPlacement, ...]
@@ -443,28 +442,8 @@ class Driver:
             assert row.cell_type == level.cell_type
         self.user_of()
         self._check_groups()
-        self._check_guests()
         self._check_reserved_devices()
-        names = [*self.running, *self.preempting]
-        held = [(name, self.cluster.group(name).placement) for name in names if self.guaranteed(name)]
-        requests = {name: run.request for name, run in self.running.items()}
-        requests |= {name: reservation.request for name, reservation in self.preempting.items()}
-        victims = set().union(*(reservation.victims for reservation in self.preempting.values()))
-        self.hardware.check_reservations(
-            Holding(name, requests[name], placement)
-            for name, placement in held
-            if placement is not None and name not in victims
-        )
-
-    def _check_guests(self) -> None:
-        """The users of the devices of a guest accept it, and there are few guests on each."""
-        users = self.user_of()
-        there = Counter(device for run in self.running.values() if run.guest for device in devices(run.pods))
-        assert all(guests <= MOST_GUESTS for guests in there.values())
-        for name, run in self.running.items():
-            assert self.cluster.group(name).guest == run.guest == run.request.guest
-            for owner in {users[device] for device in devices(run.pods) if run.guest and device in users}:
-                assert self.accepts(self.running[owner].request.vc, run.request.vc)
+        check_bindings(self.cluster)
 
     def _check_groups(self) -> None:
         known = self.cluster.groups()
@@ -481,6 +460,7 @@ class Driver:
             assert group.state is (GroupState.BEING_PREEMPTED if by else GroupState.ALLOCATED), name
             assert set(group.preempted_by) == by
             assert (group.vc, group.priority) == (run.request.vc, run.request.priority)
+            assert group.guest == run.guest == run.request.guest
             assert group.placement is not None
             assert group.placement.pods == run.pods, f"{name} has moved"
             if not run.downgraded:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -22,15 +21,6 @@ class Cell(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class Holding:
-    """The cells of its VC that a guaranteed group holds."""
-
-    group: str
-    request: Request
-    placement: Placement
-
-
 class Hardware:
     """The devices and cells of a spec."""
 
@@ -43,15 +33,6 @@ class Hardware:
             for node, name in enumerate(chain.node_names):
                 for leaf in range(chain.gpus_per_node):
                     self._leaf[chain.name, name, chain.device_index(node, leaf)] = node * chain.gpus_per_node + leaf
-        self.reserved: dict[tuple[str, str, int], int] = {}
-        #: pinned cells that a VC holds: id and VC
-        self.pins: dict[Cell, tuple[str, str]] = {}
-        for vc in spec.virtual_clusters:
-            for cells in vc.cells:
-                key = (vc.name, cells.chain, cells.level)
-                self.reserved[key] = self.reserved.get(key, 0) + cells.number
-            for pin in vc.pinned:
-                self.pins[Cell(pin.chain, pin.level, pin.index)] = (pin.pinned_cell_id, vc.name)
 
     @property
     def nodes(self) -> list[str]:
@@ -97,13 +78,6 @@ class Hardware:
         """The lowest level of which one cell holds all pods."""
         return self.common_level(placement.chain, frozenset().union(*self.leaves_of(placement)))
 
-    def inside(self, inner: Cell, outer: Cell) -> bool:
-        """Whether ``outer`` is ``inner``, or holds it."""
-        if inner.chain != outer.chain or inner.level > outer.level:
-            return False
-        levels = self.chains[inner.chain].levels
-        return inner.number * levels[inner.level - 1].gpus // levels[outer.level - 1].gpus == outer.number
-
     def check_fits(self, request: Request, placement: Placement, relaxed: tuple[str, ...], capped: bool) -> None:
         """Check that the placement has the requested pods, devices, types and cap."""
         chain = self.chains[placement.chain]
@@ -111,7 +85,8 @@ class Hardware:
         pods = self.leaves_of(placement)
         assert len(pods) == len(wanted)
         for member, leaves, pod in zip(wanted, pods, placement.pods, strict=True):
-            assert tuple(pod.leaf_cells) == tuple(sorted(pod.leaf_cells, key=lambda d: self._order(placement, pod, d)))
+            order = [self._leaf[placement.chain, pod.node, device] for device in pod.leaf_cells]
+            assert order == sorted(order)
             if member.cell_type is None:
                 assert len(leaves) == member.leaf_cells
             else:
@@ -128,39 +103,3 @@ class Hardware:
         if relaxed:
             assert request.soft_affinity
             assert relaxed[0] == request.within
-
-    def _order(self, placement: Placement, pod: PodPlacement, device: int) -> int:
-        return self._leaf[placement.chain, pod.node, device]
-
-    def check_reservations(self, holdings: Iterable[Holding]) -> None:
-        """Check that every VC stays within its reservation, and no two VCs share a cell."""
-        cells: dict[Cell, str] = {}
-        for holding in holdings:
-            vc, placement = holding.request.vc, holding.placement
-            assert len(placement.reserved_levels) == len(placement.pods)
-            pods = zip(self.leaves_of(placement), placement.reserved_levels, strict=True)
-            for leaves, level in pods:
-                cell = self.cell_at(placement.chain, level, leaves)
-                assert cell is not None, f"{holding.group}: a pod not inside one cell of its reserved level"
-                pin = self.pins.get(cell)
-                if holding.request.pinned_cell_id is not None:
-                    assert pin == (holding.request.pinned_cell_id, vc), f"{holding.group} is not in its pinned cell"
-                else:
-                    assert not any(self._overlap(cell, other) for other in self.pins), "a pinned cell is not its own"
-                assert cells.setdefault(cell, vc) == vc, f"{cell} is shared by {vc} and {cells[cell]}"
-        for cell in cells:
-            for other in cells:
-                assert cell == other or not self.inside(cell, other), f"{cell} is inside {other}"
-        self._check_counts(cells)
-
-    def _check_counts(self, cells: Mapping[Cell, str]) -> None:
-        held: dict[tuple[str, str, int], int] = {}
-        for cell, vc in cells.items():
-            if cell not in self.pins:
-                key = (vc, cell.chain, cell.level)
-                held[key] = held.get(key, 0) + 1
-        for key, number in held.items():
-            assert number <= self.reserved.get(key, 0), f"{key} holds {number} cells"
-
-    def _overlap(self, one: Cell, other: Cell) -> bool:
-        return self.inside(one, other) or self.inside(other, one)

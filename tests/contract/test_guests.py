@@ -189,7 +189,7 @@ def test_gang_of_guests() -> None:
     driver.bind(guest("gang", "a", 4, 2))
 
 
-@given_in_tiers(12, 80, SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
+@given_in_tiers(6, 80, SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
 def test_guests_change_no_answer(spec: ClusterSpec, sharing: list[GuestsOf], seed: int) -> None:
     """Two clusters are asked the same, and one has guests besides: sharing safety holds with them as without."""
     walk, dice = Walk(with_guests(spec, sharing), seed, breaks=False), Random(seed)

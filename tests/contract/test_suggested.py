@@ -213,7 +213,7 @@ def packings(pods: list[int], free: tuple[int, ...]) -> Iterator[None]:
             yield from packings(pods[1:], (*free[:i], room - pods[0], *free[i + 1 :]))
 
 
-def fits_on(driver: Driver, vc: str, pods: list[int], nodes: set[str]) -> bool:
+def fits_on(driver: Driver, vc: str, size: int, pods: list[int], nodes: set[str]) -> bool:
     """By trying everything: the VC's bound nodes have their free leaves, unbound cells can use any free node."""
     used: dict[str, dict[str, int]] = {}
     for run in driver.running.values():
@@ -221,7 +221,6 @@ def fits_on(driver: Driver, vc: str, pods: list[int], nodes: set[str]) -> bool:
             users = used.setdefault(pod.node, {})
             users[run.request.vc] = users.get(run.request.vc, 0) + len(pod.leaf_cells)
     bound = [node for node, users in used.items() if vc in users]
-    size = sum(n for (name, _, _), n in driver.hardware.reserved.items() if name == vc)
     room = [4 - used[node][vc] for node in bound if node in nodes]
     idle = [node for node in nodes if node not in used]
     room += [4] * min(size - len(bound), len(idle))
@@ -239,7 +238,7 @@ def test_found_if_there_is_a_placement(before: list[tuple[str, str, int]], pods:
     driver = Driver(flat({"a": 3, "b": 2}))
     for i, (vc, node, gpus) in enumerate(before):
         driver.run(wants(f"before-{i}", vc, gpus), suggested=[node])
-    expected = fits_on(driver, "a", pods, nodes)
+    expected = fits_on(driver, "a", 3, pods, nodes)
     decision = driver.run(wants("gang", "a", *pods), suggested=sorted(nodes))
     assert isinstance(decision, Wait) != expected
 
