@@ -1,7 +1,7 @@
 """The public contract (``hived.Cluster``) at 65,536 and 1,048,576 GPUs: the cost per request.
 
 A request is timed from the call of ``schedule`` to the return of ``commit``, so with its reasons, its placement by name
-and all its effects. The mix is DESIGN.md's: 1, 2, 4 or 8 GPUs, 30% opportunistic, at about 80% full. Beside it: gangs
+and all its effects. The mix: 1, 2, 4 or 8 GPUs, 30% opportunistic, at about 80% full. Beside it: gangs
 of 64 pods of 8 GPUs and of 4, requests that wait (all reasons collected), preemptions inside a VC, and the
 memory of the whole process. Synthetic.
 """

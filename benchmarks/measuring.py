@@ -16,7 +16,7 @@ class Figure:
     name: str
     value: float
     unit: str
-    aim: str = ""  #: the target of DESIGN.md's table, "" without one
+    aim: str = ""  #: the target, as in docs/reference/measured.md; "" without one
     better: str = "lower"
 
 

@@ -111,8 +111,8 @@ def write_jobs(results: Results, path: Path) -> None:
 
     Here and in the other files a number that may have decimals always has them, so that Polars, which infers the types
     of columns from the first 100 rows, and pandas read them with their defaults. Times of an unfinished job are empty
-    and give no type: README.md shows how to read a file that begins with 100 such rows. ``alone_s``, the time that the
-    job takes alone at best affinity, is empty where jobs run without models.
+    and give no type: docs/reference/results.md shows how to read a file that begins with 100 such rows. ``alone_s``,
+    the time that the job takes alone at best affinity, is empty where jobs run without models.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
