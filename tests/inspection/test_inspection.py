@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
 
 from hived import Cluster, LeafState, Member, Request, RequestError, Wait
 from hived.cluster.states import GroupState
@@ -19,6 +18,7 @@ from ..contract.driver import Driver
 from ..contract.hardware import Hardware
 from ..contract.specs import flat, lent, reserves, wants
 from ..contract.walks import SEEDS, SPECS, Walk
+from ..strategies import given_in_tiers
 
 SHARED = Path(__file__).parents[3] / "shared"
 REAL_SPECS = sorted([*SHARED.glob("specs/design.yaml"), *SHARED.glob("specs/hived-config-*.yaml")])
@@ -239,44 +239,31 @@ def _doomed_cells_are_bad(cluster: Cluster, virtual: dict[str, list[Cell]]) -> N
         ), (vc, cell_type, node)
 
 
-class Watched(Walk):
-    """Looks at every cell after every event."""
-
-    def look(self) -> None:
-        """What is shown agrees with all else."""
-        agrees(self.driver.cluster, self.driver.hardware.spec)
-
-
-def watched(walk: Watched, steps: int) -> None:
-    """So many events."""
+def watch(walk: Walk, steps: int) -> None:
+    """Look at every cell after every event."""
+    walk.driver.careful = False
     try:
         for _ in range(steps):
             walk.event()()
-            walk.look()
+            agrees(walk.driver.cluster, walk.driver.hardware.spec)
     except Exception as error:
         error.add_note("\n".join(walk.driver.lines))
         raise
 
 
-@settings(max_examples=40)
-@given(SPECS, SEEDS)
-def test_every_cell_is_shown_as_it_is_whatever_happens(spec: ClusterSpec, seed: int) -> None:
-    walk = Watched(spec, seed)
-    walk.driver.careful = False
-    watched(walk, 40)
+@given_in_tiers(5, 60, SPECS, SEEDS)
+def test_any_events(spec: ClusterSpec, seed: int) -> None:
+    watch(Walk(spec, seed), 40)
 
 
-@settings(max_examples=20)
-@given(SPECS, SPECS, SEEDS)
-def test_every_cell_is_shown_as_it_is_under_changing_specs(spec: ClusterSpec, other: ClusterSpec, seed: int) -> None:
-    walk = Watched(spec, seed, [spec, other])
-    walk.driver.careful = False
-    watched(walk, 30)
+@given_in_tiers(4, 30, SPECS, SPECS, SEEDS)
+def test_any_events_and_new_specs(spec: ClusterSpec, other: ClusterSpec, seed: int) -> None:
+    watch(Walk(spec, seed, [spec, other]), 30)
 
 
 @pytest.mark.skipif(not REAL_SPECS, reason="the specs of deployed clusters are not here")
 @pytest.mark.parametrize("path", REAL_SPECS, ids=lambda path: path.stem)
-def test_every_cell_of_a_deployed_cluster_is_shown(path: Path) -> None:
+def test_deployed_cluster(path: Path) -> None:
     spec = load_spec(path)
     cluster = Cluster(spec)
     agrees(cluster, spec)
@@ -285,11 +272,8 @@ def test_every_cell_of_a_deployed_cluster_is_shown(path: Path) -> None:
     for node in random.sample(nodes, max(1, len(nodes) // 5)):
         cluster.set_node_health(node, healthy=False)
     for number in range(60):
-        vc = random.choice(spec.virtual_clusters)
-        priority = random.choice([-1, 0, 3])
-        decision = cluster.schedule(
-            Request(f"g{number}", vc.name, priority, members=(Member(1, random.randint(1, 4)),))
-        )
+        vc, members = random.choice(spec.virtual_clusters).name, (Member(1, random.randint(1, 4)),)
+        decision = cluster.schedule(Request(f"g{number}", vc, random.choice([-1, 0, 3]), members=members))
         if not isinstance(decision, Wait):
             cluster.commit(decision)
         if number % 10 == 0:
@@ -311,7 +295,7 @@ def shown(cells: Iterable[Cell]) -> list[tuple[str, str, int, str | None]]:
     ]
 
 
-def test_a_reservation_is_shown_over_the_loan_that_has_to_go() -> None:
+def test_reservation_over_a_loan() -> None:
     driver = Driver(flat({"a": 1, "b": 0}))
     driver.bind(lent("loan", "b", 4))
     driver.preempt(wants("job", "a", 4, priority=1))
@@ -324,7 +308,7 @@ def test_a_reservation_is_shown_over_the_loan_that_has_to_go() -> None:
     assert {cell.state for cell in inspection.physical()} == {LeafState.RESERVING}, "an inspection is of one moment"
 
 
-def test_a_loan_on_a_pinned_cell_does_not_make_its_vc_use_it() -> None:
+def test_loan_on_a_pinned_cell() -> None:
     spec = flat({"b": 0}, nodes=1)
     spec["physicalCluster"]["physicalCells"][0]["pinnedCellId"] = "pin"
     spec["virtualClusters"]["a"] = reserves(pinned=["pin"])
@@ -340,7 +324,7 @@ def test_a_loan_on_a_pinned_cell_does_not_make_its_vc_use_it() -> None:
     ]
 
 
-def test_a_vc_that_a_new_spec_has_no_more_is_shown_while_its_groups_run() -> None:
+def test_vc_that_a_new_spec_lacks() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(wants("job", "b", 2))
     driver.cluster.reconfigure(flat({"a": 2}))
@@ -351,16 +335,13 @@ def test_a_vc_that_a_new_spec_has_no_more_is_shown_while_its_groups_run() -> Non
     assert Inspection(driver.cluster).vcs == ("a",)
 
 
-def test_a_vc_that_there_is_not_cannot_be_inspected() -> None:
-    cluster = Cluster.from_spec(flat({"a": 1}))
-    with pytest.raises(RequestError, match="there is no virtual cluster 'z'"):
-        Inspection(cluster).virtual("z")
-
-
-def test_a_waiting_group_has_no_virtual_placement_and_an_unknown_group_is_refused() -> None:
+def test_groups_and_vcs_that_are_not_there() -> None:
+    """A group that waits has no virtual placement."""
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("job", "a", 4))
     driver.wait(wants("waits", "a", 4))
     assert virtual_leaves(driver.cluster, "waits") == ()
     with pytest.raises(RequestError, match="'nobody': no such group"):
         virtual_leaves(driver.cluster, "nobody")
+    with pytest.raises(RequestError, match="there is no virtual cluster 'z'"):
+        Inspection(driver.cluster).virtual("z")

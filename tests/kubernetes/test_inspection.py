@@ -26,26 +26,25 @@ class Source(EngineService):
         self._cluster = cluster
         self.pods: dict[str, GroupPods] = {}
         self.lazy: dict[str, tuple[str, str]] = {}
-        self.titles: dict[str, str] = {}
 
     @property
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def run(self, request: Request) -> Bind | Preempt:
+    def run(self, *requests: Request) -> None:
         """Ask, and commit what is answered."""
-        decision = self.cluster.schedule(request)
-        assert isinstance(decision, (Bind, Preempt)), decision
-        self.cluster.commit(decision)
-        uids = tuple(f"{request.group}-{number}" for number in range(len(decision.placement.pods)))
-        self.pods[request.group] = GroupPods(uids) if isinstance(decision, Bind) else GroupPods((), uids)
-        return decision
+        for request in requests:
+            decision = self.cluster.schedule(request)
+            assert isinstance(decision, (Bind, Preempt)), decision
+            self.cluster.commit(decision)
+            uids = tuple(f"{request.group}-{number}" for number in range(len(decision.placement.pods)))
+            self.pods[request.group] = GroupPods(uids) if isinstance(decision, Bind) else GroupPods((), uids)
 
     def title(self, group: str) -> str:
-        return self.titles.get(group, group)
+        return group
 
     def by_title(self, title: str) -> str:
-        return next((group for group, shown in self.titles.items() if shown == title), title)
+        return title
 
     def pods_of(self, group: str) -> GroupPods:
         return self.pods[group]
@@ -54,21 +53,25 @@ class Source(EngineService):
         return self.lazy.get(group)
 
 
-def asked(source: Source, path: str) -> httpx.Response:
+def asked(app: Any, path: str) -> httpx.Response:
     """The answer to a GET."""
-    app = FastAPI(redirect_slashes=False)
-    app.include_router(inspection_routes(source))
 
     async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived") as client:
-            return await client.get(f"/v1/inspect/{path}")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived/v1/inspect/") as client:
+            return await client.get(path)
 
     return asyncio.run(ask())
 
 
+def served(source: Source) -> FastAPI:
+    app = FastAPI(redirect_slashes=False)
+    app.include_router(inspection_routes(source))
+    return app
+
+
 def got(source: Source, path: str) -> Any:
     """What is there, as JSON."""
-    response = asked(source, path)
+    response = asked(served(source), path)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
     return response.json()
@@ -82,53 +85,66 @@ def cells_in(trees: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def cell(kind: str, address: str, priority: int, **more: object) -> dict[str, object]:
+    """A cell in use."""
+    used = {"cellState": "Used", "cellHealthiness": "Healthy"}
+    return {"cellType": kind, "cellAddress": address, **used, "cellPriority": priority, **more}
+
+
 @pytest.fixture
 def busy() -> Source:
     """Two racks of two nodes: ``a`` has a rack, ``b`` a node; loans, a preemption, a bad node."""
     source = Source(Cluster.from_spec(racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}})))
     source.cluster.set_node_health("r1n1", healthy=False)
-    source.run(wants("a/train", "a", (2, 4), priority=1))
-    source.run(lent("borrowed", "a", 4))
-    source.run(wants("b/train", "b", 2, priority=3))
+    source.run(
+        wants("a/train", "a", (2, 4), priority=1), lent("borrowed", "a", 4), wants("b/train", "b", 2, priority=3)
+    )
     return source
 
 
-def test_a_group_that_runs_is_shown_with_its_places_and_pods(busy: Source) -> None:
-    assert got(busy, "affinitygroups/a/train") == {
-        "metadata": {"name": "a/train"},
-        "status": {
-            "vc": "a",
-            "priority": 1,
-            "state": "Allocated",
-            "physicalPlacement": {"r0n0": [0, 1, 2, 3], "r0n1": [0, 1, 2, 3]},
-            "virtualPlacement": {
-                "a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)],
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        (
+            "a/train",
+            {
+                "vc": "a",
+                "priority": 1,
+                "state": "Allocated",
+                "physicalPlacement": {"r0n0": [0, 1, 2, 3], "r0n1": [0, 1, 2, 3]},
+                "virtualPlacement": {"a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)]},
+                "allocatedPods": ["a/train-0", "a/train-1"],
             },
-            "allocatedPods": ["a/train-0", "a/train-1"],
-        },
-    }
+        ),
+        (
+            "b/train",
+            {
+                "vc": "b",
+                "priority": 3,
+                "state": "Preempting",
+                "physicalPlacement": {"r1n0": [0, 1]},
+                "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
+                "preemptingPods": ["b/train-0"],
+            },
+        ),
+        (
+            "borrowed",
+            {
+                "vc": "a",
+                "priority": -1,
+                "state": "BeingPreempted",
+                "physicalPlacement": {"r1n0": [0, 1, 2, 3]},
+                "allocatedPods": ["borrowed-0"],
+            },
+        ),
+    ],
+)
+def test_group(busy: Source, name: str, status: dict[str, object]) -> None:
+    assert got(busy, f"affinitygroups/{name}") == {"metadata": {"name": name}, "status": status}
 
 
-def test_a_preempting_group_and_its_victim_are_shown_as_such(busy: Source) -> None:
-    by = got(busy, "affinitygroups/b/train")["status"]
-    assert by == {
-        "vc": "b",
-        "priority": 3,
-        "state": "Preempting",
-        "physicalPlacement": {"r1n0": [0, 1]},
-        "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
-        "preemptingPods": ["b/train-0"],
-    }
-    assert got(busy, "affinitygroups/borrowed")["status"] == {
-        "vc": "a",
-        "priority": -1,
-        "state": "BeingPreempted",
-        "physicalPlacement": {"r1n0": [0, 1, 2, 3]},
-        "allocatedPods": ["borrowed-0"],
-    }
-
-
-def test_all_groups_that_hold_cells_are_listed_and_none_that_waits(busy: Source) -> None:
+def test_list_of_groups(busy: Source) -> None:
+    """All that hold cells, and none that waits."""
     busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
     listed = got(busy, "affinitygroups/")
     assert listed == got(busy, "affinitygroups")
@@ -137,14 +153,9 @@ def test_all_groups_that_hold_cells_are_listed_and_none_that_waits(busy: Source)
     assert all(group == got(busy, f"affinitygroups/{group['metadata']['name']}") for group in listed["items"])
 
 
-def test_no_groups_are_an_empty_list() -> None:
-    assert got(Source(Cluster.from_spec(flat({"a": 1}))), "affinitygroups/") == {"items": []}
-
-
-def test_a_lazily_preempted_group_names_its_preemptor_and_the_time() -> None:
+def test_lazily_preempted_group() -> None:
     source = Source(Cluster.from_spec(flat({"a": 1}, spare=1)))
-    source.run(wants("low", "a", 4, priority=0, lazy_preemption=True))
-    source.run(wants("high", "a", 4, priority=1))
+    source.run(wants("low", "a", 4, priority=0, lazy_preemption=True), wants("high", "a", 4, priority=1))
     source.lazy["low"] = ("high", "2026-01-02T03:04:05Z")
     status = got(source, "affinitygroups/low")["status"]
     assert status["lazyPreemptionStatus"] == {"preemptor": "high", "preemptionTime": "2026-01-02T03:04:05Z"}
@@ -159,57 +170,31 @@ def test_a_lazily_preempted_group_names_its_preemptor_and_the_time() -> None:
         ("affinitygroups/waits", "affinity group 'waits' waits"),
         ("clusterstatus/virtualclusters/nobody", "there is no virtual cluster 'nobody'"),
     ],
+    ids=["group", "waits", "vc"],
 )
-def test_what_is_not_there_is_a_string_with_status_400(busy: Source, path: str, words: str) -> None:
+def test_what_is_not_there(busy: Source, path: str, words: str) -> None:
+    """A string with status 400."""
     busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
-    response = asked(busy, path)
+    response = asked(served(busy), path)
     assert response.status_code == 400
     assert response.headers["content-type"] == "application/json"
     assert isinstance(response.json(), str)
     assert words in response.json()
 
 
-def test_a_physical_cell_shows_the_virtual_cell_bound_to_it(busy: Source) -> None:
+def test_physical_cell_and_its_virtual_cell(busy: Source) -> None:
     physical = got(busy, "clusterstatus/physicalcluster")
     top = {key: value for key, value in physical[0].items() if key != "cellChildren"}
-    assert top == {
-        "leafCellType": "GPU",
-        "cellType": "RACK",
-        "cellAddress": "0",
-        "cellState": "Used",
-        "cellHealthiness": "Healthy",
-        "cellPriority": 1,
-        "vc": "a",
-        "virtualCell": {
-            "leafCellType": "GPU",
-            "cellType": "RACK",
-            "cellAddress": "a/0",
-            "cellState": "Used",
-            "cellHealthiness": "Healthy",
-            "cellPriority": 1,
-        },
-    }
+    of = {"leafCellType": "GPU"}
+    assert top == cell("RACK", "0", 1, vc="a", virtualCell=cell("RACK", "a/0", 1, **of), **of)
     node = physical[0]["cellChildren"][1]
     assert (node["cellAddress"], node["isNodeLevel"], node["virtualCell"]["isNodeLevel"]) == ("0/r0n1", True, True)
     leaf = node["cellChildren"][1]["cellChildren"][1]
-    assert leaf == {
-        "cellType": "GPU",
-        "cellAddress": "0/r0n1/1/3",
-        "cellState": "Used",
-        "cellHealthiness": "Healthy",
-        "cellPriority": 1,
-        "vc": "a",
-        "virtualCell": {
-            "cellType": "GPU",
-            "cellAddress": "a/0/1/3/7",
-            "cellState": "Used",
-            "cellHealthiness": "Healthy",
-            "cellPriority": 1,
-        },
-    }
+    assert leaf == cell("GPU", "0/r0n1/1/3", 1, vc="a", virtualCell=cell("GPU", "a/0/1/3/7", 1))
 
 
-def test_states_priorities_and_health_are_the_deployed_schedulers_words(busy: Source) -> None:
+def test_words_of_the_deployed_scheduler(busy: Source) -> None:
+    """For states, priorities and health."""
     cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
     words = {
         address: (cell["cellState"], cell["cellHealthiness"], cell["cellPriority"]) for address, cell in cells.items()
@@ -226,7 +211,7 @@ def test_states_priorities_and_health_are_the_deployed_schedulers_words(busy: So
     assert cells["1/r1n0/0"]["cellState"] == "Reserved"
 
 
-def test_a_vc_shows_its_bound_cells_and_its_loans(busy: Source) -> None:
+def test_vc_with_bound_cells_and_loans(busy: Source) -> None:
     b = got(busy, "clusterstatus/virtualclusters/b")
     assert [(cell["cellAddress"], cell["cellState"], cell["cellPriority"]) for cell in cells_in(b)] == [
         ("b/0", "Used", 3),
@@ -242,36 +227,22 @@ def test_a_vc_shows_its_bound_cells_and_its_loans(busy: Source) -> None:
     rack, *loans = got(busy, "clusterstatus/virtualclusters/a")
     assert rack["cellAddress"] == "a/0"
     assert [loan["cellAddress"] for loan in loans] == ["1/r1n0/1/2-opp", "1/r1n0/1/3-opp"]
-    assert loans[0] == {
-        "cellType": "GPU",
-        "cellAddress": "1/r1n0/1/2-opp",
-        "cellState": "Used",
-        "cellHealthiness": "Healthy",
-        "cellPriority": -1,
-        "physicalCell": {
-            "cellType": "GPU",
-            "cellAddress": "1/r1n0/1/2",
-            "cellState": "Used",
-            "cellHealthiness": "Healthy",
-            "cellPriority": -1,
-            "vc": "a",
-        },
-    }
+    assert loans[0] == cell("GPU", "1/r1n0/1/2-opp", -1, physicalCell=cell("GPU", "1/r1n0/1/2", -1, vc="a"))
 
 
-def test_the_whole_is_its_parts_with_and_without_a_slash(busy: Source) -> None:
+def test_the_whole_is_its_parts(busy: Source) -> None:
+    """With and without a slash."""
     whole = got(busy, "clusterstatus")
     assert whole == got(busy, "clusterstatus/")
     assert whole.keys() == {"physicalCluster", "virtualClusters"}
-    assert whole["physicalCluster"] == got(busy, "clusterstatus/physicalcluster")
-    assert whole["physicalCluster"] == got(busy, "clusterstatus/physicalcluster/")
-    assert whole["virtualClusters"] == got(busy, "clusterstatus/virtualclusters/")
-    assert whole["virtualClusters"] == got(busy, "clusterstatus/virtualclusters")
+    for slash in ("", "/"):
+        assert whole["physicalCluster"] == got(busy, f"clusterstatus/physicalcluster{slash}")
+        assert whole["virtualClusters"] == got(busy, f"clusterstatus/virtualclusters{slash}")
     for vc in ("a", "b"):
         assert whole["virtualClusters"][vc] == got(busy, f"clusterstatus/virtualclusters/{vc}")
 
 
-def test_every_cell_has_the_fields_of_the_deployed_scheduler_and_no_others(busy: Source) -> None:
+def test_fields_of_every_cell(busy: Source) -> None:
     whole = got(busy, "clusterstatus")
     for cell in cells_in(whole["physicalCluster"]):
         assert ALWAYS <= cell.keys() <= ALWAYS | {"leafCellType", "isNodeLevel", "cellChildren", "vc", "virtualCell"}
@@ -284,22 +255,20 @@ def test_every_cell_has_the_fields_of_the_deployed_scheduler_and_no_others(busy:
     assert all("leafCellType" not in cell for top in tops for cell in cells_in(top["cellChildren"]))
 
 
-def test_a_vc_with_nothing_is_an_empty_list() -> None:
+def test_nothing_is_an_empty_list() -> None:
     source = Source(Cluster.from_spec(flat({"a": 0}, nodes=1)))
+    assert got(source, "affinitygroups/") == {"items": []}
     assert got(source, "clusterstatus/virtualclusters/") == {"a": []}
     assert got(source, "clusterstatus/virtualclusters/a") == []
 
 
-def test_a_cluster_of_many_pieces_is_of_one_moment() -> None:
+def test_answer_in_pieces_is_of_one_moment() -> None:
     """Groups end while the answer is under way; it shows them all the same."""
     source = Source(Cluster.from_spec(flat({"a": 200})))
-    for number in range(100):
-        source.run(wants(f"g{number}", "a", 4))
+    source.run(*[wants(f"g{number}", "a", 4) for number in range(100)])
     before = got(source, "clusterstatus")
     assert len(cells_in(before["physicalCluster"])) > 3 * AT_ONCE
-    app = FastAPI()
-    app.include_router(inspection_routes(source))
-    pieces = 0
+    app, pieces = served(source), 0
 
     async def ends_groups(scope: Any, receive: Any, send: Any) -> None:
         async def watch(message: Any) -> None:
@@ -312,20 +281,15 @@ def test_a_cluster_of_many_pieces_is_of_one_moment() -> None:
 
         await app(scope, receive, watch)
 
-    async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(ends_groups), base_url="http://hived") as client:
-            return await client.get("/v1/inspect/clusterstatus")
-
-    assert asyncio.run(ask()).json() == before
+    assert asked(ends_groups, "clusterstatus").json() == before
     assert pieces > 6
     assert got(source, "clusterstatus") != before
 
 
-def test_names_with_marks_come_through_whole() -> None:
+def test_names_with_marks() -> None:
     spec = flat({'ä "b"': 1})
     spec["physicalCluster"]["physicalCells"][0]["pinnedCellId"] = "pin"
     spec["virtualClusters"] = {'ä "b"': reserves(pinned=["pin"])}
-    source = Source(Cluster.from_spec(spec))
-    whole = got(source, "clusterstatus/virtualclusters/")
+    whole = got(Source(Cluster.from_spec(spec)), "clusterstatus/virtualclusters/")
     assert list(whole) == ['ä "b"']
     assert whole['ä "b"'][0]["cellAddress"] == 'ä "b"/0'

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.client.leader_election import LeaderElector
 
+from ..strategies import given_in_tiers
 from .stored_object import StoredObject
 from .virtual_time import Time, played
 
@@ -332,13 +332,6 @@ async def one_leader_at_most(held: Election, actions: list[tuple[str, int, int]]
     assert all((candidate.events[-1:] == [True]) is candidate.leads for candidate in held.candidates)
 
 
-@given(ACTIONS)
-@settings(max_examples=12)
+@given_in_tiers(12, 100, ACTIONS)
 def test_never_two_leaders(actions: list[tuple[str, int, int]]) -> None:
-    one_leader_at_most(Election(), actions)
-
-
-@pytest.mark.slow
-@given(ACTIONS)
-def test_never_two_leaders_at_length(actions: list[tuple[str, int, int]]) -> None:
     one_leader_at_most(Election(), actions)
