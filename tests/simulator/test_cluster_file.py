@@ -8,15 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
-import pytest
 from hypothesis import given
 
 from hived.simulator import Options, run_experiment
 from hived.simulator.output import write_cluster
-from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
 
-from .helpers import nodes_of_8, simulated, spec_text, trace_text
+from .helpers import examples, nodes_of_8, simulated, spec_text, trace_of, trace_text
 from .strategies import Case, cases
 
 
@@ -33,25 +31,19 @@ def sizes(chain: Any) -> list[tuple[str, int]]:
 RACKS = {"SOCKET": ("GPU", 4), "NODE": ("SOCKET", 2), "RACK": ("NODE", 2)}
 
 
-@pytest.fixture
-def racks(tmp_path: Path) -> Any:
+def test_racks(tmp_path: Path) -> None:
     """Two racks of two nodes: a rack and a socket for a, a node for b."""
     children = [[{"cellAddress": f"r{rack}n{node}"} for node in range(2)] for rack in range(2)]
     cells = [{"cellType": "RACK", "cellChildren": nodes} for nodes in children]
     vcs = {"a": {"RACK": 1, "RACK.NODE.SOCKET": 1}, "b": {"RACK.NODE": 1}}
     simulated(tmp_path, spec_text(RACKS, cells, vcs), trace_text([("j", "a", 0, 5, 8)]))
-    return contents(tmp_path)
-
-
-def test_shared_clusters_are_the_spec(racks: Any) -> None:
+    racks = contents(tmp_path)
     assert racks["schemes"]["hived"] == racks["schemes"]["quota"]
     (chain,) = racks["schemes"]["hived"]
     assert (chain["name"], chain["node_level"], chain["devices"]) == ("RACK", 3, {})
     assert sizes(chain) == [("GPU", 1), ("SOCKET", 4), ("NODE", 8), ("RACK", 16)]
     assert chain["nodes"] == ["r0n0", "r0n1", "r1n0", "r1n1"]
-
-
-def test_a_private_cluster_has_a_chain_per_kind_of_cell_that_its_tenant_reserved(racks: Any) -> None:
+    # a private cluster has a chain per kind of cell that its tenant reserved
     a_rack, a_socket, b_node = racks["schemes"]["private"]
     assert [chain["name"] for chain in (a_rack, a_socket, b_node)] == ["a RACK", "a SOCKET", "b NODE"]
     assert (a_rack["nodes"], a_rack["node_level"]) == (["a-node-0", "a-node-1"], 3)
@@ -59,9 +51,6 @@ def test_a_private_cluster_has_a_chain_per_kind_of_cell_that_its_tenant_reserved
     assert (a_socket["nodes"], a_socket["node_level"]) == (["a-node-2"], 2), "smaller than a node: one of its own"
     assert sizes(a_socket) == [("GPU", 1), ("SOCKET", 4)]
     assert (b_node["nodes"], sizes(b_node)[-1]) == (["b-node-0"], ("NODE", 8))
-
-
-def test_virtual_clusters_say_what_they_reserved(racks: Any) -> None:
     assert racks["virtual_clusters"] == [
         {"name": "a", "reserved": [
             {"chain": 0, "cell_type": "RACK", "gpus": 16, "number": 1, "pinned": None},
@@ -76,8 +65,8 @@ def test_pinned_cells_have_their_id(tmp_path: Path) -> None:
     cells = [{"cellType": "NODE", "cellAddress": "n0"}, {"cellType": "NODE", "cellAddress": "n1", "pinnedCellId": "p"}]
     spec["physicalCluster"]["physicalCells"] = cells
     spec["virtualClusters"]["a"]["pinnedCells"] = [{"pinnedCellId": "p"}]
-    (tmp_path / "trace.csv").write_text(trace_text([("j", "a", 0, 5, 8)]), encoding="utf-8")
-    found = run_experiment(parse_spec(json.dumps(spec), "spec"), read_trace(tmp_path / "trace.csv"), Options())
+    trace = trace_of(trace_text([("j", "a", 0, 5, 8)]))
+    found = run_experiment(parse_spec(json.dumps(spec), "spec"), trace, Options())
     write_cluster(found, tmp_path / "cluster.json")
     (vc,) = contents(tmp_path)["virtual_clusters"]
     assert [(cells["cell_type"], cells["number"], cells["pinned"]) for cells in vc["reserved"]] == [
@@ -87,7 +76,7 @@ def test_pinned_cells_have_their_id(tmp_path: Path) -> None:
     assert private["nodes"] == ["a-node-0"], "no job can run in the pinned one, so it is not counted as a node"
 
 
-def test_device_indices_are_there_where_they_are_not_0_1_2(tmp_path: Path) -> None:
+def test_odd_device_indices_are_there(tmp_path: Path) -> None:
     cells: list[dict[str, Any]] = [
         {"cellType": "NODE", "cellAddress": "odd", "cellChildren": [{"cellAddress": "7"}, {"cellAddress": "5"}]},
         {"cellType": "NODE", "cellAddress": "plain"},
@@ -99,8 +88,9 @@ def test_device_indices_are_there_where_they_are_not_0_1_2(tmp_path: Path) -> No
     assert list(contents(tmp_path)["schemes"]) == ["hived"]
 
 
+@examples(fast=20, slow=100)
 @given(cases(max_jobs=15))
-def test_every_placement_is_in_the_cluster_of_its_scheme(case: Case) -> None:
+def test_every_placement_is_in_its_cluster(case: Case) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         found = simulated(folder, case.spec, case.trace)

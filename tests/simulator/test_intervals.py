@@ -22,25 +22,19 @@ def test_a_case_computed_by_hand() -> None:
     [(1, 12.7062, 63.6567), (2, 4.3027, 9.9248), (3, 3.1824, 5.8409), (4, 2.7764, 4.6041), (5, 2.5706, 4.0321),
      (9, 2.2622, 3.2498), (10, 2.2281, 3.1693), (19, 2.0930, 2.8609), (30, 2.0423, 2.7500), (120, 1.9799, 2.6174)],
 )  # fmt: skip
-def test_quantiles_of_students_t_are_those_of_the_tables(freedom: int, t95: float, t99: float) -> None:
+def test_students_t_is_that_of_the_tables(freedom: int, t95: float, t99: float) -> None:
     assert student_t(0.95, freedom) == pytest.approx(t95, abs=6e-5)
     assert student_t(0.99, freedom) == pytest.approx(t99, abs=6e-5)
 
 
-def test_with_much_freedom_it_is_the_normal_distribution() -> None:
+def test_with_much_freedom_it_is_normal() -> None:
     assert student_t(0.95, 100_000) == pytest.approx(statistics.NormalDist().inv_cdf(0.975), abs=1e-4)
 
 
-def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
-    assert estimate([3.5]).half is None
-    assert estimate([3.5]).mean == 3.5
+def test_special_values() -> None:
+    """One has no interval, none no mean; an infinite one makes the mean infinite, equal ones the interval zero."""
+    assert (estimate([3.5]).mean, estimate([3.5]).half) == (3.5, None)
     assert math.isnan(estimate([]).mean)
-
-
-def test_an_infinite_value_makes_the_mean_infinite_without_an_interval() -> None:
     found = estimate([1.0, math.inf])
     assert (found.mean, found.half) == (math.inf, None)
-
-
-def test_equal_values_have_an_interval_of_width_zero() -> None:
     assert estimate([0.1] * 7).half == 0

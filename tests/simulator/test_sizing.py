@@ -24,41 +24,32 @@ def reserved(spec: ClusterSpec) -> dict[str, int]:
     return {vc.name: sum(cells.number for cells in vc.cells) for vc in spec.virtual_clusters}
 
 
-def test_tenants_reserve_nodes_in_proportion_to_the_gpu_time_that_they_ask_for() -> None:
+def test_nodes_in_proportion_to_gpu_time() -> None:
     spec = cluster_for(trace_of(("b", 3000), ("a", 1000)), nodes=8)
     assert reserved(spec) == {"a": 2, "b": 6}
     assert spec.source == "the plan for 8 nodes of 8 GPUs"
+    assert reserved(cluster_for(trace_of(("a", 1), ("b", 0)))) == {"a": 1, "b": 1}, "even for who asks for nothing"
 
 
-def test_without_a_number_there_are_as_many_nodes_as_make_the_load_80_percent() -> None:
-    spec = cluster_for(trace_of(*[("a", 64)] * 100))  # 64 GPUs busy for 100 hours
-    assert spec.gpus == 80
-
-
-def test_every_tenant_has_a_node_even_one_that_asks_for_nothing() -> None:
-    assert reserved(cluster_for(trace_of(("a", 1), ("b", 0)))) == {"a": 1, "b": 1}
-
-
-def test_every_tenant_has_nodes_for_its_largest_job_if_there_are_enough() -> None:
-    trace = trace_of(*[("a", 64)] * 100)
+def test_nodes_for_a_load_of_80_percent() -> None:
+    """And, if there are enough, for the largest job of every tenant."""
+    trace = trace_of(*[("a", 64)] * 100)  # 64 GPUs busy for 100 hours
+    assert cluster_for(trace).gpus == 80
     trace = replace(trace, jobs=(TraceJob("big", "b", 0, 1, 17, "pass"), *trace.jobs))
     assert reserved(cluster_for(trace)) == {"a": 8, "b": 3}
     assert reserved(cluster_for(trace, nodes=3)) == {"a": 2, "b": 1}
 
 
-def test_jobs_that_ask_for_nothing_are_refused() -> None:
-    with pytest.raises(InputError, match="the jobs ask for no GPU time at all, so there is no demand to plan for"):
-        cluster_for(trace_of(("a", 0)))
-
-
-def test_the_papers_quotas_are_there_on_request() -> None:
+def test_the_papers_quotas_on_request() -> None:
     spec = cluster_for(generate_table1(200, 1), 279, Quotas.TABLE1)
     assert list(reserved(spec)) == [row.tenant for row in TABLE1]
     assert reserved(spec)["res-f"] == 80
     assert spec.source == "Table 1, 279 nodes"
 
 
-def test_fewer_nodes_than_tenants_are_refused() -> None:
+def test_what_cannot_be_sized_is_refused() -> None:
+    with pytest.raises(InputError, match="the jobs ask for no GPU time at all, so there is no demand to plan for"):
+        cluster_for(trace_of(("a", 0)))
     with pytest.raises(InfeasibleError, match=r"every tenant needs 24 GPUs .*, the cluster has 16: add nodes"):
         cluster_for(trace_of(("a", 1), ("b", 1), ("c", 1)), nodes=2)
     with pytest.raises(InputError, match="11 tenants for 5 nodes, and each gets at least one: add nodes"):

@@ -40,13 +40,11 @@ def study(files: Path) -> Study:
     return simulate(files / "spec.yaml", files / "trace.csv")
 
 
-def test_the_package_has_it() -> None:
-    assert hived.simulate is simulate
-
-
-def test_it_writes_byte_for_byte_what_the_command_writes(
+def test_it_writes_what_the_command_writes(
     study: Study, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Byte for byte; and results are never mixed."""
+    assert hived.simulate is simulate
     arguments = ["--spec", files / "spec.yaml", "--trace", files / "trace.csv", "--out", tmp_path / "command"]
     monkeypatch.setattr("sys.argv", ["hived", "simulate", "--parquet", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
@@ -58,9 +56,13 @@ def test_it_writes_byte_for_byte_what_the_command_writes(
     assert {"jobs.csv", "jobs.parquet", "runs.parquet", "delay-normalised-to-private-yarn-cs.svg"} <= set(names)
     for name in names:
         assert (tmp_path / "command" / name).read_bytes() == (tmp_path / "study" / name).read_bytes(), name
+    with pytest.raises(HivedError, match="is not empty, and results are never mixed"):
+        study.save(tmp_path / "study")
+    study.save(tmp_path / "study", overwrite=True, figures=False)
+    assert not list((tmp_path / "study").glob("*.parquet"))
 
 
-def test_frames_are_the_tables_of_the_files(study: Study, tmp_path: Path) -> None:
+def test_frames_are_tables_of_the_files(study: Study, tmp_path: Path) -> None:
     study.save(tmp_path / "out", figures=False, parquet=True)
     text: dict[str, pl.DataType | type[pl.DataType]] = {"job_id": pl.String}  # as 007 is no number
     types = {"jobs": {**text, "alone_s": pl.Float64}, "runs": text, "series": {}}  # without models alone_s is empty
@@ -79,7 +81,7 @@ def test_frames_are_the_tables_of_the_files(study: Study, tmp_path: Path) -> Non
             assert row["anomalies_jobs"] == numbers["anomalies"]["jobs"]
 
 
-def test_times_of_jobs_that_never_ended_are_null_and_numbers_all_the_same() -> None:
+def test_times_of_unended_jobs_are_null() -> None:
     huge = trace_text((f"j{n}", "a", n, 5, 64) for n in range(150))
     jobs = simulate(SPEC, pl.read_csv(huge.encode()), schemes="private").jobs
     assert jobs.schema["start_s"] == jobs.schema["queue_s"] == pl.Float64
@@ -87,14 +89,15 @@ def test_times_of_jobs_that_never_ended_are_null_and_numbers_all_the_same() -> N
     assert not jobs["finished"].any()
 
 
-def test_the_trace_as_simulated_is_a_frame_that_is_a_trace(study: Study) -> None:
+def test_the_simulated_trace_is_a_frame(study: Study) -> None:
     named = simulate(SPEC, Trace("t", (GOOD._replace(user="007", priority=3), GOOD._replace(job_id="k"))))
     assert trace_of(named.trace).jobs == named.results.trace.jobs
     assert named.trace["user"].to_list() == ["007", None]
     assert "priority" not in study.trace.columns
 
 
-def test_frames_of_pandas(study: Study) -> None:
+def test_frames_of_pandas(study: Study, tmp_path: Path) -> None:
+    """And it reads every file with its defaults."""
     pandas = pytest.importorskip("pandas")
     other = study.to_pandas()
     for name in ("jobs", "runs", "series", "summary", "schemes"):
@@ -103,39 +106,25 @@ def test_frames_of_pandas(study: Study) -> None:
         assert list(frame.columns) == getattr(study, name).columns
     assert other.jobs["queue_s"].dtype == "float64"
     assert other.jobs["job_id"].iloc[7] == "007"
-
-
-def test_pandas_reads_every_file_with_its_defaults(study: Study, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     study.save(tmp_path / "out", figures=False)
     jobs = pandas.read_csv(tmp_path / "out" / "jobs.csv")
     assert [str(jobs[name].dtype) for name in ("gpus", "queue_s", "finished")] == ["int64", "float64", "bool"]
     assert jobs["queue_s"].tolist() == study.jobs["queue_s"].to_list()
 
 
-@pytest.mark.parametrize("kind", ["path", "text", "data", "compiled", "in one line"])
-def test_a_spec_may_be_given_in_any_form(study: Study, files: Path, kind: str) -> None:
-    given: dict[str, Any] = {
-        "path": str(files / "spec.yaml"),
-        "text": (files / "spec.yaml").read_text(encoding="utf-8") + "\n",
-        "data": json.loads(SPEC),
-        "compiled": parse_spec(SPEC, "mine"),
-        "in one line": SPEC,
-    }
-    assert simulate(given[kind], files / "trace.csv", schemes=["hived"]).runs.equals(study.runs.filter(scheme="hived"))
+def test_specs_and_traces_in_any_form(study: Study, files: Path) -> None:
+    path, text = files / "spec.yaml", (files / "spec.yaml").read_text(encoding="utf-8")
+    specs: list[Any] = [str(path), text + "\n", json.loads(SPEC), parse_spec(SPEC, "mine"), SPEC]
+    for spec in specs:
+        hived_alone = simulate(spec, files / "trace.csv", schemes=["hived"])
+        assert hived_alone.runs.equals(study.runs.filter(scheme="hived"))
+    path = files / "trace.csv"
+    traces = [str(path), pl.read_csv(path, schema_overrides={"job_id": pl.String}), read_trace(path)]
+    for trace in traces:
+        assert simulate(load_spec(files / "spec.yaml"), trace).jobs.equals(study.jobs)
 
 
-@pytest.mark.parametrize("kind", ["text", "frame", "trace"])
-def test_a_trace_may_be_given_in_any_form(study: Study, files: Path, kind: str) -> None:
-    given: dict[str, Any] = {
-        "text": str(files / "trace.csv"),
-        "frame": pl.read_csv(files / "trace.csv", schema_overrides={"job_id": pl.String}),
-        "trace": read_trace(files / "trace.csv"),
-    }
-    assert simulate(load_spec(files / "spec.yaml"), given[kind]).jobs.equals(study.jobs)
-
-
-def test_a_trace_is_filtered_cut_sampled_and_its_clock_compressed_in_this_order(files: Path) -> None:
+def test_a_trace_is_shaped_in_order(files: Path) -> None:
     part = simulate(
         SPEC, files / "trace.csv", filter="gpus < 8", window=(0.1, 0.25), sample=0.9, seed=3, clock_compression=2
     )
@@ -151,9 +140,15 @@ def test_figures_are_drawn_by_name(study: Study) -> None:
     one = simulate(SPEC, study.results.trace, schemes="hived", tenants=["b"])
     assert list(one.figures()) == ["delay"]
     assert [axis.get_ylabel() for axis in one.figure("delay").axes] == ["b\ndelay (min)", "fragmented\nnodes (%)"]
+    with pytest.raises(HivedError, match="figure 'delays': no such figure; there is delay, normalised"):
+        study.figure("delays")
+    with pytest.raises(HivedError, match="figure delay, policy fifo: no such run"):
+        study.figure("delay", policy="fifo")
 
 
-def test_policies_are_names_or_objects_several_make_several_runs_and_a_mapping_is_of_tenants(files: Path) -> None:
+def test_policies_in_any_form(files: Path) -> None:
+    """Names or objects; several make several runs, and a mapping is of tenants."""
+
     class LargestFirst(FIFO):
         name = "largest-first"
 
@@ -166,25 +161,23 @@ def test_policies_are_names_or_objects_several_make_several_runs_and_a_mapping_i
     waits = several.jobs.filter(gpus=8).group_by("policy").agg(pl.col("queue_s").mean())
     assert dict(waits.iter_rows())["largest-first"] < dict(waits.iter_rows())["yarn-cs"]
     mixed = simulate(SPEC, files / "trace.csv", schemes="private", policy={"b": LargestFirst()})
+    alone = simulate(SPEC, files / "trace.csv", schemes="private", policy=["yarn-cs", LargestFirst()])
     for tenant, policy in (("a", "yarn-cs"), ("b", "largest-first")):
-        alone = simulate(SPEC, files / "trace.csv", schemes="private", policy=["yarn-cs", LargestFirst()])
         mine = alone.jobs.filter(tenant=tenant, policy=policy).drop("policy")
         assert mixed.jobs.filter(tenant=tenant).drop("policy").equals(mine)
 
 
 def test_it_is_worth_seeing_in_a_notebook(study: Study) -> None:
     assert repr(study).splitlines()[0].startswith("trace: 40 jobs over 0.3 days, asking for ")
-    assert [line.split(":")[0] for line in repr(study).splitlines()[1:]] == [
-        "private yarn-cs",
-        "quota yarn-cs",
-        "hived yarn-cs",
-    ]
+    runs = [line.split(":")[0] for line in repr(study).splitlines()[1:]]
+    assert runs == ["private yarn-cs", "quota yarn-cs", "hived yarn-cs"]
     named = simulate(SPEC, Trace("<b>", study.results.trace.jobs))
     assert "&lt;b&gt;: 40 jobs" in named._repr_html_()
     assert named._repr_html_().count("<tr>") == 4
 
 
-def test_the_default_shows_what_sharing_by_number_costs_and_cells_do_not() -> None:
+@pytest.mark.slow
+def test_the_default_shows_what_quota_costs() -> None:
     first = simulate()
     assert 0.75 < first.report.load < 0.9
     worse = {run.scheme: run.overall.anomalies for run in first.report.runs}
@@ -195,7 +188,7 @@ def test_the_default_shows_what_sharing_by_number_costs_and_cells_do_not() -> No
     assert any(tenant.to_private > 1 for tenant in first.report.runs[1].tenants)
 
 
-def test_progress_is_reported_in_a_context_of_the_callers(files: Path) -> None:
+def test_progress_in_the_callers_context(files: Path) -> None:
     said: list[object] = []
 
     @contextmanager
@@ -209,6 +202,7 @@ def test_progress_is_reported_in_a_context_of_the_callers(files: Path) -> None:
 
 
 GOOD = TraceJob("j", "a", 5, 5, 1, "pass")
+HIGH, EARLY = GOOD._replace(priority=1001), GOOD._replace(job_id="k", submit_ms=4)
 
 
 @pytest.mark.parametrize(
@@ -227,18 +221,14 @@ GOOD = TraceJob("j", "a", 5, 5, 1, "pass")
         ({"spec": 7}, "a spec is a path, YAML text, a mapping or a ClusterSpec, not int"),
         ({"trace": Trace("t", ())}, "t: no jobs: a trace needs at least one"),
         ({"trace": Trace("t", (GOOD, GOOD))}, "t: job 2 of the trace cannot be simulated: job_id 'j' is already job 1"),
-        (
-            {"trace": Trace("t", (GOOD._replace(priority=1001),))},
-            "t: job 1 of the trace cannot be simulated: priority is 1001: it must lie between 0 and 1000",
-        ),
-        (
-            {"trace": Trace("t", (GOOD, GOOD._replace(job_id="k", submit_ms=4)))},
-            "t: job 2 comes before job 1; sort jobs by submit_ms",
-        ),
+        ({"trace": Trace("t", (HIGH,))}, "t: job 1 of the trace cannot be simulated: priority is 1001: it must lie"),
+        ({"trace": Trace("t", (GOOD, EARLY))}, "t: job 2 comes before job 1; sort jobs by submit_ms"),
         ({"trace": "nothing.csv"}, "nothing.csv: "),
+        ({"exchange": "barter"}, "exchange 'barter': no such arbiter; there is balanced, auction"),
+        ({"safety": "perfect"}, "safety 'perfect': no such safety; there is work-conserving, exact"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(files: Path, options: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_one_line(files: Path, options: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"spec": SPEC + "\n", "trace": files / "trace.csv"} | options
     with pytest.raises(HivedError) as caught:
         simulate(**given)
@@ -246,22 +236,7 @@ def test_what_is_wrong_is_one_clear_line(files: Path, options: dict[str, Any], m
     assert "\n" not in str(caught.value)
 
 
-def test_a_figure_that_is_not_there_is_refused(study: Study) -> None:
-    with pytest.raises(HivedError, match="figure 'delays': no such figure; there is delay, normalised"):
-        study.figure("delays")
-    with pytest.raises(HivedError, match="figure delay, policy fifo: no such run"):
-        study.figure("delay", policy="fifo")
-
-
-def test_results_are_never_mixed(study: Study, tmp_path: Path) -> None:
-    study.save(tmp_path / "out", figures=False, parquet=True)
-    with pytest.raises(HivedError, match="is not empty, and results are never mixed"):
-        study.save(tmp_path / "out")
-    study.save(tmp_path / "out", overwrite=True, figures=False)
-    assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_trades_are_written_and_change_nothing_where_nobody_waits(tmp_path: Path) -> None:
+def test_trades_are_written(tmp_path: Path) -> None:
     trace = trace_text([("a1", "a", 0, 30 * 3600, 8), ("a2", "a", 60, 30 * 3600, 8), ("b1", "b", 0, 20 * 3600, 8)])
     (tmp_path / "t.csv").write_text(trace, encoding="utf-8")
     given: dict[str, Any] = {"spec": nodes_of_8(4, {"a": 1, "b": 3}), "trace": tmp_path / "t.csv", "schemes": ["hived"]}
@@ -278,13 +253,11 @@ def test_trades_are_written_and_change_nothing_where_nobody_waits(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"exchange": "barter"}, "exchange 'barter': no such arbiter; there is balanced, auction"),
         ({"exchange": "balanced", "safety": "exact"}, "a private cluster trades no cells"),
         ({"exchange": "balanced", "binding": "static"}, "cells that are bound for good change no hands"),
         ({"exchange": "balanced", "policy": "gandiva"}, "trades of cells under them are not simulated"),
-        ({"safety": "perfect"}, "safety 'perfect': no such safety; there is work-conserving, exact"),
     ],
 )
-def test_trades_and_exact_safety_where_they_cannot_be(files: Path, options: dict[str, Any], says: str) -> None:
+def test_where_trades_cannot_be(files: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(HivedError, match=says):
         simulate(SPEC, files / "trace.csv", **options)
