@@ -5,10 +5,11 @@
     python -m tools.mutants --tree ../before         the same mutants against the tests of another checkout
     python -m tools.mutants --list                   the mutants, without running a test
 
-Each mutant runs in a copy of the checkout against the tests of its own room, quickest test first, and stops at the
-first failure. A mutant that survives the fast tier meets the ``slow`` tests of its room too. Killed are: a failed test,
-an import that fails, and a run that takes three times as long as without a mutant. The same seed draws the same mutants
-as long as the rooms' code is the same, so that two checkouts with the same code and other tests can be compared.
+Each mutant runs in a copy of the checkout against the tests of its own room that run the changed function, quickest
+first, until the first failure. A mutant that survives the fast tier meets the ``slow`` tests of its room too. Killed
+are: a failed test, an import that fails, and a run that takes three times as long as without a mutant. The same seed
+draws the same mutants as long as the rooms' code is the same, so that two checkouts with the same code and other tests
+can be compared.
 
 Mutations are those of cosmic-ray (``pip install -e '.[dev-release]'``). A draw chooses places first, and then one of
 the mutations of each: else arithmetic, which has ten a place, would be most of them. Annotations are left out: they are
@@ -27,9 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +60,17 @@ ROOMS = {
     ),
     "kubernetes": (("engines/kubernetes/gangs", "engines/kubernetes/pods"), ("tests/kubernetes",)),
 }
-#: folders of these tests that run real programs, and modules that nothing decides in
-LEFT_OUT = ("tests/kubernetes/real",)
+#: of these tests, what runs real programs, reads files of others, or is about output alone
+LEFT_OUT = (
+    "tests/kubernetes/real",
+    "tests/simulator/test_figures.py",
+    "tests/simulator/test_parallel.py",
+    "tests/simulator/test_real_trace.py",
+    "tests/simulator/test_research_page.py",
+    "tests/simulator/test_study.py",
+)
 TIERS = {"fast": "not (slow or cluster or browser or torch or release)", "slow": "slow"}
-ORDER = "HIVED_MUTANTS_ORDER"  #: the file with the tests' durations, for the plugin below
+PLAN = "HIVED_MUTANTS_PLAN"  #: what a run of tests is to do, for the plugin below
 #: a run with a mutant may take this many times as long as one without, and so many seconds more
 PATIENCE, MORE_S = 3.0, 30.0
 
@@ -155,6 +162,94 @@ def mutated(text: str, mutant: Mutant) -> str:
     return changed
 
 
+# -- probes: which tests run which function ----------------------------------------------------------------------------
+
+
+def probed(text: str, lines: list[int]) -> tuple[str, set[int]]:
+    """The text with a probe at the head of each function that has one of these lines; the lines that have one.
+
+    Code of a module or class, which runs when it is imported, has none.
+    """
+    functions = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    heads: dict[tuple[int, int], list[int]] = {}
+    for line in lines:
+        around = [each for each in functions if each.body[0].lineno <= line <= (each.end_lineno or 0)]
+        if not around:
+            continue
+        body = max(around, key=lambda each: each.lineno).body
+        first = body[1] if len(body) > 1 and isinstance(body[0], ast.Expr) else body[0]  # after a docstring
+        above = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
+        heads.setdefault((above, first.col_offset), []).append(line)
+    changed = text.split("\n")
+    for (above, indent), found in sorted(heads.items(), reverse=True):
+        if changed[above - 1][:indent].strip():  # on the line of its `def`
+            del heads[above, indent]
+            continue
+        changed.insert(above - 1, f"{' ' * indent}import mutants_plugin; mutants_plugin.met(__file__, {found})")
+    return "\n".join(changed), {line for found in heads.values() for line in found}
+
+
+_met: dict[str, set[str]] = {}  #: in a run with probes: a line, and the tests or modules that run its function
+_now = ""  #: the test, or the module whose fixture is set up
+
+
+def met(file: str, lines: list[int]) -> None:
+    """A probe: the function with these lines is run."""
+    for line in lines:
+        _met.setdefault(f"{file}:{line}", set()).add(_now)
+
+
+# -- the plugin of pytest that this module is in the runs -------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Whose probes are met from now on."""
+    global _now
+    _now = item.nodeid
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a shared fixture does is of all tests of its module."""
+    global _now
+    before = _now
+    if fixturedef.scope != "function":
+        _now = before.partition("::")[0]
+    try:
+        return (yield)
+    finally:
+        _now = before
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only tests that run the mutated function, the quickest first."""
+    plan = json.loads(os.environ[PLAN])
+    if "durations" not in plan:
+        return
+    durations = json.loads(Path(plan["durations"]).read_text(encoding="utf-8"))
+    items.sort(key=lambda item: durations.get(item.nodeid, 0.0))
+    if plan["tests"] is not None:
+        tests = set(plan["tests"])
+        items[:] = [item for item in items if tests & {item.nodeid, item.nodeid.partition("::")[0]}]
+
+
+_took: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """How long each test takes."""
+    _took[report.nodeid] = _took.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_sessionfinish() -> None:
+    """Write what a run with probes has found."""
+    if target := json.loads(os.environ[PLAN]).get("report"):
+        found = {"durations": _took, "met": {line: sorted(tests) for line, tests in _met.items()}}
+        Path(target).write_text(json.dumps(found), encoding="utf-8")
+
+
 # -- the runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,8 +257,9 @@ def mutated(text: str, mutant: Mutant) -> str:
 class Room:
     """A room's tests without a mutant."""
 
-    order: Path  #: each test's duration
+    durations: Path  #: each test's
     seconds: dict[str, float]  #: of a whole run, by tier
+    tests: dict[tuple[str, int], list[str]]  #: file and line of a mutant: the tests (or modules) that run its function
 
 
 class Copy:
@@ -178,36 +274,22 @@ class Copy:
                 shutil.copy2(tree / name, self.folder / name)
         if (tree.parent / "shared").is_dir():
             (folder / "shared").symlink_to((tree.parent / "shared").resolve())
-        shutil.copy2(__file__, folder / "mutants_order.py")  # another checkout may not have it
+        shutil.copy2(__file__, folder / "mutants_plugin.py")
         self._folder = folder
         marked = "slow:" in (self.folder / "pyproject.toml").read_text(encoding="utf-8")
         self.tiers = TIERS if marked else {"fast": ""}  #: an older checkout has all tests in one tier
 
-    def test(
-        self, room: str, tier: str, *options: str, timeout_s: float | None = None, order: Path | None = None
-    ) -> int:
-        """Run a room's tests; pytest's exit code, or 124 after ``timeout_s``."""
+    def test(self, room: str, tier: str, plan: Mapping[str, object], timeout_s: float | None = None) -> int:
+        """Run a room's tests until the first failure; pytest's exit code, or 124 after ``timeout_s``."""
         tests = [name for name in ROOMS[room][1] if (self.folder / name).is_dir()]
-        left_out = [f"--ignore={name}" for name in LEFT_OUT]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-p",
-            "mutants_order",
-        ]
+        options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-p", "mutants_plugin", "-m", self.tiers[tier]]
         environment = os.environ | {
             "PYTHONPATH": f"{self.folder / 'src'}{os.pathsep}{self._folder}",
             "PYTHONDONTWRITEBYTECODE": "1",
-            ORDER: str(order or ""),
+            PLAN: json.dumps(plan),
         }
         with subprocess.Popen(
-            [*command, "-m", self.tiers[tier], *left_out, *options, *tests],
+            [sys.executable, "-m", "pytest", *options, *(f"--ignore={name}" for name in LEFT_OUT), *tests],
             cwd=self.folder,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -221,49 +303,46 @@ class Copy:
                 os.killpg(process.pid, 9)
                 return 124
 
-    def measure(self, room: str, report: Path) -> Room:
-        """Run a room's tests without a mutant. Raises :class:`SystemExit` if one fails."""
+    def measure(self, room: str, mutants: list[Mutant], report: Path) -> Room:
+        """Run a room's tests with probes and no mutant. Raises :class:`SystemExit` if one fails."""
         durations: dict[str, float] = {}
         seconds: dict[str, float] = {}
+        tests: dict[tuple[str, int], set[str]] = {}
+        texts = {mutant.file: (self.folder / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
+        for file, text in texts.items():
+            changed, lines = probed(text, [mutant.line for mutant in mutants if mutant.file == file])
+            (self.folder / file).write_text(changed, encoding="utf-8")
+            tests |= {(file, line): set() for line in lines}
         for tier in self.tiers:
             started = time.monotonic()
-            code = self.test(room, tier, f"--junitxml={report}")
+            code = self.test(room, tier, {"report": str(report)})
             seconds[tier] = time.monotonic() - started
             if code not in (0, 5):
                 raise SystemExit(f"the tests of {room} ({tier}) fail without a mutant (exit code {code})")
-            for case in ET.parse(report).iter("testcase"):
-                durations[f"{case.get('classname')}.{case.get('name')}"] = float(case.get("time") or 0)
-        order = report.with_suffix(".json")
-        order.write_text(json.dumps(durations), encoding="utf-8")
-        return Room(order, seconds)
+            found = json.loads(report.read_text(encoding="utf-8"))
+            durations |= found["durations"]
+            for place, names in found["met"].items():
+                file, _, line = place.rpartition(":")
+                tests[Path(file).relative_to(self.folder).as_posix(), int(line)].update(names)
+        for file, text in texts.items():
+            (self.folder / file).write_text(text, encoding="utf-8")
+        report.write_text(json.dumps(durations), encoding="utf-8")
+        return Room(report, seconds, {place: sorted(names) for place, names in tests.items()})
 
     def judge(self, mutant: Mutant, room: Room) -> str:
         """``fast`` or ``slow``: the tier that kills it; or ``survives``."""
         path = self.folder / mutant.file
         text = path.read_text(encoding="utf-8")
         path.write_text(mutated(text, mutant), encoding="utf-8")
+        plan = {"durations": str(room.durations), "tests": room.tests.get((mutant.file, mutant.line))}
         try:
             for tier in self.tiers:
                 timeout_s = PATIENCE * room.seconds[tier] + MORE_S
-                if self.test(mutant.room, tier, "-x", timeout_s=timeout_s, order=room.order) not in (0, 5):
+                if self.test(mutant.room, tier, plan, timeout_s) not in (0, 5):
                     return tier
             return "survives"
         finally:
             path.write_text(text, encoding="utf-8")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The quickest tests first. (This module is a plugin of the runs above.)"""
-    if name := os.environ.get(ORDER):
-        durations = json.loads(Path(name).read_text(encoding="utf-8"))
-        known = {item: durations.get(_reported(item), 0.0) for item in items}
-        items.sort(key=lambda item: known[item])
-
-
-def _reported(item: pytest.Item) -> str:
-    """A test's name in a report."""
-    module, *classes = item.nodeid.split("::")[:-1]
-    return ".".join([module.removesuffix(".py").replace("/", "."), *classes, item.name])
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -298,10 +377,10 @@ def _run(drawn: list[Mutant], tree: Path, folder: Path, jobs: int) -> dict[Mutan
     for number in range(jobs):
         copies.put(Copy(tree, folder / str(number)))
 
-    def measure(room: str) -> Room:
+    def measure(name: str) -> Room:
         copy = copies.get()
         try:
-            return copy.measure(room, folder / f"{room}.xml")
+            return copy.measure(name, [each for each in drawn if each.room == name], folder / f"{name}.json")
         finally:
             copies.put(copy)
 
