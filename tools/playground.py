@@ -1,6 +1,6 @@
 """A cluster to try HiveD on, on one machine: a real control plane, nodes without a machine behind them, their kubelets.
 
-    python -m tools.playground            nothing of HiveD in it yet: what docs/kubernetes.md begins with
+    python -m tools.playground            nothing of HiveD in it yet: what docs/tutorials/kubernetes.md begins with
     python -m tools.playground --hived    with HiveD installed, its kube-scheduler, and two tenants
 
 Prints the kubeconfig to use. Ctrl-C ends it, and leaves nothing.
