@@ -1,18 +1,23 @@
-"""What is deployed fits together: names lead somewhere, containers may do little, rules speak of metrics that exist."""
+"""``deploy/`` fits together and fits the program: the manifests as they are checked in, the image, jobs of tenants."""
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
+import typer
 import yaml
+from tools import render
+from tools.control_plane import binaries
+from tools.control_plane.deployed import Manifest
+from tools.render import CHART, DEPLOY
 
-import hived
 from hived import Bind, Cluster
+from hived.cli.serve import serve_app
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.owners import members_of
@@ -26,414 +31,289 @@ from hived.engines.kubernetes.pods.pod_request import (
 )
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
-from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
+from .manifests import EXAMPLES, OBJECTS, Right, rights_of
 
-#: every metric of the service, with its labels
-METRICS = {
-    "hived_build_info": {"version"},
-    "hived_ready": set(),
-    "hived_leader": set(),
-    "hived_safety_violations_total": set(),
-    "hived_safety_margin_cells": {"chain", "level"},
-    "hived_gpus": {"state"},
-    "hived_vc_gpus": {"vc", "kind"},
-    "hived_groups": {"vc", "state"},
-    "hived_waiting_groups": {"vc", "reason"},
-    "hived_nodes": {"state"},
-    "hived_requests_total": {"verb", "result"},
-    "hived_request_duration_seconds": {"verb"},
-    "hived_preemptions_total": {"vc", "by_vc"},
-    "hived_bindings_total": {"result"},
-    "hived_refused_pods": {"reason"},
-    "hived_conflicts": set(),
-    "hived_foreign_pods": set(),
-    "hived_spec_reloads_total": {"result"},
-    "hived_watch_restarts_total": {"resource", "reason"},
-    "hived_api_errors_total": {"verb", "resource", "code"},
-    "hived_events_dropped_total": set(),
-    "hived_evictions_total": {"result"},
-}
-HISTOGRAMS = {"hived_request_duration_seconds"}
-TARGET_LABELS = {"namespace", "pod", "le"}  #: that Prometheus adds, or a histogram has
-#: of `hived serve kubernetes`
-FLAGS = {
-    "--spec",
-    "--spec-configmap",
-    "--exchange-configmap",
-    "--exchange",
-    "--kubeconfig",
-    "--listen",
-    "--log-format",
-    "--tls-cert",
-    "--tls-key",
-    "--tls-client-ca",
-    "--leader-elect",
-    "--lease",
-    "--identity",
-    "--token-file",
-    "--evict-after",
-    "--evict-patience",
-    "--event-log",
-}
-
-OBJECTS = by_key(in_folder(PLAIN))
-STATEFUL_SET = OBJECTS["StatefulSet", "hived", "hived"]
+ROOT = DEPLOY.parent
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+STATEFUL_SET = OBJECTS["StatefulSet", "hived"]
 POD = STATEFUL_SET["spec"]["template"]
 CONTAINERS: dict[str, Any] = {container["name"]: container for container in POD["spec"]["containers"]}
-SERVICE = OBJECTS["Service", "hived", "hived"]
-CONFIG = yaml.safe_load(OBJECTS["ConfigMap", "hived", "hived-scheduler"]["data"]["config.yaml"])
-SPEC = OBJECTS["ConfigMap", "hived", "hived-spec"]["data"]["spec.yaml"]
-RULES = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
-DASHBOARD = json.loads((DEPLOY / "grafana" / "hived.json").read_text(encoding="utf-8"))
+CONFIG = yaml.safe_load(OBJECTS["ConfigMap", "hived-scheduler"]["data"]["config.yaml"])
+#: of the command that the image runs
+FLAGS = {
+    flag
+    for parameter in typer.main.get_command(serve_app).commands["kubernetes"].params  # type: ignore[attr-defined]
+    for flag in parameter.opts
+}
+#: rights in every namespace, and in that of the pods: what the service and kube-scheduler ask of the API server
+EVERYWHERE = {
+    ("", "pods", ""): "get list watch patch delete",
+    ("", "pods/binding", ""): "create",
+    ("", "pods/eviction", ""): "create",
+    ("", "pods/status", ""): "patch",
+    ("", "nodes", ""): "get list watch patch",
+    ("", "events", ""): "create list patch",
+    ("batch", "jobs", ""): "get list watch",
+    ("jobset.x-k8s.io", "jobsets", ""): "get list watch",
+    ("kubeflow.org", "pytorchjobs", ""): "get list watch",
+}
+AT_HOME = {
+    ("coordination.k8s.io", "leases", ""): "create",
+    ("coordination.k8s.io", "leases", "hived"): "get update",
+    ("coordination.k8s.io", "leases", "hived-kube-scheduler"): "get update",
+    ("", "configmaps", "hived-spec"): "get list watch",
+    ("", "configmaps", "hived-exchange"): "get update",
+}
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", [PLAIN, MONITORING], ids=lambda folder: folder.name)
-def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
-    kustomization = yaml.safe_load((folder / "Kustomization").read_text(encoding="utf-8"))
-    assert kustomization["resources"] == sorted(path.name for path in folder.glob("*.yaml"))
+def test_manifests_are_up_to_date() -> None:
+    """With the chart; that it comes to this is for helm to say (``test_chart.py``)."""
+    assert render.MANIFESTS.read_text(encoding="utf-8").startswith(render.head()), "run `python -m tools.render`"
+    kustomization = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert kustomization["resources"] == [render.MANIFESTS.name]
 
 
-def test_the_namespace_comes_first() -> None:
-    assert next(iter(OBJECTS)) == ("Namespace", "", "hived")
+def test_version_is_the_changelogs() -> None:
+    """A release takes its version from the tag, which has to be that of the chart."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    newest = re.search(r"^## \[(\d\S*)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert chart["version"] == chart["appVersion"] == newest[1]
+    assert CONTAINERS["hived"]["image"] == f"hived:{newest[1]}"
 
 
-def test_everything_that_has_a_namespace_is_in_ours() -> None:
-    cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
-    elsewhere = {("RoleBinding", "kube-system", "hived-authentication-reader")}
-    strangers = {
-        found for found in OBJECTS if found[0] not in cluster_wide and found[1] != "hived" and found not in elsewhere
+def test_image() -> None:
+    """It runs as the manifests say, and is made of files that are there."""
+    ((user, arguments),) = re.findall(r"^USER (\d+):\d+$.*^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert (int(user), json.loads(arguments)) == (POD["spec"]["securityContext"]["runAsUser"], ["hived"])
+    assert "command" not in CONTAINERS["hived"]
+    kept = re.findall(r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    assert sorted(kept) == sorted(name for names in copied for name in names.split())
+    assert all((ROOT / name).exists() for name in kept)
+
+
+# -- objects lead to each other ---------------------------------------------------------------------------------------
+
+
+def test_objects_are_in_the_namespace() -> None:
+    """It is made before what is in it."""
+    homes = {which: one["metadata"].get("namespace") for which, one in OBJECTS.items() if which[0] != "PriorityClass"}
+    assert next(iter(homes)) == ("Namespace", "hived")
+    assert {kind for (kind, _), home in homes.items() if home is None} == {
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
     }
-    assert strangers == set()
+    elsewhere = [which for which, home in homes.items() if home not in (None, "hived")]
+    assert elsewhere == [("RoleBinding", "hived-authentication-reader")]
 
 
-# -- names lead somewhere ---------------------------------------------------------------------------------------------
-
-
-def test_the_service_routes_to_the_leader_without_session_affinity() -> None:
-    assert SERVICE["spec"]["selector"] == {**POD["metadata"]["labels"], keys.ROLE: "leader"}
-    assert SERVICE["spec"]["sessionAffinity"] == "None"
-
-
-@pytest.mark.parametrize("name", ["hived", "hived-replicas"])
-def test_a_service_leads_to_the_port_that_hived_listens_on(name: str) -> None:
-    (port,) = OBJECTS["Service", "hived", name]["spec"]["ports"]
-    (there,) = CONTAINERS["hived"]["ports"]
-    assert port["targetPort"] == there["name"]
-    assert port["port"] == there["containerPort"]
-    assert f"--listen=0.0.0.0:{there['containerPort']}" in CONTAINERS["hived"]["args"]
-
-
-def test_kube_scheduler_finds_the_service() -> None:
-    (extender,) = CONFIG["extenders"]
-    metadata, (port,) = SERVICE["metadata"], SERVICE["spec"]["ports"]
-    assert extender["urlPrefix"] == f"http://{metadata['name']}.{metadata['namespace']}.svc:{port['port']}/v1/extender"
-
-
-@pytest.mark.parametrize("name", ["hived", "kube-scheduler"])
-def test_probes_and_mounts_name_what_is_there(name: str) -> None:
-    container = CONTAINERS[name]
-    ports = {port["name"] for port in container["ports"]}
-    volumes = {volume["name"] for volume in POD["spec"]["volumes"]}
-    assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} <= ports
-    assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-
-
-def test_hived_is_alive_by_one_path_and_ready_by_another() -> None:
-    paths = [CONTAINERS["hived"][probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
-    assert paths == ["/healthz", "/readyz"]
-
-
-def test_every_selector_finds_the_pods() -> None:
+def test_selectors_find_the_pods() -> None:
     labels = POD["metadata"]["labels"]
     term = POD["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
-    policy = OBJECTS["NetworkPolicy", "hived", "hived"]["spec"]
-    selectors = [
-        STATEFUL_SET["spec"]["selector"]["matchLabels"],
-        OBJECTS["PodDisruptionBudget", "hived", "hived"]["spec"]["selector"]["matchLabels"],
-        OBJECTS["Service", "hived", "hived-replicas"]["spec"]["selector"],
+    policy = OBJECTS["NetworkPolicy", "hived"]["spec"]
+    for selector in (
+        OBJECTS["PodDisruptionBudget", "hived"]["spec"]["selector"]["matchLabels"],
+        OBJECTS["Service", "hived-replicas"]["spec"]["selector"],
         policy["podSelector"]["matchLabels"],
         policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"],
         term["podAffinityTerm"]["labelSelector"]["matchLabels"],
-    ]
-    assert selectors == [labels] * len(selectors)
+    ):
+        assert selector == labels
+    assert OBJECTS["Service", "hived"]["spec"]["selector"] == {**labels, keys.ROLE: "leader"}
 
 
-def test_prometheus_scrapes_the_service_of_all_replicas() -> None:
-    monitor = by_key(in_folder(MONITORING))["ServiceMonitor", "hived", "hived"]["spec"]
-    selected = [
-        name
-        for (kind, _, name), found in OBJECTS.items()
-        if kind == "Service" and monitor["selector"]["matchLabels"].items() <= found["metadata"]["labels"].items()
-    ]
-    assert selected == [STATEFUL_SET["spec"]["serviceName"]]
-    assert monitor["endpoints"][0]["port"] == "http"
+def test_services_lead_to_the_port() -> None:
+    """The leader is reached also while the kube-scheduler beside it is not ready, and by clients of a former one."""
+    leader, (there,) = OBJECTS["Service", "hived"]["spec"], CONTAINERS["hived"]["ports"]
+    assert (leader["sessionAffinity"], leader["publishNotReadyAddresses"]) == ("None", True)
+    for name in ("hived", STATEFUL_SET["spec"]["serviceName"]):
+        (port,) = OBJECTS["Service", name]["spec"]["ports"]
+        assert (port["port"], port["targetPort"]) == (there["containerPort"], there["name"])
+    assert f"--listen=0.0.0.0:{there['containerPort']}" in CONTAINERS["hived"]["args"]
+    assert CONFIG["extenders"][0]["urlPrefix"] == f"http://hived.hived.svc:{there['containerPort']}/v1/extender"
 
 
-def test_the_pods_account_and_config_are_there() -> None:
-    assert ("ServiceAccount", "hived", POD["spec"]["serviceAccountName"]) in OBJECTS
-    config_maps = [volume["configMap"]["name"] for volume in POD["spec"]["volumes"] if "configMap" in volume]
-    assert all(("ConfigMap", "hived", name) in OBJECTS for name in config_maps)
-    assert "--spec-configmap=$(POD_NAMESPACE)/hived-spec" in CONTAINERS["hived"]["args"]
+@pytest.mark.parametrize(("name", "ready"), [("hived", "/readyz"), ("kube-scheduler", "/healthz")])
+def test_probes(name: str, ready: str) -> None:
+    probes = [CONTAINERS[name][probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    (port,) = CONTAINERS[name]["ports"]
+    assert [(probe["path"], probe["port"]) for probe in probes] == [("/healthz", port["name"]), (ready, port["name"])]
 
 
-def test_all_rights_are_given_to_the_one_account() -> None:
-    bindings = [found for (kind, _, _), found in OBJECTS.items() if kind.endswith("RoleBinding")]
-    assert all(
-        found["subjects"] == [{"kind": "ServiceAccount", "name": "hived", "namespace": "hived"}] for found in bindings
-    )
-    own = {name for kind, _, name in OBJECTS if kind in ("Role", "ClusterRole")}
-    brought_along = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
-    assert {found["roleRef"]["name"] for found in bindings} == own | brought_along
-
-
-def test_each_election_has_a_lease_of_its_own_and_the_right_to_it() -> None:
-    leases = {rule_name for rule in _rules("Role", "hived") for rule_name in rule.get("resourceNames", ())}
-    theirs = CONFIG["leaderElection"]
-    assert theirs["leaderElect"]
-    assert theirs["resourceNamespace"] == "hived"
-    assert theirs["resourceName"] != "hived"
-    assert {"hived", theirs["resourceName"]} <= leases
-    assert "--lease=$(POD_NAMESPACE)/hived" in CONTAINERS["hived"]["args"]
-
-
-def test_hived_is_started_with_flags_that_it_has() -> None:
-    verbs, flags = CONTAINERS["hived"]["args"][:2], CONTAINERS["hived"]["args"][2:]
-    assert verbs == ["serve", "kubernetes"]
-    assert {flag.partition("=")[0] for flag in flags} <= FLAGS
-
-
-def test_a_replica_knows_its_own_pod() -> None:
+def test_flags_are_the_programs() -> None:
+    """In the chart, whatever its values; what they name is there."""
+    template = (CHART / "templates" / "statefulset.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"--[a-z][a-z-]*", template)) - {"--config"} <= FLAGS
+    arguments = CONTAINERS["hived"]["args"]
+    assert arguments[:2] == ["serve", "kubernetes"]
+    assert {"--spec-configmap=$(POD_NAMESPACE)/hived-spec", "--lease=$(POD_NAMESPACE)/hived"} <= set(arguments)
     paths = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in CONTAINERS["hived"]["env"]}
     assert paths == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    maps = [volume["configMap"]["name"] for volume in POD["spec"]["volumes"] if "configMap" in volume]
+    assert all(("ConfigMap", name) in OBJECTS for name in maps)
 
 
 # -- what kube-scheduler is told --------------------------------------------------------------------------------------
 
 
-def test_kube_scheduler_asks_hived_about_every_pod_that_is_its_own() -> None:
-    (extender,) = CONFIG["extenders"]
+def test_kube_scheduler_asks_about_every_pod() -> None:
+    """That is HiveD's, and about all nodes."""
+    (extender,), (profile,) = CONFIG["extenders"], CONFIG["profiles"]
     assert {extender[f"{verb}Verb"] for verb in ("filter", "bind", "preempt")} == {"filter", "bind", "preempt"}
-    assert extender["nodeCacheCapable"] is True
-    assert extender["ignorable"] is False
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
     assert [found["name"] for found in extender["managedResources"]] == [keys.ENABLE, *keys.GPU_RESOURCES]
     assert all(found["ignoredByScheduler"] for found in extender["managedResources"])
-
-
-def test_kube_scheduler_shows_hived_all_nodes() -> None:
     assert CONFIG["percentageOfNodesToScore"] == 100
-    (profile,) = CONFIG["profiles"]
-    (preemption,) = profile["pluginConfig"]
-    assert preemption == {"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}
+    election = {"leaderElect": True, "resourceNamespace": "hived", "resourceName": "hived-kube-scheduler"}
+    assert election.items() <= CONFIG["leaderElection"].items()
+    assert profile["pluginConfig"] == [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}]
 
 
-def test_the_kube_scheduler_is_the_one_that_the_tests_run() -> None:
-    image = CONTAINERS["kube-scheduler"]["image"]
-    version = re.search(r"k8s.io/kubernetes (v\S+)", (DEPLOY.parent / "tools/control_plane/go.mod").read_text())
-    assert version is not None
-    assert image.rpartition(":")[2] == version[1]
+def test_kube_scheduler_is_the_tests() -> None:
+    module = (binaries.SCRIPTS / "go.mod").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^require k8s.io/kubernetes (v\S+)", module, re.MULTILINE)
+    assert CONTAINERS["kube-scheduler"]["image"].rpartition(":")[2] == version
 
 
-def test_the_leader_is_reached_while_the_kube_scheduler_beside_it_is_not_ready() -> None:
-    assert OBJECTS["Service", "hived", "hived"]["spec"]["publishNotReadyAddresses"] is True
-
-
-def test_what_is_opportunistic_can_be_preempted_by_what_is_guaranteed_and_by_what_has_no_class() -> None:
-    value = {name: found["value"] for (kind, _, name), found in OBJECTS.items() if kind == "PriorityClass"}
+def test_priority_classes() -> None:
+    """What is opportunistic can be preempted by what is guaranteed and by what has no class."""
+    value = {name: found["value"] for (kind, name), found in OBJECTS.items() if kind == "PriorityClass"}
     assert value["hived-opportunistic"] < 0 < value["hived-guaranteed"]
 
 
 # -- little is allowed ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["hived", "kube-scheduler"])
-def test_a_container_can_do_as_little_as_the_strictest_standard_asks(name: str) -> None:
-    pod, container = POD["spec"]["securityContext"], CONTAINERS[name]["securityContext"]
-    assert pod["runAsNonRoot"] is True
-    assert pod["runAsUser"] > 0
-    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+def test_pods_may_do_little() -> None:
+    """What the namespace enforces an API server checks (``real/test_manifests.py``); they are never throttled."""
+    assert OBJECTS["Namespace", "hived"]["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
+    for container in CONTAINERS.values():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+        assert set(container["resources"]["limits"]) == {"memory"}
+
+
+def test_rights_are_exact() -> None:
+    """What an API server makes of them: ``real/test_manifests.py``."""
+
+    def listed(table: dict[tuple[str, str, str], str]) -> set[Right]:
+        return {(verb, *what) for what, verbs in table.items() for verb in verbs.split()}
+
+    assert rights_of(OBJECTS["ClusterRole", "hived"]["rules"]) == listed(EVERYWHERE)
+    assert rights_of(OBJECTS["Role", "hived"]["rules"]) == listed(AT_HOME)
+    account = {"kind": "ServiceAccount", "name": POD["spec"]["serviceAccountName"], "namespace": "hived"}
+    assert ("ServiceAccount", account["name"]) in OBJECTS
+    bindings = [found for (kind, _), found in OBJECTS.items() if kind.endswith("RoleBinding")]
+    assert all(found["subjects"] == [account] for found in bindings)
+    assert {(found["roleRef"]["kind"], found["roleRef"]["name"]) for found in bindings} == {
+        ("ClusterRole", "hived"),
+        ("Role", "hived"),
+        ("ClusterRole", "system:kube-scheduler"),
+        ("ClusterRole", "system:volume-scheduler"),
+        ("Role", "extension-apiserver-authentication-reader"),
     }
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD["spec"])
-    assert not any("hostPath" in volume for volume in POD["spec"]["volumes"])
 
 
-def test_the_namespace_enforces_that_standard() -> None:
-    labels = OBJECTS["Namespace", "", "hived"]["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+# -- jobs of tenants --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["hived", "kube-scheduler"])
-def test_a_container_says_what_it_needs_and_is_never_throttled(name: str) -> None:
-    resources = CONTAINERS[name]["resources"]
-    assert set(resources["requests"]) == {"cpu", "memory"}
-    assert set(resources["limits"]) == {"memory"}
+JOBS = [found for found in EXAMPLES if found["kind"] in {kind for _, kind in GANG_OWNERS}]
 
 
-def test_no_right_is_given_with_a_wildcard_nor_to_change_rights() -> None:
-    words = {
-        word
-        for kind, name in (("ClusterRole", ""), ("Role", "hived"))
-        for rule in _rules(kind, name)
-        for part in ("apiGroups", "resources", "verbs")
-        for word in rule[part]
-    }
-    assert not words & {"*", "escalate", "bind", "impersonate", "secrets", "serviceaccounts/token"}
+def pod_templates(manifest: Manifest) -> list[tuple[Manifest, int]]:
+    """The templates of pods in a job, with how many each stands for."""
+    kind, spec = manifest["kind"], manifest["spec"]
+    if kind == "PyTorchJob":
+        return [(one["template"], one["replicas"]) for one in spec["pytorchReplicaSpecs"].values()]
+    if kind == "JobSet":
+        jobs = [(one["template"]["spec"], one["replicas"]) for one in spec["replicatedJobs"]]
+        return [(job["template"], replicas * job["parallelism"]) for job, replicas in jobs]
+    return [(spec["template"], spec["parallelism"])]
 
 
-def test_the_image_runs_as_a_number_that_is_not_root_as_the_manifests_do() -> None:
-    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    (user,) = re.findall(r"^USER (\d+):\d+$", dockerfile, re.MULTILINE)
-    assert int(user) == POD["spec"]["securityContext"]["runAsUser"]
-    assert 'ENTRYPOINT ["hived"]' in dockerfile
-    assert "command" not in CONTAINERS["hived"]
+def asked_by(template: Manifest, manifest: Manifest) -> PodRequest:
+    """What a pod of a job asks for; the job is read as the object that makes it."""
+    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": "job", "uid": "1"}
+    metadata = {"name": "pod", "namespace": "default", "ownerReferences": [{**owner, "controller": True}]}
+    pod = msgspec.convert({"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]}, Pod)
+    assert concerns(pod)
+    asked = read_request(pod, members_of(manifest, "the example") if gang_owner(pod) is not None else None)
+    check_grace(pod, asked, OPPORTUNISTIC_GRACE_SECONDS)
+    return asked
 
 
-def test_the_image_is_this_version() -> None:
-    assert CONTAINERS["hived"]["image"] == f"hived:{hived.__version__}"
-
-
-def test_the_image_is_made_of_files_that_are_there() -> None:
-    kept = re.findall(r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
-    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(kept) == sorted(name for names in copied for name in names.split())
-    assert all((DEPLOY.parent / name).exists() for name in kept)
-
-
-def _rules(kind: str, namespace: str) -> list[Any]:
-    rules: list[Any] = OBJECTS[kind, namespace, "hived"]["rules"]
-    return rules
-
-
-# -- the spec and the jobs that are shown -----------------------------------------------------------------------------
-
-
-JOBS = [found for found in in_folder(EXAMPLES) if pod_templates(found)]
-TEMPLATES = [template for found in JOBS for template in pod_templates(found)]
-
-
-def _asks(manifest: Manifest) -> list[PodRequest]:
-    """What the pods of an object ask for, one of every template; it is read as the object that makes them."""
-    asks = []
-    for template in pod_templates(manifest):
-        owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": "job", "uid": "1"}
-        metadata = {"name": "pod", "namespace": "default", "ownerReferences": [{**owner, "controller": True}]}
-        pod = msgspec.convert({"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]}, Pod)
-        assert concerns(pod)
-        owned = gang_owner(pod) is not None
-        asks.append(read_request(pod, members_of(manifest, "the example") if owned else None))
-        check_grace(pod, asks[-1], OPPORTUNISTIC_GRACE_SECONDS)
-    return asks
-
-
-def test_there_is_an_example_of_every_kind_of_job() -> None:
-    annotated = [keys.POD_SPEC in template["metadata"].get("annotations", {}) for template in TEMPLATES]
+def test_examples_are_of_every_kind() -> None:
     assert {(found["apiVersion"].partition("/")[0], found["kind"]) for found in JOBS} == GANG_OWNERS
+    annotated = [
+        keys.POD_SPEC in template["metadata"].get("annotations", {})
+        for job in JOBS
+        for template, _ in pod_templates(job)
+    ]
     assert annotated.count(True) == 1
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_an_example_is_placed_by_hived_and_sees_its_own_devices(template: Manifest) -> None:
-    (container,) = template["spec"]["containers"]
-    visible = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"]}
-    assert template["spec"]["schedulerName"] == CONFIG["profiles"][0]["schedulerName"]
-    assert visible == {"NVIDIA_VISIBLE_DEVICES": f"metadata.annotations['{keys.ISOLATION}']"}
-
-
 @pytest.mark.parametrize("manifest", JOBS, ids=lambda found: found["metadata"]["name"])
-def test_an_example_has_the_class_of_its_priority(manifest: Manifest) -> None:
-    kinds = ["hived-opportunistic" if asked.priority < 0 else "hived-guaranteed" for asked in _asks(manifest)]
-    assert [template["spec"]["priorityClassName"] for template in pod_templates(manifest)] == kinds
-
-
-@pytest.mark.parametrize("manifest", JOBS, ids=lambda found: found["metadata"]["name"])
-def test_an_example_runs_on_the_cluster_of_the_example_spec(manifest: Manifest) -> None:
-    cluster = Cluster.from_spec(yaml.safe_load(SPEC))
-    (asked,) = {asked.group: asked for asked in _asks(manifest)}.values()
-    pods = sum(template["count"] for template in pod_templates(manifest))
+def test_example_is_placed(manifest: Manifest) -> None:
+    """By HiveD, on the cluster of the example spec; it sees its own devices, and has the class of its priority."""
+    groups = {}
+    for template, _ in pod_templates(manifest):
+        asked, spec = asked_by(template, manifest), template["spec"]
+        groups[asked.group] = asked
+        (variable,) = spec["containers"][0]["env"]
+        assert variable["name"] == "NVIDIA_VISIBLE_DEVICES"
+        assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{keys.ISOLATION}']"
+        assert spec["schedulerName"] == CONFIG["profiles"][0]["schedulerName"]
+        assert spec["priorityClassName"] == ("hived-opportunistic" if asked.priority < 0 else "hived-guaranteed")
+    (asked,) = groups.values()
+    pods = sum(number for _, number in pod_templates(manifest))
     assert asked.size == (1 if manifest["metadata"]["name"] == "sweep" else pods)
-    assert isinstance(cluster.schedule(asked.request()), Bind)
+    spec = yaml.safe_load(OBJECTS["ConfigMap", "hived-spec"]["data"]["spec.yaml"])
+    assert isinstance(Cluster.from_spec(spec).schedule(asked.request()), Bind)
 
 
-# -- Prometheus and Grafana -------------------------------------------------------------------------------------------
-
-_EXPRESSIONS = {
-    **{f"alert {rule['alert']}": rule["expr"] for group in RULES["groups"] for rule in group["rules"]},
-    **{
-        f"panel {panel['title']} {target['refId']}": target["expr"]
-        for panel in DASHBOARD["panels"]
-        for target in panel["targets"]
-    },
-    **{f"variable {one['name']}": one["query"] for one in DASHBOARD["templating"]["list"]},
-}
+# -- values of the chart ----------------------------------------------------------------------------------------------
 
 
-def _metric(name: str) -> str:
-    for histogram in HISTOGRAMS:
-        if re.fullmatch(f"{histogram}_(bucket|sum|count)", name):
-            return histogram
-    return name
+def test_schema_knows_all_values() -> None:
+    jsonschema_rs.validate(SCHEMA, VALUES)
+    assert set(SCHEMA["properties"]) - {"global"} == set(VALUES)
+    for name, value in VALUES.items():
+        properties = SCHEMA["properties"][name].get("properties")
+        if isinstance(value, dict) and properties is not None:
+            assert set(properties) == set(value), name
 
 
-@pytest.mark.parametrize("where", _EXPRESSIONS)
-def test_an_expression_speaks_of_metrics_and_labels_that_exist(where: str) -> None:
-    expression = _EXPRESSIONS[where]
-    metrics = {_metric(name) for name in re.findall(r"\bhived_\w+", expression)}
-    assert metrics <= set(METRICS)
-    by = [label for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(", ")]
-    selected = re.findall(r"[{,]\s*(\w+)(?:=~?|!=)", expression)
-    assert {*by, *selected} <= {label for metric in metrics for label in METRICS[metric]} | TARGET_LABELS
-    assert expression.count("(") == expression.count(")")
-
-
-def test_every_metric_is_shown() -> None:
-    shown = {_metric(name) for text in _EXPRESSIONS.values() for name in re.findall(r"\bhived_\w+", text)}
-    assert shown == set(METRICS)
-
-
-def test_a_counter_is_looked_at_by_its_growth_or_against_zero() -> None:
-    for where, expression in _EXPRESSIONS.items():
-        for counter in re.findall(r"\bhived_\w+_total", expression):
-            grows = re.search(rf"(rate|increase)\({counter}\b", expression)
-            assert grows or counter == "hived_safety_violations_total", where
-
-
-@pytest.mark.parametrize("rule", RULES["groups"][0]["rules"], ids=lambda rule: rule["alert"])
-def test_an_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
-    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-    assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert set(rule["annotations"]) == {"summary", "description"}
-    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
-    kept = re.match(r"(?:\w+ )?.*?by \(([^)]*)\)", rule["expr"])
-    assert used <= (set(kept[1].split(", ")) if kept else TARGET_LABELS)
-
-
-def test_the_manual_says_what_to_do_about_every_alert_and_there_is_no_other() -> None:
-    manual = (DEPLOY.parent / "docs" / "howto" / "operating.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"`(Hived\w+)`", manual)) == {rule["alert"] for rule in RULES["groups"][0]["rules"]}
-
-
-def test_the_operator_gets_the_same_rules_as_a_file_of_prometheus() -> None:
-    rule = by_key(in_folder(MONITORING))["PrometheusRule", "hived", "hived"]
-    assert rule["spec"] == RULES
-
-
-def test_the_chart_carries_the_same_file_of_rules() -> None:
-    rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
-    assert (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8") == rules
-
-
-def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replica": 2},
+        {"replicas": 0},
+        {"replicas": "2"},
+        {"spec": ""},
+        {"spec": {"physicalCluster": {}}},
+        {"listen": {"port": 80}},
+        {"scheduler": {"configVersion": "v1alpha1"}},
+        {"scheduler": {"httpTimeout": 30}},
+        {"tls": {"secret": "x"}},
+        {"fullnameOverride": "Not_A_Name"},
+        {"evictAfter": 0},
+        {"evictAfter": "soon"},
+        {"evictPatience": 0},
+        {"eventLog": "/somewhere/without/a/volume"},
+    ],
+    ids=json.dumps,
+)
+def test_wrong_value(values: dict[str, Any]) -> None:
+    given = {k: {**VALUES[k], **v} if isinstance(VALUES.get(k), dict) else v for k, v in values.items()}
+    assert not jsonschema_rs.is_valid(SCHEMA, {**VALUES, **given})

@@ -8,6 +8,7 @@ Go builds a program when it is first asked for, and keeps it in its build cache.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ class NoProgramError(Exception):
     """A program is not there and cannot be built. The message is one line with the remedy."""
 
 
+@functools.cache
 def program(name: str) -> Path:
     """Where a program is; it is built if it has to be. Raises :class:`NoProgramError`."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
