@@ -16,6 +16,8 @@ from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, ap
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.errors import InputError
 
+from .virtual_time import played
+
 #: what is answered to a request: its head is given
 Answer = Callable[[str], bytes]
 
@@ -78,7 +80,7 @@ def kubeconfig(folder: Path, url: str = "http://127.0.0.1:1", **user: Any) -> Pa
 
 
 @asynccontextmanager
-async def talking(folder: Path, answer: Answer, timeout_s: float = 5, **user: Any) -> AsyncIterator[KubeApi]:
+async def talking(folder: Path, answer: Answer, timeout_s: float = 120, **user: Any) -> AsyncIterator[KubeApi]:
     async with serving(answer) as url:
         api = await connect(kubeconfig(folder, url, **user), timeout_s=timeout_s)
         try:
@@ -91,137 +93,124 @@ async def watched(api: KubeApi) -> list[str]:
     return [f"{kind} {pod.metadata.name}" async for kind, pod in api.watch(api_path("pods"), Pod, "1")]
 
 
-def test_a_server_that_hangs_is_not_waited_for_long(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: b"", timeout_s=0.1) as api:
-            with pytest.raises(ApiError, match="Timeout: no answer in time") as caught:
-                await api.get("/version")
-            assert caught.value.status == 0
-            with pytest.raises(ApiError, match="Timeout: no answer in time"):
-                await watched(api)
-
-    asyncio.run(story())
+@played
+async def test_server_that_hangs(tmp_path: Path) -> None:
+    async with talking(tmp_path, lambda _: b"", timeout_s=0.1) as api:
+        with pytest.raises(ApiError, match="Timeout: no answer in time") as caught:
+            await api.get("/version")
+        assert caught.value.status == 0
+        with pytest.raises(ApiError, match="Timeout: no answer in time"):
+            await watched(api)
 
 
-def test_lines_are_put_together_however_they_are_cut(tmp_path: Path) -> None:
+@played
+async def test_lines_cut_anywhere(tmp_path: Path) -> None:
     lines = event("ADDED", metadata={"name": "a"}) + b"\n" + event("DELETED", metadata={"name": "b"})
     whole = chunks(*(lines[at : at + 7] for at in range(0, len(lines), 7)))
-
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: whole) as api:
-            assert await watched(api) == ["ADDED a", "DELETED b"]
-
-    asyncio.run(story())
+    async with talking(tmp_path, lambda _: whole) as api:
+        assert await watched(api) == ["ADDED a", "DELETED b"]
 
 
-def test_a_watch_that_breaks_is_no_answer_and_half_a_line_is_no_event(tmp_path: Path) -> None:
+@played
+async def test_watch_that_breaks(tmp_path: Path) -> None:
+    """It is no answer, and half a line is no event."""
     broken = chunks(event("ADDED", metadata={"name": "a"}), b'{"type": "DEL', whole=False)
-
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: broken) as api:
-            events = api.watch(api_path("pods"), Pod, "1")
-            assert (await anext(events))[0] == "ADDED"
-            with pytest.raises(ApiError) as caught:
-                await anext(events)
-            assert caught.value.status == 0
-
-    asyncio.run(story())
+    async with talking(tmp_path, lambda _: broken) as api:
+        events = api.watch(api_path("pods"), Pod, "1")
+        assert (await anext(events))[0] == "ADDED"
+        with pytest.raises(ApiError) as caught:
+            await anext(events)
+        assert caught.value.status == 0
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "gone", "message"),
     [
-        chunks(event("ERROR", **status(410, "Expired", "too old"))),
-        ok(json.dumps(status(410, "Expired", "too old")).encode(), "410 Gone"),
+        (chunks(event("ERROR", **status(410, "Expired", "too old"))), True, "410 Expired: too old"),
+        (ok(json.dumps(status(410, "Expired", "too old")).encode(), "410 Gone"), True, "410 Expired: too old"),
+        (chunks(event("ERROR", **status(500, "InternalError", "oh"))), False, "500 InternalError: oh"),
     ],
-    ids=["event", "status"],
+    ids=["gone event", "gone", "event"],
 )
-def test_gone_is_gone_in_either_form(tmp_path: Path, answer: bytes) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: answer) as api:
-            with pytest.raises(GoneError, match="410 Expired: too old") as caught:
-                await watched(api)
-            assert (caught.value.status, caught.value.reason) == (410, "Expired")
-
-    asyncio.run(story())
-
-
-def test_an_error_in_a_watch_is_an_error(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: chunks(event("ERROR", **status(500, "InternalError", "oh")))) as api:
-            with pytest.raises(ApiError, match="500 InternalError: oh") as caught:
-                await watched(api)
-            assert not isinstance(caught.value, GoneError)
-
-    asyncio.run(story())
+@played
+async def test_error_of_a_watch(tmp_path: Path, answer: bytes, gone: bool, message: str) -> None:
+    async with talking(tmp_path, lambda _: answer) as api:
+        with pytest.raises(ApiError, match=message) as caught:
+            await watched(api)
+        assert isinstance(caught.value, GoneError) is gone
+        assert not gone or (caught.value.status, caught.value.reason) == (410, "Expired")
 
 
-def test_another_server_at_the_address_is_reported_as_such(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: ok(b"<html>hello</html>")) as api:
-            with pytest.raises(ApiError, match="is this the address of an API server") as caught:
-                await api.list(api_path("pods"), Pod)
-            assert caught.value.status == 0
-        async with talking(tmp_path, lambda _: ok(b"<html>no</html>", "502 Bad Gateway")) as api:
-            with pytest.raises(ApiError, match="502: <html>no</html>"):
-                await api.version()
-        said = b'{"status": 503, "message": "upstream down", "reason": "Gateway"}'  # of a gateway in between
-        async with talking(tmp_path, lambda _: ok(said, "503 Service Unavailable")) as api:
-            with pytest.raises(ApiError, match="503 Gateway: upstream down") as caught:
-                await api.version()
-            assert caught.value.reason == "Gateway"
-
-    asyncio.run(story())
+GATEWAY = b'{"status": 503, "message": "upstream down", "reason": "Gateway"}'
 
 
-def test_versions_of_hosted_clusters_have_a_plus(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: ok(b'{"major": "1", "minor": "27+", "gitVersion": "v1.27.3"}')) as api:
-            assert await api.version() == (1, 27)
+@pytest.mark.parametrize(
+    ("body", "line", "words", "reason"),
+    [
+        (b"<html>hello</html>", "200 OK", "is this the address of an API server", None),
+        (b"<html>no</html>", "502 Bad Gateway", "502: <html>no</html>", None),
+        (GATEWAY, "503 Service Unavailable", "503 Gateway: upstream down", "Gateway"),
+    ],
+    ids=["page", "proxy", "gateway"],
+)
+@played
+async def test_another_server(tmp_path: Path, body: bytes, line: str, words: str, reason: str | None) -> None:
+    """At the address, or in between."""
+    async with talking(tmp_path, lambda _: ok(body, line)) as api:
+        with pytest.raises(ApiError, match=words) as caught:
+            await api.list(api_path("pods"), Pod)
+        assert caught.value.status == (0 if line == "200 OK" else int(line[:3]))
+        assert reason is None or caught.value.reason == reason
 
-    asyncio.run(story())
+
+@played
+async def test_version_with_a_plus(tmp_path: Path) -> None:
+    """Of hosted clusters."""
+    async with talking(tmp_path, lambda _: ok(b'{"major": "1", "minor": "27+", "gitVersion": "v1.27.3"}')) as api:
+        assert await api.version() == (1, 27)
 
 
-def test_a_token_that_has_run_out_is_read_again(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("old\n")
-    heads: list[str] = []
+class Locked:
+    """An API server with one right token; ``heads``: of all requests."""
 
-    def answer(head: str) -> bytes:
-        heads.append(head)
-        if "Authorization: Bearer new\r\n" in head:
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self.heads: list[str] = []
+
+    def __call__(self, head: str) -> bytes:
+        self.heads.append(head)
+        if f"Authorization: Bearer {self._token}\r\n" in head:
             return ok(b'{"major": "1", "minor": "20"}')
         return ok(json.dumps(status(401, "Unauthorized", "who?")).encode(), "401 Unauthorized")
 
-    async def story() -> None:
-        async with talking(tmp_path, answer, tokenFile=str(token)) as api:
-            token.write_text("new")
-            await api.version()
-            assert len(heads) == 2
-            await api.version()
-            assert len(heads) == 3
 
-    asyncio.run(story())
-
-
-def test_credentials_that_stay_refused_are_not_loaded_without_end(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def answer(head: str) -> bytes:
-        asked.append(head)
-        return ok(json.dumps(status(401, "Unauthorized", "who?")).encode(), "401 Unauthorized")
-
-    async def story() -> None:
-        async with talking(tmp_path, answer, token="wrong") as api:
-            for _ in range(5):
-                with pytest.raises(ApiError, match=r"401 Unauthorized: who.*check the token"):
-                    await api.version()
-
-    asyncio.run(story())
-    assert len(asked) == 5
+@played
+async def test_token_that_has_run_out(tmp_path: Path) -> None:
+    """It is read again."""
+    token, server = tmp_path / "token", Locked("new")
+    token.write_text("old\n")
+    async with talking(tmp_path, server, tokenFile=str(token)) as api:
+        token.write_text("new")
+        await api.version()
+        assert len(server.heads) == 2
+        await api.version()
+        assert len(server.heads) == 3
 
 
-def test_a_program_gives_the_token_and_another_when_that_is_refused(tmp_path: Path) -> None:
+@played
+async def test_refused_credentials(tmp_path: Path) -> None:
+    """They are not loaded without end."""
+    server = Locked("right")
+    async with talking(tmp_path, server, token="wrong") as api:
+        for _ in range(5):
+            with pytest.raises(ApiError, match=r"401 Unauthorized: who.*check the token"):
+                await api.version()
+    assert len(server.heads) == 5
+
+
+@played
+async def test_token_of_a_program(tmp_path: Path) -> None:
+    """It gives another when one is refused."""
     script = tmp_path / "plugin.py"
     script.write_text(
         "import json, pathlib, sys\n"
@@ -238,15 +227,8 @@ def test_a_program_gives_the_token_and_another_when_that_is_refused(tmp_path: Pa
         "args": [str(script), str(tmp_path / "count")],
     }
 
-    def answer(head: str) -> bytes:
-        good = "Authorization: Bearer number-2\r\n" in head
-        return ok(b'{"major": "1", "minor": "20"}') if good else ok(b"{}", "401 Unauthorized")
-
-    async def story() -> None:
-        async with talking(tmp_path, answer, timeout_s=30, exec=plugin) as api:
-            assert await api.version() == (1, 20)
-
-    asyncio.run(story())
+    async with talking(tmp_path, Locked("number-2"), exec=plugin) as api:
+        assert await api.version() == (1, 20)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +240,9 @@ def test_a_program_gives_the_token_and_another_when_that_is_refused(tmp_path: Pa
         ("{}", "Expected key current-context"),
         ('{"current-context": "x", "contexts": [], "clusters": [], "users": []}', "object with name x"),
     ],
+    ids=["none", "text", "list", "empty", "nothing"],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_said_to_be_so(tmp_path: Path, text: str | None, says: str) -> None:
+def test_kubeconfig_that_cannot_be_used(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)
@@ -268,14 +251,13 @@ def test_a_kubeconfig_that_cannot_be_used_is_said_to_be_so(tmp_path: Path, text:
     assert str(path) in str(caught.value)
 
 
-def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_unknown_context(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="object with name other"):
         asyncio.run(connect(kubeconfig(tmp_path), "other"))
 
 
-def test_in_a_pod_its_own_account_is_used_unless_a_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_account_of_the_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used unless a file is named."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     monkeypatch.setenv("KUBECONFIG", "")
@@ -293,19 +275,23 @@ def test_in_a_pod_its_own_account_is_used_unless_a_file_is_named(
     assert asyncio.run(server(None)) == "http://127.0.0.1:1"
 
 
-def test_a_client_that_is_closed_says_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with talking(tmp_path, lambda _: b"") as api:
-            await api.close()
-            with pytest.raises(ApiError, match="this client is closed"):
-                await api.version()
-
-    asyncio.run(story())
+@played
+async def test_closed_client(tmp_path: Path) -> None:
+    async with talking(tmp_path, lambda _: b"") as api:
+        await api.close()
+        with pytest.raises(ApiError, match="this client is closed"):
+            await api.version()
 
 
-def test_paths_are_counted_by_their_resource() -> None:
-    assert resource_of("/api/v1/namespaces/a/pods/b/binding") == "pods/binding"
-    assert resource_of("/api/v1/nodes/n") == "nodes"
-    assert resource_of("/api/v1/namespaces/a") == "namespaces"
-    assert resource_of(lease_path("a", "b")) == "leases"
-    assert resource_of("/version") == "version"
+@pytest.mark.parametrize(
+    ("path", "resource"),
+    [
+        ("/api/v1/namespaces/a/pods/b/binding", "pods/binding"),
+        ("/api/v1/nodes/n", "nodes"),
+        ("/api/v1/namespaces/a", "namespaces"),
+        (lease_path("a", "b"), "leases"),
+        ("/version", "version"),
+    ],
+)
+def test_resource_of_a_path(path: str, resource: str) -> None:
+    assert resource_of(path) == resource

@@ -52,7 +52,7 @@ def read(text: str) -> BindInfo | None:
 
 
 @pytest.mark.parametrize("levels", [(), (3, 3, 3), (3, 2, 1)])
-def test_written_annotations_are_read_back(levels: tuple[int, ...]) -> None:
+def test_written_and_read_back(levels: tuple[int, ...]) -> None:
     placement = Placement("NODE", PLACES, levels)
     text = shared(placement, (Member(2, 2), Member(1, 1)), SPEC)
     for place in PLACES:
@@ -65,7 +65,7 @@ def test_written_annotations_are_read_back(levels: tuple[int, ...]) -> None:
         assert info.placement(SPEC) == placement
 
 
-def test_upstreams_text_is_understood() -> None:
+def test_text_of_upstream() -> None:
     info = read(UPSTREAM)
     assert info is not None
     assert info.pod == PodPlacement("10.0.0.1", (0, 1))
@@ -75,18 +75,15 @@ def test_upstreams_text_is_understood() -> None:
     assert info.cell_types == ("K80-NODE",) * 3
 
 
-def test_the_former_names_are_understood() -> None:
+def test_former_names_and_any_order() -> None:
     old = UPSTREAM.replace("leafCellIsolation", "gpuIsolation").replace("physicalLeafCellIndices", "physicalGpuIndices")
     assert read(old) == read(UPSTREAM)
-
-
-def test_the_order_of_keys_does_not_matter() -> None:
     value = yaml.safe_load(UPSTREAM)
     assert read(yaml.safe_dump(value, sort_keys=True)) == read(UPSTREAM)
     assert read(yaml.safe_dump(dict(reversed(value.items())), sort_keys=False)) == read(UPSTREAM)
 
 
-def test_upstream_can_read_the_written_annotations() -> None:
+def test_keys_are_upstreams() -> None:
     """Its keys, and one cell type per device."""
     text = pod_annotations(PLACES[0], shared(Placement("NODE", PLACES, (3, 3, 3)), (Member(2, 2), Member(1, 1)), SPEC))
     value = yaml.safe_load(text[keys.BIND_INFO])
@@ -97,27 +94,28 @@ def test_upstream_can_read_the_written_annotations() -> None:
             assert one["preassignedCellTypes"] == ["NODE"] * len(one["physicalLeafCellIndices"])
 
 
-def test_a_cell_type_that_is_no_more_makes_it_opportunistic() -> None:
+def test_removed_cell_type_is_opportunistic() -> None:
     info = read(UPSTREAM.replace("K80-NODE-POOL", "NODE"))
     assert info is not None
     assert not info.placement(SPEC).guaranteed
 
 
-def test_no_annotation_says_nothing() -> None:
+def test_no_annotation() -> None:
     assert bind_info(pod("p")) is None
     assert read("  \n") is None
 
 
+ISOLATION = "leafCellIsolation:\n- 0\n- 1"
 WRONG = [
     ("x", "expected keys, not str"),
     ("[" * 100_000, "nested deeper than 100"),
     (UPSTREAM.replace("node:", "nod:"), "'node' is missing"),
     (UPSTREAM.replace("node: 10.0.0.1", "node: 1"), "a node's name, not 1"),
-    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [0, 0]"), "each once"),
-    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [-1]"), "device indices"),
-    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [true]"), "device indices"),
-    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: []"), "device indices"),
-    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [7]"), "not one of the 3 of its group"),
+    (UPSTREAM.replace(ISOLATION, "leafCellIsolation: [0, 0]"), "each once"),
+    (UPSTREAM.replace(ISOLATION, "leafCellIsolation: [-1]"), "device indices"),
+    (UPSTREAM.replace(ISOLATION, "leafCellIsolation: [true]"), "device indices"),
+    (UPSTREAM.replace(ISOLATION, "leafCellIsolation: []"), "device indices"),
+    (UPSTREAM.replace(ISOLATION, "leafCellIsolation: [7]"), "not one of the 3 of its group"),
     (UPSTREAM.replace("affinityGroupBindInfo", "x"), "'affinityGroupBindInfo' is missing"),
     (UPSTREAM.replace("podPlacements", "x"), "'podPlacements' is missing"),
     ("node: n\nleafCellIsolation: [0]\ncellChain: x\naffinityGroupBindInfo: 3", "not iterable"),
@@ -125,8 +123,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG)
-def test_invalid_bind_info_is_refused_in_words(text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=range(len(WRONG)))
+def test_wrong_bind_info(text: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
         read(text)
     assert caught.value.kind == "bind-info"
@@ -139,7 +137,7 @@ def test_invalid_bind_info_is_refused_in_words(text: str, message: str) -> None:
         lambda cut: UPSTREAM[: cut[0]] + cut[2] + UPSTREAM[cut[0] + cut[1] :]
     )
 )
-def test_any_text_is_a_place_or_an_error_in_words(text: str) -> None:
+def test_any_text(text: str) -> None:
     try:
         info = read(text)
     except PodRequestError:  # the tests above check its message
@@ -148,7 +146,7 @@ def test_any_text_is_a_place_or_an_error_in_words(text: str) -> None:
         assert info is None or info.pod in info.pods
 
 
-def test_the_part_that_a_gang_shares_is_read_once() -> None:
+def test_shared_part_is_read_once() -> None:
     """A thousand pods, each annotated with the places of all, must not cost a million places to parse."""
     many = tuple(PodPlacement(f"n{i}", (0, 1, 2, 3)) for i in range(1000))
     text = shared(Placement("NODE", many), (Member(1000, 4),), SPEC)

@@ -15,6 +15,7 @@ from hived.engines.kubernetes.pods.owners import Owners, members_of
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .pods import pod
+from .virtual_time import played
 
 Json = dict[str, Any]
 Sizes = tuple[Member, ...]
@@ -43,12 +44,13 @@ def job(parallelism: int | None, completions: int | None, succeeded: int | None 
         (job(4, None, 3), 4),
     ],
 )
-def test_a_job_makes_as_many_pods_as_are_left_to_succeed(thing: Json, pods: int) -> None:
-    # a pod that was made anew after another had succeeded waited for that one for ever
+def test_pods_of_a_job(thing: Json, pods: int) -> None:
+    # as many as are left to succeed: a pod that was made anew after another had succeeded waited for that one for ever
     assert members_of(thing, "the Job") == (Member(pods, 2),)
 
 
-def test_a_pytorchjob_makes_no_workers_anew_that_have_succeeded() -> None:
+def test_pods_of_a_pytorchjob() -> None:
+    """Workers that have succeeded are not made anew."""
     replicas = {"Worker": {"replicas": 4, "template": template(2)}, "Master": {"template": template(1)}}
     thing = {"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": replicas}}
     assert members_of(thing, "it") == (Member(1, 1), Member(4, 2))
@@ -63,14 +65,16 @@ def job_set(**more: Any) -> Json:
     return {"kind": "JobSet", "spec": {"replicatedJobs": jobs, **more}}
 
 
-def test_a_jobset_makes_the_pods_of_all_its_jobs_that_have_not_succeeded() -> None:
+def test_pods_of_a_jobset() -> None:
+    """Of all its jobs that have not succeeded."""
     thing = job_set()
     assert members_of(thing, "it") == (Member(1, 1), Member(6, 2))
     thing["status"] = {"replicatedJobsStatus": [{"name": "workers", "succeeded": 1}]}
     assert members_of(thing, "it") == (Member(1, 1), Member(4, 2))
 
 
-def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -> None:
+def test_jobs_one_after_another() -> None:
+    """They are no gang, and the error says what to do."""
     # the second is made once the first runs, which was placed once the second was there
     with pytest.raises(
         PodRequestError, match=r"one after another, so they are no gang; give the pods of each the labels"
@@ -86,7 +90,7 @@ def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -
 
 
 @pytest.mark.parametrize("status", [{"succeeded": "x"}, {"succeeded": -1}, "x", ["x"]])
-def test_a_status_of_unknown_form_is_reported(status: Any) -> None:
+def test_status_of_unknown_form(status: Any) -> None:
     with pytest.raises(PodRequestError, match="has a form that is not known"):
         members_of(job(2, 2) | {"status": status}, "the Job")
 
@@ -129,14 +133,15 @@ def sizes(owners: Owners, pods: list[Pod]) -> list[Sizes | BaseException | None]
     return asyncio.run(story())
 
 
-def test_500_pods_of_one_job_that_come_together_cost_one_read_of_it() -> None:
+def test_one_read_for_a_job() -> None:
     # every pod read the Job for itself: 500 reads
     server = Server(named(job(500, None), "train"))
     assert sizes(Owners(server), pods_of("train", 500)) == [(Member(500, 2),)] * 500
     assert server.asked == ["train"]
 
 
-def test_the_pods_of_a_jobset_cost_one_read_of_each_of_its_jobs_and_one_of_itself() -> None:
+def test_one_read_for_each_of_a_jobset() -> None:
+    """And for each of its jobs."""
     above = [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "uid-set"}]
     jobs = [named(job(2, 2), f"set-workers-{number}", ownerReferences=above) for number in range(3)]
     server = Server(named(job_set(), "set"), *jobs)
@@ -145,14 +150,15 @@ def test_the_pods_of_a_jobset_cost_one_read_of_each_of_its_jobs_and_one_of_itsel
     assert sorted(server.asked) == ["set", "set-workers-0", "set-workers-1", "set-workers-2"]
 
 
-def test_pods_of_many_jobs_that_come_together_are_no_storm_of_reads() -> None:
+def test_no_storm_of_reads() -> None:
     server = Server(*(named(job(2, None), f"job-{number}") for number in range(60)))
     assert sizes(Owners(server), [one for number in range(60) for one in pods_of(f"job-{number}", 2)])
     assert len(server.asked) == 60
     assert server.most_at_once == 16
 
 
-def test_all_pods_of_an_unreadable_job_share_one_read_and_the_next_pod_retries() -> None:
+def test_unreadable_job() -> None:
+    """All its pods share one read, and the next pod tries again."""
     server = Server()
     owners = Owners(server)
     found = sizes(owners, pods_of("train", 5))
@@ -162,22 +168,21 @@ def test_all_pods_of_an_unreadable_job_share_one_read_and_the_next_pod_retries()
     assert sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
 
 
-def test_a_cancelled_caller_does_not_cancel_the_read_of_others() -> None:
+@played
+async def test_cancelled_caller() -> None:
+    """It does not cancel the read of others."""
     server = Server(named(job(2, None), "train"))
     owners = Owners(server)
     first, second = pods_of("train", 2)
 
-    async def story() -> None:
-        asks = [asyncio.ensure_future(owners.members(one)) for one in (first, second)]
-        await asyncio.sleep(0)
-        asks[0].cancel()
-        assert await asks[1] == (Member(2, 2),)
-
-    asyncio.run(story())
+    asks = [asyncio.ensure_future(owners.members(one)) for one in (first, second)]
+    await asyncio.sleep(0)
+    asks[0].cancel()
+    assert await asks[1] == (Member(2, 2),)
     assert server.asked == ["train"]
 
 
-def test_a_pod_that_names_its_owner_wrongly_spoils_nothing_for_the_others() -> None:
+def test_pod_that_names_a_wrong_owner() -> None:
     # beside those that name it rightly, and before them
     server = Server(named(job(2, None), "train"), named(job(3, None), "other"))
     right, wrong = pods_of("train", 2), pods_of("other", 1, uid="uid-train")
