@@ -54,15 +54,6 @@ def test_new_spec_brings_its_policy_to_waiting_jobs() -> None:
     assert states(*jobs) == "running queued running"
 
 
-def test_new_spec_where_a_vc_has_no_jobs_any_more() -> None:
-    engine = Driver(shares(("vision", 4), ("speech", 4)))
-    engine.end(engine.submit(job("vision")))
-    engine.submit(job("speech"))
-    engine.job_scheduler.scheduler.mark_dirty("vision")
-    engine.reconfigure(shares(("vision", 2), ("speech", 6)))
-    assert states(engine.submit(job("vision", 2))) == "running"
-
-
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "by a new spec"])
 def test_order_by_time_limits(later: bool) -> None:
     """Jobs without a time limit come last where the policy is a later one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.policies import YarnCS
 from hived.scheduling import (
+    Displaced,
     Entry,
     Instruction,
     JobView,
@@ -15,6 +16,7 @@ from hived.scheduling import (
     Move,
     Policy,
     Promote,
+    Reaction,
     Reserve,
     Scheduler,
     Start,
@@ -22,7 +24,29 @@ from hived.scheduling import (
 )
 from hived.spec.compiled import ClusterSpec
 
+from ..strategies import NODE, cluster_of, nodes_of_8, vc
+
 LETTERS = {None: ".", Kind.GUARANTEED: "G", Kind.OPPORTUNISTIC: "O"}
+
+
+def nodes(a: int, b: int = 0, c: int = 0) -> ClusterSpec:
+    """Tenants a, b and c with the given numbers of nodes of 8 GPUs."""
+    chain = nodes_of_8(a + b + c)
+    return cluster_of(chain, *(vc(name, (chain, NODE, n)) for name, n in zip("abc", (a, b, c), strict=True) if n))
+
+
+class Watching(Policy):
+    """First come, first served; it records the displaced jobs."""
+
+    name = "watching"
+
+    def __init__(self, reaction: Reaction) -> None:
+        self.reaction = reaction
+        self.saw: list[tuple[str, str]] = []
+
+    def react(self, event: Displaced) -> Reaction:
+        self.saw.append((event.victim.job, event.by.job))
+        return self.reaction
 
 
 def devices(placement: Placement | None) -> set[tuple[str, int]]:

@@ -9,9 +9,17 @@ from collections import Counter
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hived.cluster import Cluster, Sharing
 from hived.policies import YarnCS
@@ -34,6 +42,12 @@ def some_of(running: list[int]) -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.sampled_from(running), min_size=1, max_size=3, unique=True).map(tuple)
 
 
+def sizes_for(spec: ClusterSpec) -> list[int]:
+    """GPUs of jobs of any kind: in a node, a whole one, of several."""
+    nodes = [chain.gpus_per_node for chain in spec.chains]
+    return sorted({1, 2, 3, *nodes, *(2 * n for n in nodes), *(3 * n for n in nodes)})
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Jobs are submitted and end."""
 
@@ -43,8 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.sim = Harness(self.scheme, spec)
-        sizes = [chain.gpus_per_node for chain in spec.chains]
-        self.sizes = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes)})
+        self.sizes = sizes_for(spec)
         #: every event and its instructions: the job's (tenant, GPUs), or the numbers of the jobs that ended
         self.log: list[tuple[Arrival | tuple[int, ...], list[Instruction]]] = []
 
@@ -154,8 +167,7 @@ class TheoremMachine(RuleBasedStateMachine):
         self.spec = spec
         self.hived = Harness(Sharing.HIVED, spec, opportunistic=False)
         self.private = Instant(Cluster(spec, Sharing.PRIVATE), YarnCS())
-        sizes = [chain.gpus_per_node for chain in spec.chains]
-        self.sizes = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes)})
+        self.sizes = sizes_for(spec)
 
     @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
     def submit(self, tenant: int, gpus: int) -> None:
@@ -186,9 +198,7 @@ def sizes(start: Start) -> list[int]:
     return sorted(len(pod.leaf_cells) for pod in start.placement.pods)
 
 
-for machine in (PrivateMachine, QuotaMachine, HivedMachine, TheoremMachine):
-    machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
-TestPrivate = PrivateMachine.TestCase
-TestQuota = QuotaMachine.TestCase
-TestHived = HivedMachine.TestCase
-TestHivedStartsWhatPrivateStarts = TheoremMachine.TestCase
+@pytest.mark.parametrize("examples", [12, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("machine", [PrivateMachine, QuotaMachine, HivedMachine, TheoremMachine])
+def test_any_events(machine: type[RuleBasedStateMachine], examples: int) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))

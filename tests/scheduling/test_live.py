@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.cluster.reasons import NeverFits
 from hived.policies import SJF, Greedy, Tiresias, YarnCS
@@ -25,7 +27,7 @@ from hived.scheduling import (
     Unreserve,
 )
 
-from .test_scheduling import Watching, nodes
+from .helpers import Watching, nodes
 
 
 class SlowEngine:
@@ -85,10 +87,12 @@ def where(entry: Entry) -> Placement:
     return entry.placement
 
 
-def test_a_preemptor_has_its_gpus_reserved_until_its_victims_have_ended() -> None:
+# -- reservations -------------------------------------------------------------------------------------------------
+
+
+def test_gpus_are_reserved_until_victims_have_ended() -> None:
     engine = SlowEngine(1, 1)
     loan = engine.submit("a", 16, OPPORTUNISTIC)
-    engine.scheduler.cluster.validate()
     assert loan.status is Status.WAITING, "a pod is on one node"
     loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
     owner = engine.submit("b", 8)
@@ -104,7 +108,7 @@ def test_a_preemptor_has_its_gpus_reserved_until_its_victims_have_ended() -> Non
     assert victim.status is Status.WAITING
 
 
-def test_a_reservation_ends_when_a_higher_priority_takes_it() -> None:
+def test_reservation_is_taken_by_a_higher_priority() -> None:
     engine = SlowEngine(1, 1)
     loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
     low, high = engine.submit("b", 8), engine.submit("b", 8, 5)
@@ -115,88 +119,8 @@ def test_a_reservation_ends_when_a_higher_priority_takes_it() -> None:
     assert (low.status, high.status) == (Status.WAITING, Status.GUARANTEED)
 
 
-def test_an_early_job_starts_on_a_loan_and_is_promoted_at_its_turn() -> None:
-    engine = SlowEngine(1, 1)
-    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
-    assert engine.issued == [Start(early.number, Kind.OPPORTUNISTIC, where(early))]
-    behind = engine.submit("a", 4)
-    assert engine.scheduler.ahead(behind, 5) == (1, [early])
-    engine.end(own)
-    assert engine.issued == [Promote(early.number)]
-    assert (early.status, behind.status) == (Status.GUARANTEED, Status.WAITING)
-
-
-def test_an_early_job_that_cannot_be_promoted_moves_and_keeps_its_turn_meanwhile() -> None:
-    engine = SlowEngine(1, 1)
-    half, other_half = engine.submit("a", 4), engine.submit("a", 4)
-    early = engine.submit("a", 4, early=True)
-    former, behind = where(early), engine.submit("a", 4)
-    engine.end(other_half)
-    assert engine.issued == [Move(early.number, True)]
-    engine.dispatch()
-    assert not engine.issued
-    assert (early.status, behind.status) == (Status.MOVING, Status.WAITING), "its cells are kept for it"
-    engine.end(early, waits=True)
-    assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
-    assert where(early).pods[0].node == where(half).pods[0].node != former.pods[0].node
-    assert behind.status is Status.WAITING
-
-
-def test_an_early_job_that_ends_while_it_moves_leaves_its_turn_to_the_next() -> None:
-    engine = SlowEngine(1, 1)
-    engine.submit("a", 4)
-    other_half, early, behind = engine.submit("a", 4), engine.submit("a", 4, early=True), engine.submit("a", 4)
-    engine.end(other_half)
-    assert early.status is Status.MOVING
-    engine.end(early)
-    assert engine.issued == [Start(behind.number, Kind.GUARANTEED, where(behind))]
-
-
-def test_an_early_job_that_is_being_stopped_has_no_turn_and_is_requeued_at_its_place() -> None:
-    engine = SlowEngine(1, 1)
-    own, early, behind = engine.submit("a", 8), engine.submit("a", 8, early=True), engine.submit("a", 8)
-    engine.scheduler.leaving(early)
-    engine.end(own)
-    assert (early.status, behind.status) == (Status.LEAVING, Status.GUARANTEED)
-    engine.end(early, waits=True)
-    assert early.status is Status.LENT, "no job of its VC waits before it"
-    engine.end(behind)
-    assert engine.issued == [Promote(early.number)]
-
-
-def test_a_preempted_early_job_waits_for_its_turn_and_for_another_loan() -> None:
-    engine = SlowEngine(1, 1)
-    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
-    owner = engine.submit("b", 8)
-    assert Stop(early.number, owner.number, True) in engine.issued
-    engine.end(early, waits=True)
-    assert (early.status, owner.status) == (Status.WAITING, Status.GUARANTEED)
-    engine.end(own)
-    assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
-
-
-def test_an_early_job_whose_preemption_is_no_longer_needed_is_promoted() -> None:
-    engine = SlowEngine(1, 1)
-    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
-    owner = engine.submit("b", 8)
-    assert Stop(early.number, owner.number, True) in engine.issued
-    engine.end(own)
-    assert engine.issued == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
-
-
-def test_an_early_job_larger_than_its_vc_gets_a_loan_and_blocks_no_other() -> None:
-    engine = SlowEngine(1, 1)
-    large = engine.submit("a", 8)
-    engine.end(large)
-    too_many = Entry(99, Request("wide", "a", 0, (Member(2, 8),)), JobView("wide", 16, 99, 99), early=True)
-    engine.scheduler.wait(too_many)
-    engine.dispatch()
-    assert too_many.status is Status.LENT
-    small = engine.submit("a", 8)
-    assert small.status is Status.RESERVED, "its VC's cells are not the wide one's"
-
-
-def test_a_job_that_never_fits_is_tried_once_and_waits_for_another_spec() -> None:
+def test_job_that_never_fits_is_tried_once() -> None:
+    """It waits for another spec."""
     engine = SlowEngine(1, 1)
     never = engine.submit("a", 9)
     (held,) = engine.instructions
@@ -208,16 +132,108 @@ def test_a_job_that_never_fits_is_tried_once_and_waits_for_another_spec() -> Non
     assert not [one for one in engine.instructions if isinstance(one, Hold)]
 
 
-def test_a_downgraded_lazy_job_continues_on_a_loan_and_is_not_early() -> None:
+def test_downgraded_job_goes_on_on_a_loan() -> None:
+    """And is not early for that."""
     engine = SlowEngine(1, 1)
-    lazy = engine.submit("a", 8, lazy=True)
-    other = engine.submit("b", 8)
+    lazy, other = engine.submit("a", 8, lazy=True), engine.submit("b", 8)
     engine.end(other)
     high = engine.submit("a", 8, 5)
     assert Downgrade(lazy.number, high.number) in engine.issued
     assert lazy.status is Status.LENT
     engine.end(high)
     assert lazy.status is Status.LENT, "only the end of a reservation restores it"
+
+
+# -- jobs that start early ----------------------------------------------------------------------------------------
+
+
+def test_early_job_is_promoted_at_its_turn() -> None:
+    engine = SlowEngine(1, 1)
+    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
+    assert engine.issued == [Start(early.number, Kind.OPPORTUNISTIC, where(early))]
+    behind = engine.submit("a", 4)
+    assert engine.scheduler.ahead(behind, 5) == (1, [early])
+    engine.end(own)
+    assert engine.issued == [Promote(early.number)]
+    assert (early.status, behind.status) == (Status.GUARANTEED, Status.WAITING)
+
+
+def moving(behind: int, policy: Policy | None = None) -> tuple[SlowEngine, Entry, Entry, Entry]:
+    """At its turn an early job moves to the other half of the node of ``half``; one of ``behind`` GPUs is behind it."""
+    engine = SlowEngine(1, 1, policy=policy)
+    half, other_half = engine.submit("a", 4), engine.submit("a", 4)
+    early, last = engine.submit("a", 4, early=True), engine.submit("a", behind)
+    engine.end(other_half)
+    assert engine.issued == [Move(early.number, True)]
+    assert (early.status, last.status) == (Status.MOVING, Status.WAITING), "its cells are kept for it"
+    return engine, half, early, last
+
+
+def test_early_job_that_moves_keeps_its_turn() -> None:
+    engine, half, early, behind = moving(4)
+    former = where(early)
+    engine.dispatch()
+    assert not engine.issued
+    engine.end(early, waits=True)
+    assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
+    assert where(early).pods[0].node == where(half).pods[0].node != former.pods[0].node
+    assert behind.status is Status.WAITING
+
+
+def test_early_job_that_ends_while_it_moves() -> None:
+    """Its turn is the next one's."""
+    engine, _, early, behind = moving(4)
+    engine.end(early)
+    assert engine.issued == [Start(behind.number, Kind.GUARANTEED, where(behind))]
+
+
+def test_nobody_passes_onto_cells_that_another_moves_to() -> None:
+    engine, _, early, _ = moving(2, Greedy())
+    engine.end(early, waits=True)
+    assert early.status is Status.GUARANTEED
+
+
+def test_stopped_early_job_has_no_turn() -> None:
+    """It is requeued at its place."""
+    engine = SlowEngine(1, 1)
+    own, early, behind = engine.submit("a", 8), engine.submit("a", 8, early=True), engine.submit("a", 8)
+    engine.scheduler.leaving(early)
+    engine.end(own)
+    assert (early.status, behind.status) == (Status.LEAVING, Status.GUARANTEED)
+    engine.end(early, waits=True)
+    assert early.status is Status.LENT, "no job of its VC waits before it"
+    engine.end(behind)
+    assert engine.issued == [Promote(early.number)]
+
+
+@pytest.mark.parametrize("first", ["it ends", "its turn comes"])
+def test_preempted_early_job_has_its_turn(first: str) -> None:
+    """After its end it starts again; before, its preemption is not needed any more."""
+    engine = SlowEngine(1, 1)
+    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
+    owner = engine.submit("b", 8)
+    assert Stop(early.number, owner.number, True) in engine.issued
+    if first == "it ends":
+        engine.end(early, waits=True)
+        assert (early.status, owner.status) == (Status.WAITING, Status.GUARANTEED)
+        engine.end(own)
+        assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
+    else:
+        engine.end(own)
+        assert engine.issued == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
+
+
+def test_early_job_larger_than_its_vc_blocks_no_other() -> None:
+    engine = SlowEngine(1, 1)
+    engine.end(engine.submit("a", 8))
+    too_many = Entry(99, Request("wide", "a", 0, (Member(2, 8),)), JobView("wide", 16, 99, 99), early=True)
+    engine.scheduler.wait(too_many)
+    engine.dispatch()
+    assert too_many.status is Status.LENT
+    assert engine.submit("a", 8).status is Status.RESERVED, "its VC's cells are not the wide one's"
+
+
+# -- orders that change -------------------------------------------------------------------------------------------
 
 
 class Turns(Watching):
@@ -231,10 +247,9 @@ class Turns(Watching):
         return (self.changed.get(job.job, 0), *super().order(job))
 
 
-def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early() -> None:
-    engine = SlowEngine(1, 1)
+def test_order_changes_for_waiting_and_early_jobs() -> None:
     policy = Turns()
-    engine.scheduler.policies = Policies(policy)
+    engine = SlowEngine(1, 1, policy=policy)
     own, early, first, second = (engine.submit("a", 8, early=early) for early in (False, True, False, False))
     assert (early.status, engine.scheduler.ahead(second, 5)[1]) == (Status.LENT, [early, first])
     for entry, place in ((early, 2), (first, 3)):
@@ -248,22 +263,23 @@ def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early(
     assert (early.status, first.status) == (Status.GUARANTEED, Status.WAITING)
 
 
-# Other policies, with victims that end later
+def test_job_in_no_queue_has_the_new_order_later() -> None:
+    """Its policy changed meanwhile."""
+    engine = SlowEngine(1, 1)
+    pauses = engine.submit("a", 8, duration=50.0)
+    engine.end(pauses)
+    engine.policies.assign({"a": SJF()})
+    engine.scheduler.reconfigured()
+    running, long = engine.submit("a", 8, duration=10.0), engine.submit("a", 8, duration=100.0)
+    engine.scheduler.wait(pauses)
+    engine.dispatch()
+    engine.end(running)
+    assert (pauses.status, long.status) == (Status.GUARANTEED, Status.WAITING)
+    assert pauses.view.duration == 50.0
 
 
-def test_cells_are_kept_for_a_job_that_moves_to_them_where_jobs_pass_each_other() -> None:
-    engine = SlowEngine(1, 1, policy=Greedy())
-    _, other_half = engine.submit("a", 4), engine.submit("a", 4)
-    early = engine.submit("a", 4, early=True)
-    behind = engine.submit("a", 2)
-    engine.end(other_half)
-    assert engine.issued == [Move(early.number, True)]
-    assert behind.status is Status.WAITING, "it would pass, onto the cells that the other moves to"
-    engine.end(early, waits=True)
-    assert early.status is Status.GUARANTEED
-
-
-def test_a_job_whose_loan_is_taken_by_its_own_vc_is_neither_promoted_nor_moved_until_it_has_ended() -> None:
+def test_victim_of_its_own_vc_is_neither_promoted_nor_moved() -> None:
+    """Until it has ended."""
     engine = SlowEngine(2, 1, policy=Tiresias((80.0,)))
     own = [engine.submit("a", 8, 5) for _ in range(2)]
     lent = engine.submit("a", 8, early=True)
@@ -279,61 +295,14 @@ def test_a_job_whose_loan_is_taken_by_its_own_vc_is_neither_promoted_nor_moved_u
     assert lent.status is Status.GUARANTEED
 
 
-def test_a_job_on_loan_leaves_its_place_in_line_whatever_was_excluded_for_it() -> None:
-    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
-    own = engine.submit("a", 8, 5)
-    lent = engine.submit("a", 8, early=True)
-    assert lent.status is Status.LENT
-    engine.scheduler.exclude(lent, frozenset({"node-0"}))
-    engine.end(lent)
-    assert list(engine.scheduler.queues["a"].line) == []
-    engine.end(own)
-
-
-def test_a_job_that_is_being_stopped_for_good_is_nobodys_victim() -> None:
-    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
-    loan = engine.submit("a", 8, OPPORTUNISTIC)
-    engine.scheduler.leaving(loan)
-    engine.dispatch()
-    engine.submit("b", 8), engine.submit("a", 8)
-    engine.now = 20.0
-    engine.submit("a", 8, OPPORTUNISTIC)
-    engine.end(loan)
-
-
-def test_a_vc_that_an_event_has_marked_may_be_gone_in_the_next_spec() -> None:
-    engine = SlowEngine(1, 1)
-    waits = [engine.submit("a", 8) for _ in range(2)][1]
-    engine.scheduler.withdraw(waits)
-    running = next(iter(engine.scheduler.jobs.values()))
-    engine.scheduler.free(running)
-    engine.scheduler.cluster.reconfigure(nodes(0, 2))
-    engine.scheduler.reconfigured()
-    engine.dispatch()
-
-
-def test_a_job_that_was_in_no_queue_when_its_policy_changed_has_the_new_order() -> None:
-    engine = SlowEngine(1, 1)
-    pauses = engine.submit("a", 8, duration=50.0)
-    engine.end(pauses)
-    engine.policies.assign({"a": SJF()})
-    engine.scheduler.reconfigured()
-    running = engine.submit("a", 8, duration=10.0)
-    long = engine.submit("a", 8, duration=100.0)
-    engine.scheduler.wait(pauses)
-    engine.dispatch()
-    engine.end(running)
-    assert (pauses.status, long.status) == (Status.GUARANTEED, Status.WAITING)
-    assert pauses.view.duration == 50.0
-
-
 class Impatient(SJF):
     """Shortest first; a job that does not fit lets others pass for 100 seconds."""
 
     patience = 100.0
 
 
-def test_a_job_out_of_patience_is_not_passed_though_a_newer_one_of_its_kind_is_before_it() -> None:
+def test_job_out_of_patience_is_not_passed() -> None:
+    """Though a newer one of its kind is before it."""
     engine = SlowEngine(1, 1, policy=Impatient())
     halves = [engine.submit("a", 4, duration=1.0) for _ in range(2)]
     old = engine.submit("a", 8, duration=20.0)
@@ -346,3 +315,38 @@ def test_a_job_out_of_patience_is_not_passed_though_a_newer_one_of_its_kind_is_b
     engine.end(halves[1])
     engine.end(newer)
     assert (old.status, small.status) == (Status.GUARANTEED, Status.WAITING)
+
+
+# -- past bugs: an index went wrong -------------------------------------------------------------------------------
+
+
+def test_excluded_nodes_leave_no_ended_job_in_line() -> None:
+    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
+    own, lent = engine.submit("a", 8, 5), engine.submit("a", 8, early=True)
+    assert lent.status is Status.LENT
+    engine.scheduler.exclude(lent, frozenset({"node-0"}))
+    engine.end(lent)
+    assert list(engine.scheduler.queues["a"].line) == []
+    engine.end(own)
+
+
+def test_job_that_is_stopped_for_good_is_no_victim() -> None:
+    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
+    loan = engine.submit("a", 8, OPPORTUNISTIC)
+    engine.scheduler.leaving(loan)
+    engine.dispatch()
+    for vc in "ba":
+        engine.submit(vc, 8)
+    engine.now = 20.0
+    engine.submit("a", 8, OPPORTUNISTIC)
+    engine.end(loan)
+
+
+def test_marked_vc_may_be_gone_in_the_next_spec() -> None:
+    engine = SlowEngine(1, 1)
+    running, waits = engine.submit("a", 8), engine.submit("a", 8)
+    engine.scheduler.withdraw(waits)
+    engine.scheduler.free(running)
+    engine.scheduler.cluster.reconfigure(nodes(0, 2))
+    engine.scheduler.reconfigured()
+    engine.dispatch()
