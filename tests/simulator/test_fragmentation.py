@@ -16,7 +16,7 @@ from hived.simulator import Sharing, make_report
 from hived.simulator.metrics import Usage, series
 
 from .hardware import Chain, Hardware, read_hardware
-from .helpers import Experiment, Row, nodes_of_8, simulated, spec_text, trace_text
+from .helpers import Experiment, Row, examples, nodes_of_8, simulated, spec_text, trace_text
 from .reader import Outcome
 from .strategies import specs
 
@@ -36,7 +36,7 @@ def parts(found: Experiment, scheme: str, tenant: str) -> list[float]:
 LAST: Row = ("last", "c", 100, 1, 1)
 
 
-def test_a_whole_node_denied_by_other_tenants_is_external_under_quota_and_none_under_hived(tmp_path: Path) -> None:
+def test_a_node_denied_by_others_is_external(tmp_path: Path) -> None:
     """Four jobs of half a node each share the nodes of a and b under quota; a's end, and b has a half of each."""
     rows: list[Row] = [
         ("a1", "a", 0, 20, 4), ("b1", "b", 0, 80, 4), ("a2", "a", 0, 20, 4), ("b2", "b", 0, 80, 4),
@@ -53,19 +53,19 @@ def test_a_whole_node_denied_by_other_tenants_is_external_under_quota_and_none_u
         assert parts(found, scheme, "a") == pytest.approx([8, 0.3, 0.7, 0, 0])
 
 
-@pytest.mark.parametrize("scheme", list(Sharing))
-def test_idle_gpus_of_a_node_that_the_tenant_uses_in_part_are_internal(tmp_path: Path, scheme: Sharing) -> None:
-    rows: list[Row] = [("a1", "a", 0, 50, 3), LAST]
+def test_idle_gpus_of_ones_own_node_are_internal(tmp_path: Path) -> None:
+    """And a loan denies nobody a node."""
+    rows: list[Row] = [("a1", "a", 0, 50, 3), ("lent", "c", 0, 100, 16), ("more", "c", 0, 100, 8), LAST]
     found = simulated(tmp_path, nodes_of_8(4, {"a": 2, "c": 2}), trace_text(rows))
-    assert parts(found, scheme.value, "a") == pytest.approx([16, 3 / 32, 24 / 32, 5 / 32, 0])
-    run = next(run for run in make_report(found.results).runs if run.scheme == scheme.value)
-    assert run.internal == pytest.approx(5 / 32 / 2)
-    assert run.external == 0
+    for run in make_report(found.results).runs:
+        assert parts(found, run.scheme, "a") == pytest.approx([16, 3 / 32, 24 / 32, 5 / 32, 0])
+        assert run.internal == pytest.approx(5 / 32 / 2)
+        assert run.external == 0
+    for scheme in ("quota", "hived"):
+        assert found[scheme].runs["more"][0].kind == "opportunistic"
 
 
-def test_jobs_that_a_quota_lets_spread_are_the_tenants_own_doing_where_nobody_else_is_in_the_way(
-    tmp_path: Path,
-) -> None:
+def test_jobs_spread_by_quota_are_internal(tmp_path: Path) -> None:
     """a's long jobs are left on both of the cluster's nodes; its quota has a node left, and no node is without them."""
     rows: list[Row] = [(f"short{n}", "a", 0, 10, 1) for n in range(7)]
     rows += [("long1", "a", 0, 100, 1), ("long2", "a", 0, 100, 1), ("last", "a", 100, 1, 1)]
@@ -74,15 +74,7 @@ def test_jobs_that_a_quota_lets_spread_are_the_tenants_own_doing_where_nobody_el
     assert parts(found, "quota", "a") == pytest.approx([16, (0.9 + 1.8) / 16, 0, (0.7 + 14 * 0.9) / 16, 0])
 
 
-def test_loans_deny_nobody_a_node(tmp_path: Path) -> None:
-    rows: list[Row] = [("own", "a", 0, 100, 8), ("lent", "a", 0, 100, 8), LAST]
-    found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "c": 1}), trace_text(rows), schemes=["quota", "hived"])
-    for scheme in ("quota", "hived"):
-        assert found[scheme].runs["lent"][0].kind == "opportunistic"
-        assert parts(found, scheme, "c") == [8, 0, 1, 0, 0]
-
-
-def test_cells_below_node_level_and_other_chains_are_apart(tmp_path: Path) -> None:
+def test_smaller_cells_and_other_chains_are_apart(tmp_path: Path) -> None:
     """a has a node of each kind and two sockets; two jobs of a socket each are no use of its nodes."""
     types = {"SOCKET": ("V100", 4), "NODE": ("SOCKET", 2), "SMALL": ("K80", 4)}
     cells = [{"cellType": "NODE", "cellAddress": "n[0-3]"}, {"cellType": "SMALL", "cellAddress": "k[0-1]"}]
@@ -170,18 +162,19 @@ def _split(
     return used, alone - denied, whole - used - alone, denied
 
 
+def rows_of(jobs: list[tuple[str, int, int, int]]) -> str:
+    """A trace of tenants, submissions, durations (in milliseconds) and GPUs."""
+    rows: list[Row] = [(f"j{n}", vc, at / 1000, ms / 1000, gpus) for n, (vc, at, ms, gpus) in enumerate(jobs)]
+    return trace_text(rows)
+
+
 @st.composite
 def meetings(draw: st.DrawFn) -> tuple[str, str]:
     """A spec, and many short jobs in its first hundred milliseconds."""
     spec, names = draw(specs())
-    job = st.tuples(
-        st.sampled_from(names), st.integers(0, 60), st.integers(0, 60), st.sampled_from([1, 1, 1, 2, 2, 3, 4, 6, 8, 16])
-    )
-    rows: list[Row] = [
-        (f"j{n}", tenant, submit / 1000, duration / 1000, gpus)
-        for n, (tenant, submit, duration, gpus) in enumerate(draw(st.lists(job, min_size=1, max_size=30)))
-    ]
-    return spec, trace_text(rows)
+    times, gpus = st.integers(0, 60), st.sampled_from([1, 1, 1, 2, 2, 3, 4, 6, 8, 16])
+    job = st.tuples(st.sampled_from(names), times, times, gpus)
+    return spec, rows_of(draw(st.lists(job, min_size=1, max_size=30)))
 
 
 @st.composite
@@ -190,14 +183,9 @@ def crowds(draw: st.DrawFn) -> tuple[str, str]:
     nodes = {name: draw(st.integers(1, 2)) for name in "ab"}
     types, cells = {"NODE": ("GPU", 4)}, [{"cellType": "NODE", "cellAddress": f"n[0-{sum(nodes.values()) - 1}]"}]
     spec = spec_text(types, cells, {name: {"NODE": number} for name, number in nodes.items()})
-    job = st.tuples(
-        st.sampled_from("ab"), st.integers(0, 9), st.sampled_from([5, 10, 40, 60]), st.sampled_from([1, 2, 2, 4])
-    )
-    rows: list[Row] = [
-        (f"j{n}", tenant, submit / 1000, duration / 1000, gpus)
-        for n, (tenant, submit, duration, gpus) in enumerate(draw(st.lists(job, min_size=8, max_size=30)))
-    ]
-    return spec, trace_text(rows)
+    lengths, gpus = st.sampled_from([5, 10, 40, 60]), st.sampled_from([1, 2, 2, 4])
+    job = st.tuples(st.sampled_from("ab"), st.integers(0, 9), lengths, gpus)
+    return spec, rows_of(draw(st.lists(job, min_size=8, max_size=30)))
 
 
 def instants(outcome: Outcome) -> Iterator[int]:
@@ -205,10 +193,9 @@ def instants(outcome: Outcome) -> Iterator[int]:
     return iter(range(min(1000, max((run.end for _, run in outcome.all_runs()), default=0) + 5)))
 
 
+@examples(fast=15, slow=120)
 @given(st.one_of(meetings(), crowds()), st.sampled_from(list(Sharing)), st.booleans())
-def test_in_every_millisecond_the_reservations_are_split_as_defined(
-    case: tuple[str, str], scheme: Sharing, opportunistic: bool
-) -> None:
+def test_every_millisecond_is_split_as_defined(case: tuple[str, str], scheme: Sharing, opportunistic: bool) -> None:
     with TemporaryDirectory() as folder:
         found = simulated(Path(folder), case[0], case[1], schemes=[scheme.value], opportunistic=opportunistic)
         hardware = read_hardware(Path(folder) / "spec.yaml")
@@ -239,9 +226,7 @@ def test_in_every_millisecond_the_reservations_are_split_as_defined(
 
 
 @pytest.mark.parametrize("scheme", ["private", "hived"])
-def test_where_all_reserve_whole_nodes_use_and_internal_fragmentation_are_the_nodes_in_guaranteed_use(
-    tmp_path: Path, scheme: str
-) -> None:
+def test_use_and_internal_are_nodes_in_use(tmp_path: Path, scheme: str) -> None:
     rows: list[Row] = [
         (f"j{n}", "abc"[n * 5 % 3], n * 2, n * 37 % 61 + 1, [1, 2, 4, 1, 8, 3][n % 6]) for n in range(90)
     ]

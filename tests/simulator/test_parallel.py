@@ -45,78 +45,71 @@ def doubles(log: Path, *numbers: float) -> list[Task]:
     return [Task(f"double {number}", double, (number, str(log)), {"number": number}) for number in numbers]
 
 
-def test_results_come_in_the_order_of_the_tasks_however_many_processes(tmp_path: Path) -> None:
-    tasks = doubles(tmp_path / "log", 3, 0.1, 2, math.inf, 1)
-    for processes in (1, 3):
-        with kept_results(tmp_path / str(processes)) as kept:
-            assert run_tasks(tasks, kept, processes) == [6, 0.2, 4, math.inf, 2]
-
-
-def test_a_kept_result_is_not_computed_again(tmp_path: Path) -> None:
+def test_results_in_the_order_of_the_tasks(tmp_path: Path) -> None:
+    """A kept result is not computed again, and those of other tasks are listed."""
     log, counts = tmp_path / "log", []
     with kept_results(tmp_path / "kept") as kept:
-        run_tasks(doubles(log, 1, 2), kept, 1)
+        kept.keep(doubles(log, 2)[0], 4)
+        kept.keep(doubles(log, 7)[0], 14)
+    tasks = doubles(log, 3, 0.1, 2, math.inf, 1)
     with kept_results(tmp_path / "kept") as kept:
-        assert run_tasks(doubles(log, 4, 2, 1), kept, 2, lambda *count: counts.append(count)) == [8, 4, 2]
-    assert log.read_text() == "1\n2\n4\n"
-    assert counts == [(2, 3), (3, 3)]
+        assert run_tasks(tasks, kept, 3, lambda *count: counts.append(count)) == [6, 0.2, 4, math.inf, 2]
+        assert kept.others(tasks) == [{"number": 7}]
+        assert kept.others([*tasks, *doubles(log, 7)]) == []
+    assert sorted(log.read_text().split()) == ["0.1", "1", "3", "inf"]
+    assert counts == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
-def test_a_file_that_is_no_result_counts_as_none(tmp_path: Path) -> None:
+def test_a_file_that_is_no_result(tmp_path: Path) -> None:
+    """It counts as none; drafts of a process that was killed are removed."""
     log = tmp_path / "log"
-    (task,) = doubles(log, 1)
-    for content in ("", '{"task": "double 1", "ident', "[]", "{}"):
-        with kept_results(tmp_path / "kept") as kept:
+    contents = ("", '{"task": "double 1", "ident', "[]", "{}")
+    tasks = doubles(log, 1, 2, 3, 4)
+    with kept_results(tmp_path / "kept") as kept:
+        for task, content in zip(tasks, contents, strict=True):
             (kept.folder / f"{task.key()}.json").write_text(content)
             (kept.folder / f".{task.key()}.json-1234").write_text("a draft")
-        with kept_results(tmp_path / "kept") as kept:
-            assert run_tasks([task], kept, 1) == [2]
-            assert [path.name for path in kept.folder.iterdir()] == [f"{task.key()}.json"]
-    assert log.read_text() == "1\n" * 4
-
-
-def test_results_of_other_tasks_are_listed(tmp_path: Path) -> None:
     with kept_results(tmp_path / "kept") as kept:
-        tasks = doubles(tmp_path / "log", 1, 2, 3)
-        run_tasks(tasks, kept, 1)
-        assert kept.others(tasks) == []
-        assert kept.others(tasks[:2]) == [{"number": 3}]
+        assert run_tasks(tasks, kept, 1) == [2, 4, 6, 8]
+        assert sorted(path.name for path in kept.folder.iterdir()) == sorted(f"{task.key()}.json" for task in tasks)
+    assert log.read_text() == "1\n2\n3\n4\n"
 
 
-def test_a_key_does_not_depend_on_the_order_of_names() -> None:
+def test_keys_have_no_order_of_names() -> None:
     assert key_of({"a": 1, "b": [2, None]}) == key_of({"b": [2, None], "a": 1}) != key_of({"a": 1, "b": [2, 0]})
 
 
 @pytest.mark.parametrize(
     ("kind", "message", "code"),
     [
-        ("ours", "the third: there is no such thing", 4),
+        pytest.param("ours", "the third: there is no such thing", 4, marks=pytest.mark.slow),
         ("unpicklable", "the third: gpus: too many", 2),
         ("killed", "a process ended abruptly", 1),
     ],
 )
-def test_an_error_names_the_task_and_finished_results_stay(tmp_path: Path, kind: str, message: str, code: int) -> None:
-    done = doubles(tmp_path / "log", 1, 2)
-    with kept_results(tmp_path / "kept") as kept:
-        run_tasks(done, kept, 1)
-    tasks = [*done, Task("the third", fail, (kind,), {"kind": kind}), Task("long", sleep, (300,), {"sleep": 300})]
+def test_an_error_names_the_task(tmp_path: Path, kind: str, message: str, code: int) -> None:
+    """Finished results stay, and the others end at once."""
+    (done,) = doubles(tmp_path / "log", 1)
+    third = Task("the third", fail, (kind,), {"kind": kind})
     start = time.monotonic()
     with kept_results(tmp_path / "kept") as kept:
+        kept.keep(done, 2)
         with pytest.raises(TaskError, match=message) as error:
-            run_tasks(tasks, kept, 2)
+            run_tasks([done, third, Task("long", sleep, (300,), {"sleep": 300})], kept, 2)
         assert error.value.exit_code == code
-        assert [kept.result(task) for task in done] == [2, 4]
+        assert kept.result(done) == 2
     assert time.monotonic() - start < 200, "the long task was waited for"
 
 
-def test_a_bug_keeps_its_type_and_has_the_tasks_name(tmp_path: Path) -> None:
+def test_a_bug_keeps_its_type(tmp_path: Path) -> None:
     with kept_results(tmp_path / "kept") as kept, pytest.raises(ZeroDivisionError) as error:
         run_tasks([Task("the only", fail, ("bug",), {})], kept, 1)
     assert "the only" in error.value.__notes__[0]
     assert "in fail" in str(error.value.__cause__), "the traceback of the other process"
 
 
-def test_one_process_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+def test_one_process_uses_a_folder(tmp_path: Path) -> None:
+    """At a time; one that cannot be made is an error."""
     with (
         kept_results(tmp_path / "kept"),
         pytest.raises(InputError, match="another process writes to it now"),
@@ -125,15 +118,12 @@ def test_one_process_at_a_time_uses_a_folder(tmp_path: Path) -> None:
         pass
     with kept_results(tmp_path / "kept"):
         pass
-
-
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="choose another --out"), kept_results(tmp_path / "file" / "kept"):
         pass
 
 
-def test_processes_end_with_the_first_one_even_if_it_is_killed(tmp_path: Path) -> None:
+def test_processes_end_with_the_first_one(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from {__name__} import *
