@@ -58,6 +58,7 @@ def manifest(name: str) -> str:
     return str(found)
 
 
+@pytest.mark.smoke
 def test_tutorial(playground: Playground) -> None:
     """A Job whose pods are preempted makes others, which wait; the playground's kubelets never let it know."""
     api = Api(playground.kubeconfig)
