@@ -19,8 +19,12 @@ def never(warning: str) -> None:
     raise AssertionError(warning)
 
 
-def test_every_start_goes_on_behind_the_ones_before(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl"
+
+
+def test_every_start_goes_on_behind_the_ones_before(path: Path) -> None:
     for line in ("one", "two"):
         log = LogFile(path, never)
         log(line)
@@ -30,15 +34,13 @@ def test_every_start_goes_on_behind_the_ones_before(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_line_that_was_cut_short_stays_a_line_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+def test_line_that_was_cut_short_stays_a_line(path: Path) -> None:
     path.write_text("one\ntw")
     LogFile(path, never)("three")
     assert path.read_text() == "one\ntw\nthree\n"
 
 
-def test_a_file_that_is_copied_and_truncated_goes_on_from_its_beginning(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+def test_truncated_file_goes_on_from_its_beginning(path: Path) -> None:
     log = LogFile(path, never)
     log("one")
     os.truncate(path, 0)
@@ -66,8 +68,8 @@ def disk_of(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_ends_the_log_with_a_whole_line_and_one_warning(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+def test_full_disk_ends_the_log_with_a_whole_line(path: Path) -> None:
+    """And with one warning."""
     warnings: list[str] = []
     log = LogFile(path, warnings.append)
     with disk_of(10):
@@ -88,11 +90,11 @@ def test_what_is_no_file_can_be_full_too() -> None:
     log = LogFile(Path("/dev/full"), warnings.append)
     log("one")
     log("two")
-    assert len(warnings) == 1
-    assert "/dev/full ends here: No space left on device" in warnings[0]
+    (warning,) = warnings
+    assert "/dev/full ends here: No space left on device" in warning
 
 
-@pytest.mark.parametrize("path", ["nowhere/log.jsonl", "."])
-def test_a_place_that_cannot_be_written_is_refused_at_the_start(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nowhere/log.jsonl", "."])
+def test_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"the event log cannot be written there \(.*\); give another file, or - for"):
-        LogFile(tmp_path / path, never)
+        LogFile(tmp_path / name, never)

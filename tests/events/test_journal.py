@@ -14,7 +14,7 @@ from hived.cluster.decisions import Bind, Placement, PodPlacement, Record, Wait
 from hived.cluster.reasons import BadHardware, VcExhausted
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
-from hived.events.codec import Opaque, from_line, to_line
+from hived.events.codec import from_line, to_line
 from hived.events.journal import (
     Cancelled,
     Committed,
@@ -27,9 +27,9 @@ from hived.events.journal import (
     Released,
     Scheduled,
 )
-from hived.spec import ClusterSpec, VirtualClusterSpec, load_spec
+from hived.spec import load_spec
 
-from ..strategies import NODE, RACK, chain_of, cluster_of, feasible_specs, racks, vc
+from ..strategies import NODE, cluster_of, racks, vc
 from .values import values
 
 HARDWARE = racks(1, 2)
@@ -38,17 +38,12 @@ REQUEST = Request("job-7", "a", members=(Member(2, 8),))
 PLACEMENT = Placement("RACK", (PodPlacement("n1", (0, 1)), PodPlacement("n2", (3,))), (4, 4))
 SPECS = sorted((Path(__file__).parents[3] / "shared" / "specs").glob("*config*.yaml"))
 
-# ------------------------------------------------------------------------------------------ there and back
-
-
-def tupled(spec: ClusterSpec) -> ClusterSpec:
-    """Node names as a tuple, the form that they are read in."""
-    return replace(spec, chains=tuple(replace(chain, node_names=tuple(chain.node_names)) for chain in spec.chains))
+# -- there and back -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
-def test_any_event_is_read_as_it_was_written(kind: type) -> None:
-    @settings(max_examples=40)
+def test_event_is_read_as_it_was_written(kind: type) -> None:
+    @settings(max_examples=15)
     @given(values(kind))
     def there_and_back(event: Any) -> None:
         line = to_line(event)
@@ -62,26 +57,13 @@ def test_any_event_is_read_as_it_was_written(kind: type) -> None:
     there_and_back()
 
 
-@given(feasible_specs())
-def test_any_spec_is_read_as_it_was_written(spec: ClusterSpec) -> None:
-    assert from_line(to_line(Opened(spec))) == Opened(tupled(spec))
-
-
 @pytest.mark.skipif(not SPECS, reason="the specs of deployed clusters are not here")
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_the_specs_of_deployed_clusters_are_read_as_they_were_written(path: Path) -> None:
+def test_deployed_specs_are_read_as_they_were_written(path: Path) -> None:
     assert from_line(to_line(Opened(load_spec(path)))) == Opened(load_spec(path))
 
 
-def test_device_indices_pins_weights_and_caps_are_kept() -> None:
-    chain = replace(HARDWARE, node_names=("n1", "n2"), device_indices={1: (7, 6, 5, 4, 3, 2, 1, 0), 0: tuple(range(8))})
-    capped = VirtualClusterSpec("c", (), opportunistic_weight=2.5, opportunistic_grace_seconds=90, guests="own")
-    tenants = (*SPEC.virtual_clusters, capped)
-    spec = ClusterSpec((chain,), tenants, "c.yaml", (("webServerAddress", 3),))
-    assert from_line(to_line(Opened(spec))) == Opened(spec)
-
-
-# ------------------------------------------------------------------------------------------------- bytes
+# -- bytes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,7 +100,7 @@ def test_device_indices_pins_weights_and_caps_are_kept() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_lines_have_this_form_for_good(event: Event, line: str) -> None:
+def test_line_has_this_form_for_good(event: Event, line: str) -> None:
     assert to_line(event) == line
     assert from_line(line) == event
 
@@ -135,14 +117,14 @@ def test_equal_events_are_equal_bytes() -> None:
     assert to_line(one) == to_line(other)
 
 
-def test_a_large_cluster_is_one_line() -> None:
-    chain = chain_of((2, 2, 2, 64), 16, NODE, "RACK")
-    line = to_line(Opened(cluster_of(chain, vc("a", (chain, RACK, 16)))))
-    assert "\n" not in line
-    assert from_line(line + "\n") == from_line(line)
+def test_other_json_of_an_event_is_read_too() -> None:
+    """Spaces, key order and given defaults; that they are not as written is for the replay to say."""
+    loose = json.dumps({"group": "g", "is": "Released"})
+    assert to_line(from_line(loose)) != loose
+    assert from_line(to_line(from_line(loose))) == from_line(loose)
 
 
-# ----------------------------------------------------------------------------------------- refused calls
+# -- refused calls ------------------------------------------------------------------------------------------------
 
 
 class Odd:
@@ -152,32 +134,28 @@ class Odd:
         return "<odd>"
 
 
-def test_what_was_refused_is_kept_as_it_was_given() -> None:
-    wrong: Any = Request("g", 7, priority="high", members=(Member(2.0, True), None, [1], {"a": {1}}))  # type: ignore[arg-type]
-    event = Refused("schedule", (wrong, ["n2", "n1"], 3), "RequestError: vc: ...")
+@pytest.mark.parametrize(
+    "argument",
+    [
+        Request("g", 7, priority="high", members=(Member(2.0, True), None, [1], {"a": {1}})),  # type: ignore[arg-type]
+        ["n2", "n1"],
+        Request("g", Odd(), members=(Odd(),)),  # type: ignore[arg-type]
+        {Odd: 1},
+        1 + 2j,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+    ],
+    ids=repr,
+)
+def test_refused_argument_looks_the_same(argument: object) -> None:
+    event = Refused("schedule", (argument, 3), "RequestError: vc: ...")
     again = from_line(to_line(event))
-    assert repr(again) == repr(event)
-
-
-def test_what_has_no_form_in_a_log_looks_the_same() -> None:
-    event = Refused("schedule", (Request("g", Odd(), members=(Odd(),)), {Odd: 1}, 1 + 2j), "...")  # type: ignore[arg-type]
-    again = from_line(to_line(event))
-    assert again == Refused(
-        "schedule",
-        (Request("g", Opaque("<odd>"), members=(Opaque("<odd>"),)), {Opaque(repr(Odd)): 1}, Opaque("(1+2j)")),  # type: ignore[arg-type]
-        "...",
-    )
     assert repr(again) == repr(event)
     assert to_line(again) == to_line(event)
 
 
-def test_numbers_that_are_no_json_are_kept_too() -> None:
-    for number in (float("inf"), float("-inf"), float("nan")):
-        event = Refused("schedule", (REQUEST, None, number), "...")
-        assert repr(from_line(to_line(event))) == repr(event)
-
-
-# ------------------------------------------------------------------------------------------------ errors
+# -- errors -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,7 +202,7 @@ def test_numbers_that_are_no_json_are_kept_too() -> None:
         ),
     ],
 )
-def test_a_wrong_line_says_its_number_what_and_the_way_out(line: str, message: str) -> None:
+def test_wrong_line_says_what_and_the_way_out(line: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         from_line(line, 12)
     text = str(caught.value)
@@ -255,10 +233,3 @@ def test_a_wrong_line_says_its_number_what_and_the_way_out(line: str, message: s
 def test_only_what_can_be_read_again_is_written(event: Event) -> None:
     with pytest.raises(InputError, match=r"^cannot be written to the event log: .* expected "):
         to_line(event)
-
-
-def test_every_line_of_json_that_is_read_is_the_line_that_is_written() -> None:
-    """Spaces, key order and given defaults are read; that they are not as written is for the replay to say."""
-    loose = json.dumps({"group": "g", "is": "Released"})
-    assert to_line(from_line(loose)) != loose
-    assert from_line(to_line(from_line(loose))) == from_line(loose)

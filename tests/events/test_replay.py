@@ -73,13 +73,13 @@ def a_day() -> list[str]:
     return log
 
 
-# --------------------------------------------------------------------------------------------- the same
+# -- the same -----------------------------------------------------------------------------------------------------
 
 
-def test_a_log_is_carried_out_on_a_new_cluster() -> None:
+def test_log_is_carried_out_on_a_new_cluster() -> None:
     log = a_day()
     again: list[str] = []
-    cluster = replay(log, lambda spec: RecordedCluster(spec, again.append))
+    cluster = replay([f"{line}\n" for line in log], lambda spec: RecordedCluster(spec, again.append))
     assert where(cluster) == {"a": (ONE,), "e": (OTHER, LARGER.chains[0].node_names[2])}
     assert again == log
     kinds = {type(from_line(line)) for line in log}
@@ -89,31 +89,8 @@ def test_a_log_is_carried_out_on_a_new_cluster() -> None:
     }
 
 
-def test_lines_may_have_their_ends() -> None:
-    assert replay([f"{line}\n" for line in a_day()], Cluster).groups() == replay(a_day(), Cluster).groups()
-
-
-def test_of_two_offers_either_may_be_committed() -> None:
-    log: list[str] = []
-    cluster = RecordedCluster(SPEC, log.append)
-    one, _ = cluster.schedule(asks("a", 1)), cluster.schedule(asks("a", 2))
-    cluster.commit(one)
-    assert where(replay(log, Cluster)) == {"a": (ONE,)}
-
-
-def test_an_offer_that_is_out_of_date_is_refused_again() -> None:
-    log: list[str] = []
-    cluster = RecordedCluster(SPEC, log.append)
-    late = cluster.schedule(asks("a"))
-    cluster.commit(cluster.schedule(asks("b")))
-    assert cluster.schedule(asks("a")) != late
-    with pytest.raises(RequestError):
-        cluster.commit(late)
-    assert where(replay(log, Cluster)) == {"b": (ONE,)}
-
-
 @pytest.mark.parametrize("wrong", [Bind("a", Placement("NODE", ())), Bind("a", Placement("NODE", []))])  # type: ignore[arg-type]
-def test_a_forged_decision_is_refused_again(wrong: Decision) -> None:
+def test_forged_decision_is_refused_again(wrong: Decision) -> None:
     log: list[str] = []
     with pytest.raises(RequestError):
         RecordedCluster(SPEC, log.append).commit(wrong)
@@ -121,7 +98,7 @@ def test_a_forged_decision_is_refused_again(wrong: Decision) -> None:
     assert replay(log, Cluster).groups() == ()
 
 
-def test_a_call_that_is_not_refused_any_more_is_reported_whatever_its_arguments() -> None:
+def test_call_not_refused_any_more_is_reported() -> None:
     class Careless(Cluster):
         def schedule(self, request: Request, *_: object, **__: object) -> Decision:
             return super().schedule(request)
@@ -135,7 +112,7 @@ def test_a_call_that_is_not_refused_any_more_is_reported_whatever_its_arguments(
         replay(log, Careless)
 
 
-# ------------------------------------------------------------------------------------------ differences
+# -- differences --------------------------------------------------------------------------------------------------
 
 
 def changed(log: list[str], old: str, new: str) -> tuple[list[str], int]:
@@ -163,7 +140,7 @@ def changed(log: list[str], old: str, new: str) -> tuple[list[str], int]:
         ),
     ],
 )
-def test_a_difference_names_the_line_and_shows_both(old: str, new: str, what: str, replayed: str) -> None:
+def test_difference_names_the_line_and_shows_both(old: str, new: str, what: str, replayed: str) -> None:
     log, number = changed(a_day(), old, new)
     with pytest.raises(ReplayError) as caught:
         replay(log, Cluster)
@@ -179,36 +156,30 @@ def test_a_difference_names_the_line_and_shows_both(old: str, new: str, what: st
     assert what in error.what
 
 
-def test_a_cluster_that_decides_otherwise_is_found_out() -> None:
+def test_cluster_that_decides_otherwise_is_found() -> None:
     with pytest.raises(ReplayError, match="event log, line 5: another decision"):
         replay(a_day(), lambda _: Cluster(LARGER))
 
 
-def test_an_empty_log() -> None:
-    with pytest.raises(InputError, match="the event log is empty"):
-        replay([], Cluster)
+LENGTH = len(a_day())
 
 
-def test_a_log_starts_with_its_cluster() -> None:
-    with pytest.raises(
-        ReplayError, match="event log, line 1: the first event opens the cluster; give the log from its"
-    ):
-        replay(a_day()[1:], Cluster)
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        ([], "the event log is empty"),
+        (a_day()[1:], "event log, line 1: the first event opens the cluster; give the log from its"),
+        (a_day() * 2, f"event log, line {LENGTH + 1}: the cluster is opened twice"),
+        ([*a_day()[:-1], a_day()[-1][:-10]], f"event log, line {LENGTH}: not one line of JSON .* drop that line"),
+    ],
+    ids=["empty", "without its start", "two logs", "cut short"],
+)
+def test_log_that_is_not_whole(log: list[str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        replay(log, Cluster)
 
 
-def test_a_log_has_one_cluster() -> None:
-    log = a_day()
-    with pytest.raises(ReplayError, match=f"event log, line {len(log) + 1}: the cluster is opened twice"):
-        replay(log + log, Cluster)
-
-
-def test_a_line_that_was_cut_short() -> None:
-    log = a_day()
-    with pytest.raises(InputError, match=f"event log, line {len(log)}: not one line of JSON .* drop that line"):
-        replay([*log[:-1], log[-1][:-10]], Cluster)
-
-
-def test_a_bug_passes_through() -> None:
+def test_bug_passes_through() -> None:
     class Broken(Cluster):
         def release(self, group: str) -> None:
             raise ZeroDivisionError
@@ -217,7 +188,7 @@ def test_a_bug_passes_through() -> None:
         replay(a_day(), Broken)
 
 
-def test_excluded_nodes_are_in_the_log_where_there_are_some_and_are_carried_out_again() -> None:
+def test_excluded_nodes_are_in_the_log_if_any() -> None:
     log: list[str] = []
     chain = nodes_of_8(3)
     cluster = RecordedCluster(cluster_of(chain, vc("a", (chain, chain.node_level, 3))), log.append)
