@@ -1,4 +1,4 @@
-"""A folder with a good spec and a good trace, and ``hived`` at hand."""
+"""``hived`` at hand; a folder with a good spec and a good trace, and one of an engine that does not run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import JOBS, NODES, Answer, Hived, call
+from hived.cli import options
+
+from .helpers import JOBS, NODES, Answer, Completed, Hived, call
 
 
 @pytest.fixture
@@ -20,9 +22,42 @@ def hived(capsys: pytest.CaptureFixture[str]) -> Hived:
 
 
 @pytest.fixture
+def completed(hived: Hived, monkeypatch: pytest.MonkeyPatch) -> Completed:
+    """``completed(line, shell)`` gives what the shell is offered at the end of the line."""
+    # on a busy machine the engine's answer takes longer than a user waits for it
+    monkeypatch.setattr(options, "_PATIENCE_S", 120.0)
+
+    def run(line: str, shell: str = "bash") -> list[str]:
+        words = len(line.split(" ")) - 1
+        given = {"COMP_WORDS": line, "COMP_CWORD": str(words)}
+        if shell != "bash":
+            given = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        with monkeypatch.context() as environment:
+            for name, value in {"_HIVED_COMPLETE": f"complete_{shell}", **given}.items():
+                environment.setenv(name, value)
+            answer = hived()
+        assert answer.err == ""
+        return answer.out.split()
+
+    return run
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``spec.yaml`` and ``trace.csv`` in the working directory."""
     (tmp_path / "spec.yaml").write_text(NODES, encoding="utf-8")
     (tmp_path / "trace.csv").write_text(JOBS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # of policies in this folder
     return tmp_path
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an engine that does not run, where every verb looks for one."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TZ"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HIVED_STATE", str(folder))
+    return folder

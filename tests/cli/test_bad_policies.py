@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import HEADER, JOBS, NODES, Hived, tree
+from .helpers import HEADER, Hived, tree
 
 MODULE = '''\
 from itertools import count
@@ -36,13 +36,10 @@ OBJECT = 3
 '''
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "spec.yaml").write_text(NODES, encoding="utf-8")
-    (tmp_path / "trace.csv").write_text(JOBS, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield tmp_path
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Each test has its own module."""
+    yield
     sys.modules.pop("mine", None)
 
 
@@ -60,15 +57,6 @@ def error(hived: Hived, policy: str, body: str = "", code: int = 5, trace: str =
     *progress, line = answer.err.splitlines()
     assert all("jobs" in other for other in progress)
     return line
-
-
-@pytest.mark.parametrize("method", ["order(self, job)", "review_after(self, job)", "rank(self, host, gpus)",
-                                    "react(self, event)", "relax(self, job)"])  # fmt: skip
-def test_a_method_that_raises(hived: Hived, folder: Path, method: str) -> None:
-    line = error(hived, "mine:Wrong", f"def {method}: return 1 / 0")
-    assert f"{method.partition('(')[0]} raises ZeroDivisionError: division by zero" in line
-    assert "policy wrong, job j" in line
-    assert " s: " in line.partition(", at ")[2]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +82,23 @@ def test_a_method_that_raises(hived: Hived, folder: Path, method: str) -> None:
         ("react(self, event)", "'suspend'", "react gives 'suspend'; it must give a Reaction"),
         ("react(self, event)", "None", "react gives None"),
         ("relax(self, job)", "'no'", "relax gives 'no'; it must give True or False"),
+        *(
+            (method, "1 / 0", f"{method.partition('(')[0]} raises ZeroDivisionError: division by zero")
+            for method in (
+                "order(self, job)",
+                "review_after(self, job)",
+                "rank(self, host, gpus)",
+                "react(self, event)",
+                "relax(self, job)",
+            )
+        ),
     ],
 )
-def test_a_wrong_answer(hived: Hived, folder: Path, method: str, answer: str, words: str) -> None:
+def test_wrong_answer(hived: Hived, folder: Path, method: str, answer: str, words: str) -> None:
     line = error(hived, "mine:Wrong", f"def {method}: return {answer}")
     assert words in line
     assert "policy wrong, job j" in line
-    assert ", at " in line
+    assert " s: " in line.partition(", at ")[2]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_a_wrong_answer(hived: Hived, folder: Path, method: str, answer: str, wo
         ("displaced = 'suspend'", "it must give a Reaction"),
     ],
 )
-def test_a_wrong_attribute(hived: Hived, folder: Path, attribute: str, words: str) -> None:
+def test_wrong_attribute(hived: Hived, folder: Path, attribute: str, words: str) -> None:
     assert words in error(hived, "mine:Wrong", attribute)
 
 
@@ -143,43 +141,50 @@ def test_a_wrong_attribute(hived: Hived, folder: Path, attribute: str, words: st
         ("a:b:c", 2, "it must be NAME, or module:Class"),
     ],
 )
-def test_what_is_no_policy(hived: Hived, folder: Path, policy: str, code: int, words: str) -> None:
+def test_no_policy(hived: Hived, folder: Path, policy: str, code: int, words: str) -> None:
     assert words in error(hived, policy, code=code)
 
 
-def test_a_module_that_cannot_be_imported(hived: Hived, folder: Path) -> None:
+def test_module_that_cannot_be_imported(hived: Hived, folder: Path) -> None:
     assert "its module cannot be imported (mine: " in error(hived, "mine:Wrong", "def order(self: return ()")
     assert "(mine: SystemExit: 3)" in error(hived, "mine:Wrong", "import sys; sys.exit(3)")
 
 
-def test_a_rank_that_refuses_every_host_for_ever(hived: Hived, folder: Path) -> None:
-    """The first job that waits on an empty cluster is named, at the end of the run."""
-    line = error(hived, "mine:Wrong", "def rank(self, host, gpus): return None if gpus == 4 else (0,)")
-    assert "policy wrong, job j2, at " in line
-    assert "waits while nothing runs in a, where it fits: rank refuses every host" in line
+FULL = "j0,a,0,9,8,p\nj1,a,5,9,8,p\n"
 
 
-def test_an_order_that_puts_waiting_jobs_before_running_ones(hived: Hived, folder: Path) -> None:
-    """Each takes the GPUs of the other, at one instant."""
-    line = error(
-        hived, "mine:Wrong", "def order(self, job): return (job.running,)", trace="j0,a,0,9,8,p\nj1,a,5,9,8,p\n"
-    )
-    assert "policy wrong, job j" in line
-    assert "at 5.000 s: the job was stopped 10,000 times in a row and makes no progress" in line
-
-
-def test_slices_shorter_than_the_time_to_resume(hived: Hived, folder: Path) -> None:
-    body = """resume_s = 2
-    def order(self, job): return (job.attained,)
-    def review_after(self, job): return 1
-    """
-    line = error(hived, "mine:Wrong", body, trace="j0,a,0,9,8,p\nj1,a,5,9,8,p\n")
-    assert "policy wrong, job j" in line
-    assert "the job was stopped 10,000 times in a row and makes no progress" in line
+@pytest.mark.parametrize(
+    ("body", "trace", "words"),
+    [
+        (
+            "def rank(self, host, gpus): return None if gpus == 4 else (0,)",
+            "",
+            ["job j2, at ", "waits while nothing runs in a, where it fits: rank refuses every host"],
+        ),
+        # jobs that wait come before those that run: each takes the GPUs of the other, at one instant
+        (
+            "def order(self, job): return (job.running,)",
+            FULL,
+            ["job j", "at 5.000 s: the job was stopped 10,000 times in a row and makes no progress"],
+        ),
+        # slices are shorter than the time to resume
+        (
+            "resume_s = 2\n    def order(self, job): return (job.attained,)\n    def review_after(self, job): return 1",
+            FULL,
+            ["job j", "the job was stopped 10,000 times in a row and makes no progress"],
+        ),
+    ],
+    ids=["no host", "in turns", "short slices"],
+)
+def test_no_progress(hived: Hived, folder: Path, body: str, trace: str, words: list[str]) -> None:
+    line = error(hived, "mine:Wrong", body, trace=trace)
+    assert "policy wrong, " in line
+    for some in words:
+        assert some in line
 
 
 @pytest.mark.parametrize("policy", ["gandiva", "antman"])
-def test_exact_safety_is_refused_under_policies_whose_jobs_share_gpus(hived: Hived, folder: Path, policy: str) -> None:
+def test_exact_safety_where_jobs_share_gpus(hived: Hived, folder: Path, policy: str) -> None:
     given = ["--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--policy", policy]
     answer = hived("simulate", *given, "--safety", "exact")
     assert answer.code == 5

@@ -15,34 +15,11 @@ import yaml
 from .helpers import HEADER, NODES, Hived, tree
 
 RESULTS = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
-VERBS = [
-    ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("spec", "from-demand"), ("trace", "generate"),
-    ("trace", "describe"), ("reproduce",), ("timeline",),
-]  # fmt: skip
+SIMULATE = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv")
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_has_an_example(hived: Hived, verb: tuple[str, ...]) -> None:
-    answer = hived(*verb, "--help")
-    assert answer.code == 0
-    assert f"Example: hived {' '.join(verb)}" in " ".join(answer.out.split())
-
-
-@pytest.mark.parametrize("group", [(), ("spec",), ("trace",)], ids=str)
-def test_a_group_without_a_verb_shows_its_verbs(hived: Hived, group: tuple[str, ...]) -> None:
-    answer = hived(*group)
-    said = answer.out + answer.err
-    for verb in VERBS:
-        if verb[:-1] == group:
-            assert verb[-1] in said
-
-
-def test_the_version_and_the_form_are_told(hived: Hived) -> None:
-    assert re.fullmatch(r"hived \d+\.\d+\.\d+ \((compiled|plain Python)\)\n", hived("--version").out)
-
-
-def test_a_simulation_prints_a_table_and_writes_every_file(hived: Hived, folder: Path) -> None:
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "new/deep/out")
+def test_files_of_a_simulation(hived: Hived, folder: Path) -> None:
+    answer = hived(*SIMULATE, "--out", "new/deep/out")
     assert answer.code == 0
     names = {path.name for path in (folder / "new/deep/out").iterdir()}
     assert {"jobs.csv", "runs.csv", "summary.json"} <= names
@@ -55,7 +32,7 @@ def test_a_simulation_prints_a_table_and_writes_every_file(hived: Hived, folder:
         assert words in answer.out
 
 
-def test_a_simulation_without_data_makes_its_own(hived: Hived, folder: Path) -> None:
+def test_simulation_without_data(hived: Hived, folder: Path) -> None:
     answer = hived("simulate", "--jobs", 60, "--days", 1, "--nodes", 12, "--no-figures")
     assert answer.code == 0
     assert "synthetic trace" in answer.out
@@ -64,19 +41,19 @@ def test_a_simulation_without_data_makes_its_own(hived: Hived, folder: Path) -> 
     assert found["cluster"]["nodes"] == 12
 
 
-def test_only_the_schemes_asked_for_are_run_and_each_once(hived: Hived, folder: Path) -> None:
+def test_schemes_asked_for(hived: Hived, folder: Path) -> None:
     schemes = ("--scheme", "quota", "--scheme", "private", "--scheme", "quota")
-    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", *schemes).code == 0
+    assert hived(*SIMULATE, "--no-figures", *schemes).code == 0
     with (folder / "results" / "jobs.csv").open(newline="", encoding="utf-8") as file:
         rows = [row["scheme"] for row in csv.DictReader(file)]
     assert rows == ["quota"] * 40 + ["private"] * 40
 
 
-def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -> None:
+def test_polars_reads_every_file(hived: Hived, folder: Path) -> None:
     # it takes the types of columns from the first 100 rows: whole seconds, then 0.5; a tenant that comes a week later
     early = "".join(f"j{n},a,{n * 4000},3000,1,pass\n" for n in range(150))
     (folder / "trace.csv").write_text(f"{HEADER}{early}late,b,600000.5,10.25,8,pass\n", encoding="utf-8")
-    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    assert hived(*SIMULATE, "--no-figures").code == 0
     texts = dict.fromkeys(("scheme", "policy", "job_id", "tenant", "kind", "placement"), polars.String())
     whole = dict.fromkeys(("gpus", "preemptions"), polars.Int64())
     for name in ("jobs.csv", "runs.csv", "series.csv"):
@@ -89,13 +66,13 @@ def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -
 
 
 @pytest.mark.parametrize("last", ["late,a,200,10,1,pass", "late,a,200,10,64,pass"], ids=["one ends", "none ends"])
-def test_polars_reads_jobs_that_never_ended_as_the_readme_says(
+def test_polars_reads_jobs_that_never_ended(
     hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     # empty times in the first 100 rows were text to it, and so were those that follow
     huge = "".join(f"j{n},a,{n},5,64,pass\n" for n in range(150))
     (folder / "trace.csv").write_text(f"{HEADER}{huge}{last}\n", encoding="utf-8")
-    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    assert hived(*SIMULATE, "--no-figures").code == 0
     (line,) = re.findall(r"^polars\.read_csv\([^`]*\)$", RESULTS.read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(folder)
     table = eval(line, {"polars": polars})
@@ -103,7 +80,7 @@ def test_polars_reads_jobs_that_never_ended_as_the_readme_says(
     assert table["finish_s"].drop_nulls().len() == table["finished"].sum() == (3 if ",1," in last else 0)
 
 
-def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: Path) -> None:
+def test_one_node_has_no_share_of_nodes(hived: Hived, folder: Path) -> None:
     quotas = folder / "quotas.csv"
     quotas.write_text("tenant,quota_pct\na,100\n", encoding="utf-8")
     (folder / "trace.csv").write_text(HEADER + "j,a,0,5,1,pass\n", encoding="utf-8")
@@ -115,8 +92,8 @@ def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: 
         assert ("fragmented nodes" in answer.out) is ("partly used" in answer.out) is (nodes > 1)
 
 
-def test_the_tables_of_all_jobs_and_of_the_cluster_are_the_summary_in_120_columns(hived: Hived, folder: Path) -> None:
-    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--preempted", "restart")
+def test_tables_are_the_summary(hived: Hived, folder: Path) -> None:
+    arguments = (*SIMULATE, "--no-figures", "--preempted", "restart")
     answer = hived(*arguments)
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
@@ -136,28 +113,23 @@ def test_the_tables_of_all_jobs_and_of_the_cluster_are_the_summary_in_120_column
         assert [scheme, *map(str, course), f"{run['lost_gpu_s'] / 3600:.1f}", str(run["unfinished"])] in rows
 
 
-def test_an_end_is_kept(hived: Hived, folder: Path) -> None:
-    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--until", "0.1")
-    assert hived(*arguments).code == 0
+def test_end_and_jobs_that_never_fit(hived: Hived, folder: Path) -> None:
+    (folder / "trace.csv").write_text(f"{HEADER}huge,a,0,5,64,pass\nj,a,9,100000,1,pass\n", encoding="utf-8")
+    answer = hived(*SIMULATE, "--no-figures", "--until", "0.1")
+    assert answer.code == 0
+    assert "huge (a, 64 GPUs)" in answer.out
     with (folder / "results" / "runs.csv").open(newline="", encoding="utf-8") as file:
         assert max(float(row["end_s"]) for row in csv.DictReader(file)) == 8640
 
 
-def test_jobs_that_never_fit_are_named(hived: Hived, folder: Path) -> None:
-    (folder / "trace.csv").write_text(HEADER + "huge,a,0,5,64,pass\nj,a,9,5,1,pass\n", encoding="utf-8")
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures")
-    assert answer.code == 0
-    assert "huge (a, 64 GPUs)" in answer.out
-
-
-def test_nothing_is_cut_where_output_is_piped(hived: Hived, folder: Path) -> None:
+def test_pipe_gets_whole_lines(hived: Hived, folder: Path) -> None:
     name = "a-tenant-with-a-name-of-many-words-as-large-companies-have-them-in-their-directories"
     (folder / "spec.yaml").write_text(NODES.replace("  a:", f"  {name}:"), encoding="utf-8")
     trace = HEADER + "".join(f"j{n},{(name, 'b')[n % 2]},{n * 9},10000000,8,pass\n" for n in range(30))
     (folder / "trace.csv").write_text(trace, encoding="utf-8")
     commands: list[tuple[str, ...]] = [
         ("check", "spec.yaml"), ("trace", "describe", "trace.csv"),
-        ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures"),
+        (*SIMULATE, "--no-figures"),
     ]  # fmt: skip
     for command in commands:
         answer = hived(*command)
@@ -167,7 +139,7 @@ def test_nothing_is_cut_where_output_is_piped(hived: Hived, folder: Path) -> Non
         assert "\x1b" not in answer.out
 
 
-def test_quotas_become_a_spec_that_can_be_simulated(hived: Hived, folder: Path) -> None:
+def test_spec_from_quotas(hived: Hived, folder: Path) -> None:
     (folder / "q.csv").write_text("tenant,quota_pct\na,25\nb,75\n", encoding="utf-8")
     assert hived("spec", "from-quotas", "--nodes", 8, "--quotas", "q.csv", "-o", "made.yaml").code == 0
     spec = yaml.safe_load((folder / "made.yaml").read_text(encoding="utf-8"))
@@ -179,7 +151,7 @@ def test_quotas_become_a_spec_that_can_be_simulated(hived: Hived, folder: Path) 
     assert printed.out == (folder / "made.yaml").read_text(encoding="utf-8")
 
 
-def test_demand_becomes_a_spec_with_a_table_of_what_was_asked_and_given(hived: Hived, folder: Path) -> None:
+def test_spec_from_demand(hived: Hived, folder: Path) -> None:
     answer = hived("spec", "from-demand", "--trace", "trace.csv", "--nodes", 3, "-o", "made.yaml")
     assert answer.code == 0, answer.err
     assert "made.yaml: 2 tenants on 3 nodes of 8 GPUs" in answer.err
@@ -199,7 +171,7 @@ def test_demand_becomes_a_spec_with_a_table_of_what_was_asked_and_given(hived: H
 
 
 @pytest.mark.parametrize("levels", ["all", "node"])
-def test_demand_is_planned_for_the_gpus_that_a_spec_or_quotas_give(hived: Hived, folder: Path, levels: str) -> None:
+def test_demand_within_spec_or_quotas(hived: Hived, folder: Path, levels: str) -> None:
     arguments = ("spec", "from-demand", "--trace", "trace.csv", "--no-predict", "--levels", levels, "--force")
     (folder / "q.csv").write_text("tenant,quota_pct\na,25\nb,75\n", encoding="utf-8")
     for given in (("--nodes", 8, "--quotas", "q.csv"), ("--like", "quotas.yaml")):
@@ -213,8 +185,8 @@ def test_demand_is_planned_for_the_gpus_that_a_spec_or_quotas_give(hived: Hived,
     assert not (folder / "none.yaml").exists()
 
 
-def test_static_binding_and_soft_affinity_are_asked_for_by_name(hived: Hived, folder: Path) -> None:
-    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--overwrite")
+def test_static_binding_and_soft_affinity(hived: Hived, folder: Path) -> None:
+    arguments = (*SIMULATE, "--no-figures", "--overwrite")
     runs = {}
     for options in ((), ("--binding", "static"), ("--soft", "1"), ("--soft", "0.5"), ("--soft", "0.5", "--seed", "2")):
         assert hived(*arguments, *options).code == 0
@@ -222,7 +194,7 @@ def test_static_binding_and_soft_affinity_are_asked_for_by_name(hived: Hived, fo
     assert len(set(runs.values())) == len(runs)
 
 
-def test_the_same_seed_gives_the_same_bytes(hived: Hived, folder: Path) -> None:
+def test_generated_trace_and_its_seed(hived: Hived, folder: Path) -> None:
     def made(name: str, seed: int) -> bytes:
         arguments = ("--jobs", 500, "--days", 5, "--seed", seed, "-o", name)
         assert hived("trace", "generate", *arguments).code == 0
@@ -235,7 +207,7 @@ def test_the_same_seed_gives_the_same_bytes(hived: Hived, folder: Path) -> None:
     assert "5 jobs" in hived("trace", "describe", "plain.csv").out
 
 
-def test_a_trace_is_described_to_people_and_to_programs(hived: Hived, folder: Path) -> None:
+def test_describe_trace(hived: Hived, folder: Path) -> None:
     answer = hived("trace", "describe", "trace.csv")
     assert answer.code == 0
     assert "trace trace: 40 jobs" in answer.out

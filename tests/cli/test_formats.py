@@ -28,18 +28,18 @@ from hived.words import ranges
         (" 5M ", 300),
     ],
 )
-def test_durations_are_read(text: str, seconds: float) -> None:
+def test_duration_is_read(text: str, seconds: float) -> None:
     assert read_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "1m1h", "h", "1m30", "1e9", "nan", "٣", "9" * 400])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         read_duration(text)
 
 
 @pytest.mark.parametrize("text", ["5", "90", "1.5", " 30 "])
-def test_a_number_without_a_unit_is_no_duration(text: str) -> None:
+def test_number_without_a_unit(text: str) -> None:
     # schedulers of clusters take it for minutes, timeout(1) for seconds: five seconds ended a job of five minutes
     number = text.strip()
     with pytest.raises(ValueError, match=f"'{number}' has no unit; write {number}s, {number}m, {number}h or {number}d"):
@@ -51,24 +51,24 @@ def test_a_number_without_a_unit_is_no_duration(text: str) -> None:
     [(-3, "0s", "0s"), (0.9, "0s", "0s"), (59, "59s", "59s"), (60, "1m", "1m"), (3599, "59m", "59m59s"),
      (3600, "1h", "1h"), (5400, "1h", "1h30m"), (86_400 * 12 + 7200, "12d", "12d2h")],
 )  # fmt: skip
-def test_ages_are_short_and_durations_have_two_units(seconds: float, short: str, long: str) -> None:
+def test_age_and_duration(seconds: float, short: str, long: str) -> None:
     assert (age(seconds), duration(seconds)) == (short, long)
 
 
 @given(st.integers(0, 10**8))
-def test_a_duration_that_was_written_is_read_as_what_it_says(seconds: int) -> None:
+def test_written_duration_is_read(seconds: int) -> None:
     read = read_duration(duration(seconds))
     left_out = 3600 if seconds >= 86_400 else 60 if seconds >= 3600 else 1  # what is below the second unit
     assert 0 <= seconds - read < left_out
 
 
-def test_times_that_cannot_be_are_no_error() -> None:
+def test_impossible_times() -> None:
     for at in (float("nan"), float("inf"), 1e300, -1e300):
         assert clock(at) == timestamp(at) == "?"
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_a_list_of_gpus_says_all_of_them(devices: set[int]) -> None:
+def test_ranges_of_gpus(devices: set[int]) -> None:
     said = set()
     for part in filter(None, ranges(sorted(devices)).split(",")):
         first, _, last = part.partition("-")
@@ -77,7 +77,7 @@ def test_a_list_of_gpus_says_all_of_them(devices: set[int]) -> None:
 
 
 @given(st.text(st.characters()))
-def test_clean_text_is_one_harmless_line(text: str) -> None:
+def test_clean_text(text: str) -> None:
     line = clean(text)
     assert "\n" not in line
     assert not any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 or 0xD800 <= ord(sign) < 0xE000 for sign in line)
@@ -90,7 +90,7 @@ def test_clean_text_is_one_harmless_line(text: str) -> None:
         st.none() | st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_json_that_is_printed_means_what_it_meant(value: object) -> None:
+def test_json_means_the_same(value: object) -> None:
     for indent in (None, 2):
         text = json_text(value, indent)
         assert json.loads(text) == value
@@ -105,19 +105,19 @@ def test_json_that_is_printed_means_what_it_meant(value: object) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
     )
 )  # fmt: skip
-def test_yaml_that_is_printed_means_what_it_meant_and_is_harmless(value: object) -> None:
+def test_yaml_means_the_same(value: object) -> None:
     text = yaml_text(value)
     assert yaml.safe_load(text) == value
     assert clean_lines(text) == text
 
 
-def test_yaml_repeats_what_is_said_twice_and_quotes_what_would_be_no_text() -> None:
+def test_yaml_has_no_anchors() -> None:
     both = ["on", "007"]
     assert yaml_text({"b": both, "a": both}) == "b:\n- 'on'\n- '007'\na:\n- 'on'\n- '007'\n"
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"))), st.integers(1, 7), st.booleans())
-def test_events_arrive_whole_however_they_are_cut(texts: list[str], size: int, carriage: bool) -> None:
+def test_events_of_any_pieces(texts: list[str], size: int, carriage: bool) -> None:
     end = "\r\n" if carriage else "\n"
     stream = "".join(f": ping{end}{end}event: log{end}id: 1{end}data: {text}{end}{end}" for text in texts).encode()
     chunks = [stream[start : start + size] for start in range(0, len(stream), size)]

@@ -14,15 +14,12 @@ import pytest
 import yaml
 
 from hived.cli import addresses, options
-from hived.server.app import make_app as make_other_app
+from hived.server.app import make_app
 
-from ..kubernetes.fake_service import FAILURES, WHY, Answering, FakeService, make_app
-from ..server.api.fakes import FakeSource
-from .engine.fake import TOKEN, Engine, Running
+from ..server.fakes import FAILURES, TOKEN, WHY, Answering, FakeKubernetes, FakeService, Running, kubernetes_app
 from .engine.shell import Terminal
-from .engine.test_finding import refused
-from .engine.test_verbs import assert_understood, completed
-from .helpers import Hived
+from .engine.test_verbs import assert_understood
+from .helpers import Completed, Hived, refused
 
 JOB = """\
 # a job of one pod
@@ -40,36 +37,48 @@ spec:
 """
 
 
+Manifest = Callable[..., Path]
+
+
 @pytest.fixture(autouse=True)
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine is named but by the test."""
-    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TZ"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HIVED_STATE", str(tmp_path / "nothing"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def service() -> FakeService:
-    return FakeService()
+def service() -> FakeKubernetes:
+    return FakeKubernetes()
 
 
 @pytest.fixture
-def cluster(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def cluster(service: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of the engine on Kubernetes, which HIVED_ENGINE names."""
-    answering = Answering(make_app(service))
+    answering = Answering(kubernetes_app(service))
     monkeypatch.setenv("HIVED_ENGINE", answering.url)
     yield answering.url
     answering.close()
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Running]:
-    """The engine of one machine."""
-    (tmp_path / "s").mkdir()
-    running = Running(Engine(), tmp_path / "s")
+def machine(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """The engine of one machine, in the folder that every verb looks in."""
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    running = Running(nobody)
     yield running
     running.close()
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """``manifest(name, ...)`` writes ``job.yaml`` with jobs of these names."""
+
+    def write(*names: str) -> Path:
+        path = tmp_path / "job.yaml"
+        path.write_text("---\n".join(JOB.format(name=name) for name in names), encoding="utf-8")
+        return path
+
+    return write
 
 
 def lines(text: str) -> list[list[str]]:
@@ -80,9 +89,7 @@ def lines(text: str) -> list[list[str]]:
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_status_says_who_decides_and_how_the_cluster_stands(
-    hived: Hived, cluster: str, service: FakeService
-) -> None:
+def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=6)
     service.add("sweep", vc="speech", gpus=2, priority=-1)
     service.add("next", state="waiting", gpus=8)
@@ -105,54 +112,61 @@ def test_the_status_says_who_decides_and_how_the_cluster_stands(
     ]
 
 
-def test_safety_is_of_the_spec_and_what_can_be_had_now_is_said_apart(
-    hived: Hived, cluster: str, service: FakeService
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        # with half of the GPUs bad it said that every VC can have what it reserves
+        (
+            {"bad": 8, "unavailable": 8},
+            [
+                "safety  no VC can take what the spec reserves for another, with 1 cell to spare",
+                "now     8 of 16 reserved GPUs can be had; 8 are bad or kept for others\n",
+            ],
+        ),
+        (
+            {"unavailable": 8, "doomed": 1},
+            ["kept for others, 1 reserved cell cannot be healthy (hived vc show VC)"],
+        ),
+        ({"leader": False, "holder": "hived-1"}, ["ready, stands by; hived-1 decides;"]),
+        ({"leader": False, "holder": ""}, ["stands by; nobody decides"]),
+        ({"holder": ""}, ["ready, decides;"]),
+        ({"bad": 8, "reserved": 4}, ["0 opportunistic, 4 kept for a group, 8 bad, 4 idle", "groups  none"]),
+        (
+            {"reserved": 4, "bad": 2, "foreign": 3, "foreign_pods": ["gpu2: pod team/serve has 3 of its GPUs"]},
+            [
+                "4 kept for a group, 3 of pods that HiveD did not place, 2 bad, 7 idle",
+                "gpu2: pod team/serve has 3 of its GPUs",
+            ],
+        ),
+        ({"vcs": [], "safety_margin": None}, ["safety  nothing is reserved"]),
+        ({"safety_margin": -1}, ["safety  broken: some VC cannot have what it reserved"]),
+    ],
+)
+def test_status_of_what_is_wrong(
+    hived: Hived, cluster: str, service: FakeKubernetes, changes: dict[str, object], words: list[str]
 ) -> None:
-    # with half of the GPUs bad it said that every VC can have what it reserved
-    service.changes = {"bad": 8, "unavailable": 8}
-    said = hived("status").out
-    assert "every VC can have" not in said
-    assert "safety  no VC can take what the spec reserves for another, with 1 cell to spare" in said
-    assert "now     8 of 16 reserved GPUs can be had; 8 are bad or kept for others\n" in said
-    service.changes |= {"doomed": 1}
-    assert "kept for others, 1 reserved cell cannot be healthy (hived vc show VC)" in hived("status").out
+    service.changes = changes
+    answer = hived("status")
+    assert answer.code == 0
+    assert "every VC can have" not in answer.out
+    for some in words:
+        assert some in answer.out
 
 
-def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_status_of_a_wrong_spec_and_nodes(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     told = service.status()
     service.changes = {
         "spec": told.spec.model_copy(update={"problem": "spec:3: \x1b[2J no such cell type"}),
         "nodes": told.nodes.model_copy(update={"healthy": 1, "bad": 1, "why": ["gpu2: cordoned"], "unmanaged": 3}),
-        "bad": 8, "reserved": 4, "vcs": [], "safety_margin": None, "leader": False, "holder": "hived-1",
-    }  # fmt: skip
-    answer = hived("status")
-    assert answer.code == 0
-    said = answer.out
-    assert "ready, stands by; hived-1 decides;" in said
+    }
+    said = hived("status").out
     assert r"a later one was refused: spec:3: \x1b[2J no such cell type" in said
     assert "2: 1 healthy, 1 bad; 3 more in Kubernetes that the spec does not have" in said
     assert "gpu2: cordoned" in said
-    assert "0 opportunistic, 4 kept for a group, 8 bad, 4 idle" in said
-    assert "groups  none" in said
-    said = "gpu2: pod team/serve, which HiveD did not place, has 3 of its GPUs"
-    service.changes |= {"bad": 2, "foreign": 3, "foreign_pods": [said]}
-    shown = hived("status").out
-    assert "4 kept for a group, 3 of pods that HiveD did not place, 2 bad, 7 idle" in shown
-    assert said in shown
-    said = answer.out
-    assert "safety  nothing is reserved" in said
-    service.changes |= {"safety_margin": -1}
-    assert "safety  broken: some VC cannot have what it reserved" in hived("status").out
-    service.changes |= {"holder": ""}
-    assert "stands by; nobody decides" in hived("status").out
-    service.changes |= {"leader": True}
-    assert "ready, decides;" in hived("status").out
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
-def test_one_that_is_not_ready_is_shown_and_has_an_exit_code(
-    hived: Hived, cluster: str, service: FakeService, form: str
-) -> None:
+def test_status_of_one_not_ready(hived: Hived, cluster: str, service: FakeKubernetes, form: str) -> None:
     service.changes = {"ready": False}
     answer = hived("status", "-o", form)
     assert (answer.code, answer.err) == (69, "")
@@ -163,7 +177,7 @@ def test_one_that_is_not_ready_is_shown_and_has_an_exit_code(
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_status_fits_a_terminal(cluster: str, service: FakeService, width: int) -> None:
+def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes, width: int) -> None:
     service.changes = {"spec": service.status().spec.model_copy(update={"problem": "word " * 60})}
     with Terminal(["status"], width=width) as terminal:
         assert terminal.code() == 0
@@ -177,7 +191,7 @@ def test_the_status_fits_a_terminal(cluster: str, service: FakeService, width: i
 # -- virtual clusters and groups --------------------------------------------------------------------------------------
 
 
-def test_virtual_clusters_are_listed(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_list_of_vcs(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=6)
     answer = hived("vc", "ls")
     assert (answer.code, answer.err) == (0, "")
@@ -187,7 +201,7 @@ def test_virtual_clusters_are_listed(hived: Hived, cluster: str, service: FakeSe
     assert yaml.safe_load(hived("vc", "ls", "-o", "yaml").out) == told
 
 
-def test_a_virtual_cluster_is_shown_with_its_cells_and_groups(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=4)
     service.add("next", state="waiting", gpus=8, priority=5, why=(WHY, "more\nwords"))
     service.doomed = ["NODE of RACK, on n\x1b9"]
@@ -211,30 +225,23 @@ def test_a_virtual_cluster_is_shown_with_its_cells_and_groups(hived: Hived, clus
     ]  # fmt: skip
 
 
-def test_an_empty_virtual_cluster_has_no_tables(hived: Hived, cluster: str) -> None:
+def test_empty_and_full_vc(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    """There are no tables of nothing; of a long list it is said where the rest is."""
+    for number in range(101):
+        service.add(f"g{number}")
     answer = hived("vc", "show", "speech")
     assert (answer.code, answer.err) == (0, "no groups\n")
     assert "WHERE/WHY" not in answer.out
-
-
-def test_a_long_list_of_a_virtual_cluster_says_where_the_rest_is(
-    hived: Hived, cluster: str, service: FakeService
-) -> None:
-    for number in range(101):
-        service.add(f"g{number}")
-    answer = hived("vc", "show", "vision")
-    assert answer.err == "the first 100; all of them: hived groups --vc vision -n 0\n"
+    assert hived("vc", "show", "vision").err == "the first 100; all of them: hived groups --vc vision -n 0\n"
     assert_understood(["groups", "--vc", "vision", "-n", "0"])
 
 
 @pytest.mark.parametrize("name", ["nobody", "..", "a/b", "?vc=vision"])
-def test_an_unknown_virtual_cluster_is_named_with_those_there_are(hived: Hived, cluster: str, name: str) -> None:
+def test_unknown_vc(hived: Hived, cluster: str, name: str) -> None:
     assert refused(hived("vc", "show", name), 4) == f"there is no virtual cluster {name!r}; there are vision, speech"
 
 
-def test_groups_are_listed_with_where_they_are_or_why_they_wait(
-    hived: Hived, cluster: str, service: FakeService
-) -> None:
+def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("b-waits", state="waiting", why=(WHY,))
     service.add("a-runs", gpus=2)
     service.add("c-lent", vc="speech", gpus=1, priority=-1)
@@ -257,7 +264,7 @@ def test_groups_are_listed_with_where_they_are_or_why_they_wait(
     assert [row[0] for row in lines(hived("groups", "--state", "waiting").out)[1:]] == ["b-waits"]
 
 
-def test_groups_are_listed_up_to_a_number_or_all_of_them(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     for number in range(1050):
         service.add(f"g{number:04}")
     answer = hived("groups")
@@ -269,13 +276,10 @@ def test_groups_are_listed_up_to_a_number_or_all_of_them(hived: Hived, cluster: 
     assert (len({group["name"] for group in told["groups"]}), told["total"], every.err) == (1050, 1050, "")
 
 
-def test_no_groups_are_told_in_words(hived: Hived, cluster: str) -> None:
+def test_no_groups(hived: Hived, cluster: str) -> None:
     answer = hived("groups", "--vc", "vision", "--state", "waiting")
     assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
-
-
-def test_a_state_that_no_group_has_is_refused(hived: Hived) -> None:
-    line = refused(hived("groups", "--state", "lost"), 2)
+    line = refused(hived("groups", "--state", "lost"))
     assert line == "--state lost: no state of a group; one of waiting, reserved, placed, preempted"
 
 
@@ -283,7 +287,7 @@ def test_a_state_that_no_group_has_is_refused(hived: Hived) -> None:
 
 
 @pytest.mark.parametrize("ref", ["jobs/of/ann/next", "team/next-0"])
-def test_a_group_is_explained_by_its_name_or_a_pod(hived: Hived, cluster: str, service: FakeService, ref: str) -> None:
+def test_explain_by_name_or_pod(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
     service.add("jobs/of/ann/next", state="waiting", why=(WHY, "a \x1b[2J name"))
     answer = hived("explain", ref)
     assert (answer.code, answer.err) == (0, "")
@@ -292,16 +296,14 @@ def test_a_group_is_explained_by_its_name_or_a_pod(hived: Hived, cluster: str, s
 
 
 @pytest.mark.parametrize("ref", ["nobody", ".", "..", "a/../b", "?", "#", "%2e", "a b", "\x1b[2J"])
-def test_a_group_of_any_name_is_asked_for_by_that_name(
-    hived: Hived, cluster: str, service: FakeService, ref: str
-) -> None:
-    line = refused(hived("explain", ref), 4)
-    assert line.startswith("there is no group and no pod")
+def test_unknown_group(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
+    """It is asked for by that name."""
+    assert refused(hived("explain", ref), 4).startswith("there is no group and no pod")
     assert service.asked == [ref]
 
 
 @pytest.mark.parametrize("ref", ["", "x" * 1025])
-def test_what_can_be_no_name_is_not_asked_for(hived: Hived, cluster: str, service: FakeService, ref: str) -> None:
+def test_impossible_name(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
     assert refused(hived("explain", ref), 4) == f"no name has {len(ref):,} characters; hived groups lists the groups"
     assert service.asked == []
 
@@ -309,25 +311,13 @@ def test_what_can_be_no_name_is_not_asked_for(hived: Hived, cluster: str, servic
 # -- plan -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def manifest(tmp_path: Path) -> Callable[..., Path]:
-    """``manifest(name, ...)`` writes ``job.yaml`` with jobs of these names."""
-
-    def write(*names: str) -> Path:
-        path = tmp_path / "job.yaml"
-        path.write_text("---\n".join(JOB.format(name=name) for name in names), encoding="utf-8")
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [(["now"], 0), (["now", "waits"], 2), (["waits", "never", "now"], 3), ([], 0)],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_a_plan_of_manifests_exits_as_the_worst_of_them(
-    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path], outcomes: list[str], code: int
+def test_plan_exits_as_the_worst(
+    hived: Hived, cluster: str, service: FakeKubernetes, manifest: Manifest, outcomes: list[str], code: int
 ) -> None:
     names = [f"job-{number}" for number in range(len(outcomes))]
     for name, outcome in zip(names, outcomes, strict=True):
@@ -341,11 +331,12 @@ def test_a_plan_of_manifests_exits_as_the_worst_of_them(
     sent = service.planned[0].objects
     assert [thing["metadata"]["name"] for thing in sent] == [*names, "configuration"]  # type: ignore[index]  # JSON
     assert sent == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    answer = hived("plan", "-f", manifest("other"))
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
 
 
-def test_a_plan_of_manifests_is_told_in_words(
-    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path]
-) -> None:
+def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, manifest: Manifest) -> None:
     service.plans("first", "now", "default/first can start on 4 GPUs:\n- pod 1: gpu1, GPUs 0-3")
     service.plans("second", "now", victims=("a", "b"))
     service.plans("third", "waits", f"it would wait:\n- {WHY}")
@@ -363,14 +354,8 @@ def test_a_plan_of_manifests_is_told_in_words(
     ]
 
 
-def test_a_plan_of_what_is_not_for_hived_says_so(hived: Hived, cluster: str, manifest: Callable[..., Path]) -> None:
-    answer = hived("plan", "-f", manifest("other"))
-    assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
-
-
-def test_manifests_come_from_several_files_lists_and_standard_input(
-    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+def test_sources_of_manifests(
+    hived: Hived, cluster: str, service: FakeKubernetes, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}} for name in ("three", "four")]
     Path("list.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}), encoding="utf-8")
@@ -402,33 +387,29 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_manifest_that_is_wrong_is_one_line_with_its_place(
-    hived: Hived, cluster: str, service: FakeService, what: str
-) -> None:
+def test_wrong_manifest_has_its_place(hived: Hived, cluster: str, service: FakeKubernetes, what: str) -> None:
     text, words = WRONG[what]
     Path("job.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert refused(hived("plan", "-f", "job.yaml"), 2).startswith(words)
+    assert refused(hived("plan", "-f", "job.yaml")).startswith(words)
     assert service.planned == []
 
 
-def test_what_the_engine_finds_wrong_has_the_place_of_its_manifest(
-    hived: Hived, cluster: str, manifest: Callable[..., Path]
-) -> None:
+def test_error_of_the_engine_has_its_place(hived: Hived, cluster: str, manifest: Manifest) -> None:
     manifest("right", "wrong")
     where = JOB.count("\n") + 2 + JOB.splitlines().index("apiVersion: batch/v1")
-    assert refused(hived("plan", "-f", "job.yaml"), 2) == f"job.yaml:{where}: Job wrong: it asks for no GPUs"
+    assert refused(hived("plan", "-f", "job.yaml")) == f"job.yaml:{where}: Job wrong: it asks for no GPUs"
 
 
-def test_a_file_that_cannot_be_read_and_too_many_objects_are_told(hived: Hived, cluster: str) -> None:
-    assert refused(hived("plan", "-f", "none.yaml"), 2) == "-f none.yaml: cannot be read (No such file or directory)"
+def test_manifests_that_cannot_be_read(hived: Hived, cluster: str) -> None:
+    assert refused(hived("plan", "-f", "none.yaml")) == "-f none.yaml: cannot be read (No such file or directory)"
     Path("many.yaml").write_text("---\napiVersion: v1\nkind: Pod\n" * 1001, encoding="utf-8")
-    assert "1,001 objects, and at most 1,000" in refused(hived("plan", "-f", "many.yaml"), 2)
+    assert "1,001 objects, and at most 1,000" in refused(hived("plan", "-f", "many.yaml"))
 
 
 # -- drain ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_drained_and_taken_back(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_drain_and_undo(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train")
     answer = hived("drain", "gpu1")
     assert (answer.code, answer.out, answer.err) == (0, "gpu1 (8 GPUs): no new pods; 1 group still there: train\n", "")
@@ -446,10 +427,10 @@ def test_a_node_is_drained_and_taken_back(hived: Hived, cluster: str, service: F
         (["gpu1", "--now"], "kubectl drain gpu1"),
     ],
 )
-def test_what_only_a_machine_can_drain_is_refused_with_the_way_out(
-    hived: Hived, cluster: str, service: FakeService, arguments: list[object], words: str
+def test_drain_of_a_machine_alone(
+    hived: Hived, cluster: str, service: FakeKubernetes, arguments: list[object], words: str
 ) -> None:
-    assert words in refused(hived("drain", *arguments), 2)
+    assert words in refused(hived("drain", *arguments))
     assert service.drained == set()
 
 
@@ -459,56 +440,47 @@ def test_what_only_a_machine_can_drain_is_refused_with_the_way_out(
 @pytest.mark.parametrize(
     ("verb", "instead"),
     [
-        (["ps"], "hived groups"), (["logs", "x"], "kubectl logs POD"), (["cancel", "x"], "kubectl delete"),
-        (["wait", "x"], "kubectl wait"), (["events"], "kubectl get events"), (["events", "--export", "-"], "kubectl"),
+        (["ps"], "hived groups"),
+        (["logs", "x"], "kubectl logs POD"),
+        (["cancel", "x"], "kubectl delete"),
+        (["wait", "x"], "kubectl wait"),
+        (["events"], "kubectl get events"),
+        (["events", "--export", "-"], "kubectl"),
         (["submit", "--vc", "vision", "--", "x"], "kubectl apply -f FILE"),
     ],
     ids=str,
-)  # fmt: skip
-def test_a_verb_for_a_machine_names_the_one_for_kubernetes(
-    hived: Hived, cluster: str, verb: list[str], instead: str
-) -> None:
-    line = refused(hived(*verb), 2)
+)
+def test_verb_for_a_machine(hived: Hived, cluster: str, verb: list[str], instead: str) -> None:
+    line = refused(hived(*verb))
     assert line.startswith(f"{cluster} decides for a Kubernetes cluster; there use: {instead}")
 
 
-def test_a_plan_without_manifests_names_the_way_on_kubernetes(hived: Hived, cluster: str) -> None:
-    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"), 2)
-    assert "-f job.yaml" in refused(hived("plan"), 2)
-    assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"), 2)
+def test_plan_without_manifests(hived: Hived, cluster: str) -> None:
+    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"))
+    assert "-f job.yaml" in refused(hived("plan"))
+    assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"))
 
 
-ON_KUBERNETES = [
-    (["status"], "hived top"), (["vc", "ls"], "hived top"), (["vc", "show", "x"], "hived top"),
-    (["groups"], "hived ps"),
-]  # fmt: skip
+ON_KUBERNETES = [["status"], ["vc", "ls"], ["vc", "show", "vision"], ["groups"]]
 
 
-@pytest.mark.parametrize(("verb", "instead"), ON_KUBERNETES, ids=str)
-def test_a_verb_for_kubernetes_names_the_one_for_a_machine(
-    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch, verb: list[str], instead: str
-) -> None:
-    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
-    line = refused(hived(*verb, "--engine", machine.url), 2)
+@pytest.mark.parametrize("verb", ON_KUBERNETES, ids=" ".join)
+def test_verb_for_kubernetes(hived: Hived, machine: Running, verb: list[str]) -> None:
+    instead = "hived ps" if verb == ["groups"] else "hived top"
+    line = refused(hived(*verb, "--engine", machine.url))
     assert line == f"{machine.url} is the engine of one machine; there use: {instead}"
 
 
-def test_manifests_are_refused_by_the_engine_of_a_machine(
-    hived: Hived, machine: Running, manifest: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manifests_for_a_machine(hived: Hived, machine: Running, manifest: Manifest) -> None:
     manifest("train")
-    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
     for where in (["--state", machine.folder], ["--engine", machine.url]):
-        line = refused(hived("plan", "-f", "job.yaml", *where), 2)
+        line = refused(hived("plan", "-f", "job.yaml", *where))
         assert "is the engine of one machine; manifests (-f) are for Kubernetes: " in line
         assert "hived plan --vc VC --gpus N" in line
 
 
-def test_the_verbs_of_both_kinds_work_on_a_machine_over_tcp(
-    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verbs_of_both_on_a_machine(hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.engine.add(gpus=2)
-    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
     monkeypatch.setenv("HIVED_ENGINE", machine.url)
     assert hived("explain", "train").out.startswith("train-1 is running")
     assert hived("plan", "--vc", "vision").code == 0
@@ -516,46 +488,38 @@ def test_the_verbs_of_both_kinds_work_on_a_machine_over_tcp(
     assert "no job" in refused(hived("logs", "nobody"), 4), "what the right kind of engine has not is not found"
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [["ps"], ["status"], ["groups"], ["explain", "x"], ["plan", "--vc", "a"], ["plan", "-f", "job.yaml"], ["drain"]],
-    ids=" ".join,
-)
-def test_the_results_of_a_simulation_are_no_engine(
-    hived: Hived, manifest: Callable[..., Path], verb: list[str]
-) -> None:
+def test_results_are_no_engine(hived: Hived, manifest: Manifest) -> None:
     manifest("train")
-    view = Answering(make_other_app(None, FakeSource(live=False), token=None, hosts=()))
+    view = Answering(make_app(None, FakeService(live=False), token=None, hosts=()))
     try:
-        line = refused(hived(*verb, "--engine", view.url), 2)
+        for verb in ("ps", "status", "groups", "explain x", "plan --vc a", "plan -f job.yaml", "drain"):
+            line = refused(hived(*verb.split(), "--engine", view.url))
+            assert line == f"{view.url} shows the results of a simulation; name an engine with --engine"
     finally:
         view.close()
-    assert line == f"{view.url} shows the results of a simulation; name an engine with --engine"
 
 
 # -- where it is ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_name_the_engine_is_looked_for_where_it_listens_by_default(
-    hived: Hived, cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_address(hived: Hived, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses.SCHEDULER_URL == "http://127.0.0.1:9096"
     monkeypatch.delenv("HIVED_ENGINE")
     monkeypatch.setattr(options, "SCHEDULER_URL", cluster)
-    for verb, _ in ON_KUBERNETES:
-        assert hived(*[word.replace("x", "vision") for word in verb]).code == 0
+    for verb in ON_KUBERNETES:
+        assert hived(*verb).code == 0
         assert "http://127.0.0.1:9096" in "".join(hived(*verb[:2], "--help").out.split())
 
 
-def test_where_nobody_answers_the_way_there_is_told(hived: Hived) -> None:
+def test_nobody_answers(hived: Hived) -> None:
     line = refused(hived("status", "--engine", "http://127.0.0.1:1"), 69)
     assert line.startswith(
         "no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-forward"
     )
 
 
-def test_the_token_is_sent(hived: Hived, service: FakeService, tmp_path: Path) -> None:
-    answering = Answering(make_app(service, TOKEN))
+def test_token_is_sent(hived: Hived, service: FakeKubernetes, tmp_path: Path) -> None:
+    answering = Answering(kubernetes_app(service, TOKEN))
     try:
         assert "token" in refused(hived("status", "--engine", answering.url), 77)
         (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
@@ -565,27 +529,13 @@ def test_the_token_is_sent(hived: Hived, service: FakeService, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 69), (409, 2), (403, 77)])
-def test_what_the_engine_cannot_do_is_one_line(
-    hived: Hived, cluster: str, service: FakeService, status: int, code: int
-) -> None:
+def test_failures_of_the_engine(hived: Hived, cluster: str, service: FakeKubernetes, status: int, code: int) -> None:
     service.fails = FAILURES[status]
     for verb in (["status"], ["vc", "ls"], ["groups"], ["explain", "x"], ["drain", "gpu1"]):
         assert refused(hived(*verb), code) == str(FAILURES[status])
 
 
-# -- help and completion ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_overview_fits_the_terminal(hived: Hived, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    said = hived("--help").out
-    assert all(len(line) <= width for line in said.splitlines())
-    panel = said.partition("The cluster on Kubernetes")[2].partition("╰")[0]
-    assert [line.split()[1] for line in panel.splitlines()[1:]] == ["serve", "status", "vc", "groups"]
-
-
-def test_the_shell_completes_what_the_cluster_has(cluster: str, service: FakeService) -> None:
+def test_completion(completed: Completed, cluster: str, service: FakeKubernetes) -> None:
     service.add("train")
     service.add("next", state="waiting")
     assert completed("hived explain ") == ["next", "train"]
@@ -602,28 +552,17 @@ def documents(text: str) -> list[Any]:
     return list(yaml.safe_load_all(text))
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [["ps"], ["top"], ["explain", "train"], ["plan", "--vc", "vision"], ["drain"], ["events"]],
-    ids=" ".join,
-)
-def test_yaml_says_what_json_says(
-    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch, verb: list[str]
-) -> None:
+def test_yaml_says_what_json_says(hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.engine.add()
-    monkeypatch.setenv("HIVED_STATE", str(machine.folder))
     monkeypatch.setattr("time.time", lambda: 1.0e9)
-    told = json.loads(hived(*verb, "-o", "json").out)
-    answer = hived(*verb, "-o", "yaml")
-    assert (documents(answer.out), answer.code, answer.err) == ([told], 0, "")
+    for verb in ("ps", "top", "explain train", "plan --vc vision", "drain", "events"):
+        told = json.loads(hived(*verb.split(), "-o", "json").out)
+        answer = hived(*verb.split(), "-o", "yaml")
+        assert (documents(answer.out), answer.code, answer.err) == ([told], 0, "")
 
 
-def test_what_is_said_of_each_job_is_a_document_of_yaml(
-    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HIVED_STATE", str(machine.folder))
-    jobs = [machine.engine.add() for _ in range(2)]
-    for job in jobs:
+def test_a_document_for_each_job(hived: Hived, machine: Running) -> None:
+    for job in [machine.engine.add() for _ in range(2)]:
         machine.engine.print(job, "a \x1b[1mline\nand \u202e another\n")
         machine.engine.end(job)
     answer = hived("wait", 1, 2, "-o", "yaml")
@@ -637,7 +576,7 @@ def test_what_is_said_of_each_job_is_a_document_of_yaml(
     assert documents(hived("submit", "--vc", "vision", "-o", "yaml", "--", "x").out)[0]["id"] == 4
 
 
-def test_lines_stay_lines_in_yaml(hived: Hived, cluster: str, service: FakeService) -> None:
+def test_lines_stay_lines(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("next", state="waiting", why=(WHY,))
     said = hived("explain", "next", "-o", "yaml").out
     assert said.splitlines()[2:5] == ["text: |-", "  next is waiting", f"  - {WHY}"]

@@ -9,102 +9,62 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 
 from .helpers import HEADER, NODES, Hived
 
 ODD = [
-    "a,b",
-    "../x",
-    "😀",
-    "[red]",
-    "[/bold]",
-    "$x_y^$",
-    ":x:",
-    "all",
-    "with space",
-    '"quoted"',
-    "%s{0}",
-    "=1+1",
+    "a,b", "../x", "😀", "[red]", "[/bold]", "$x_y^$", ":x:", "all", "with space", '"quoted"', "%s{0}", "=1+1",
     "<svg>&",
-]
+]  # fmt: skip
+SIMULATE = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv")
 
 
-@pytest.fixture(params=ODD)
-def tenant(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A tenant of this name in the spec and in the trace, beside b."""
-    name = str(request.param)
-    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-    (folder / "spec.yaml").write_text(NODES.replace("  a:", f'  "{quoted}":'), encoding="utf-8")
-    with (folder / "trace.csv").open("w", newline="", encoding="utf-8") as file:
+def test_tenants(hived: Hived, folder: Path) -> None:
+    """They are checked, described, simulated and drawn; one that is called all is not everybody."""
+    spec = yaml.safe_load(NODES.replace("n[0-1]", f"n[0-{len(ODD) - 1}]"))
+    spec["virtualClusters"] = {name: {"virtualCells": [{"cellType": "NODE", "cellNumber": 1}]} for name in ODD}
+    Path("spec.yaml").write_text(yaml.safe_dump(spec, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    with Path("trace.csv").open("w", newline="", encoding="utf-8") as file:
         file.write(HEADER)
-        rows = [(f"j{n}", (name, "b")[n % 2], n * 600, n * 997 % 4001, [1, 8, 4, 2][n % 4], "pass") for n in range(40)]
+        rows = [(f"j{n}", name, n * 600, n * 997 % 4001, 8, "pass") for n, name in enumerate(ODD * 3)]
         csv.writer(file, lineterminator="\n").writerows(rows)
-    return name
-
-
-def test_a_tenant_with_an_odd_name_is_checked(hived: Hived, tenant: str) -> None:
-    answer = hived("check", "spec.yaml")
-    assert answer.code == 0
-    assert f"── {tenant}: 8 GPUs" in answer.out
-
-
-def test_a_tenant_with_an_odd_name_is_described(hived: Hived, tenant: str) -> None:
-    answer = hived("trace", "describe", "trace.csv")
-    assert answer.code == 0
-    assert f" {tenant} " in answer.out
-
-
-def test_a_tenant_with_an_odd_name_is_simulated_and_drawn(hived: Hived, tenant: str, folder: Path) -> None:
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out", "--tenant", tenant)
-    assert answer.code == 0
-    assert f" {tenant} " in answer.out
-    assert len(list((folder / "out").glob("*.png"))) == 2
+    checked, described = hived("check", "spec.yaml").out, hived("trace", "describe", "trace.csv").out
+    drawn = [word for name in ODD for word in ("--tenant", name)]
+    answer = hived(*SIMULATE, "--out", "out", *drawn)
+    assert answer.code == 0, answer.err
+    for name in ODD:
+        assert f"── {name}: 8 GPUs" in checked
+        assert f" {name} " in described
+        assert f" {name} " in answer.out
+    assert len(list(Path("out").glob("*.png"))) == 2
     assert {path.parent for path in folder.rglob("*.csv")} == {folder, folder / "out"}
-    with (folder / "out" / "jobs.csv").open(newline="", encoding="utf-8") as file:
-        assert {row["tenant"] for row in csv.DictReader(file)} == {tenant, "b"}
-
-
-def test_a_tenant_called_all_is_not_everybody(hived: Hived, folder: Path) -> None:
-    (folder / "spec.yaml").write_text(NODES.replace("  a:", "  all:"), encoding="utf-8")
-    trace = HEADER + "j,all,0,5,1,pass\nk,b,0,5,1,pass\nl,b,0,5,1,pass\n"
-    (folder / "trace.csv").write_text(trace, encoding="utf-8")
-    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out", "--no-figures").code == 0
-    found = json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))["runs"][0]
-    assert found["tenants"]["all"]["jobs"] == 1
-    assert found["overall"]["jobs"] == 3
+    with Path("out", "jobs.csv").open(newline="", encoding="utf-8") as file:
+        assert {row["tenant"] for row in csv.DictReader(file)} == set(ODD)
+    found = json.loads(Path("out", "summary.json").read_text(encoding="utf-8"))["runs"][0]
+    assert found["tenants"]["all"]["jobs"] == 3
+    assert found["overall"]["jobs"] == 3 * len(ODD)
 
 
 @pytest.mark.parametrize("name", ["$b_$", "[red]t", ":x:", "a;b"])
-def test_a_trace_with_an_odd_name_is_simulated_and_described(hived: Hived, folder: Path, name: str) -> None:
+def test_trace_and_results(hived: Hived, folder: Path, name: str) -> None:
     (folder / "trace.csv").rename(folder / f"{name}.csv")
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", f"{name}.csv", "--out", "out")
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", f"{name}.csv", f"--out=-{name}", "--scheme", "hived")
     assert answer.code == 0
     assert f"trace {name}: 40 jobs" in answer.out
+    assert answer.out.endswith(f"results: -{name}/\n")
+    assert (folder / f"-{name}" / "jobs.csv").exists()
     assert f"trace {name}: 40 jobs" in hived("trace", "describe", f"{name}.csv").out
 
 
-@pytest.mark.parametrize("out", ["[red]out", ":x:", "a b", "-out"])
-def test_results_in_a_folder_with_an_odd_name_are_named_so(hived: Hived, folder: Path, out: str) -> None:
-    answer = hived(
-        "simulate", "--spec", "spec.yaml", "--trace", "trace.csv", f"--out={out}", "--no-figures", "--scheme", "hived"
-    )
-    assert answer.code == 0
-    assert answer.out.endswith(f"results: {out}/\n")
-    assert (folder / out / "jobs.csv").exists()
-
-
-def test_nodes_with_the_placements_own_signs_in_their_names_can_still_be_told_apart(hived: Hived, folder: Path) -> None:
-    """A placement reads ``node:0,1;node2:0``: such names are refused, or written so that a reader finds them again."""
+def test_nodes_with_the_signs_of_placements(hived: Hived, folder: Path) -> None:
+    """A placement reads ``node:0,1;node2:0``: names with these signs are written so that a reader finds them again."""
     (folder / "spec.yaml").write_text(NODES.replace("n[0-1]", '"n:1;n[0-1]"'), encoding="utf-8")
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out", "--no-figures")
-    if answer.code == 0:
-        with (folder / "out" / "runs.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["scheme"] == "hived"]
-        nodes = {unquote(part.rpartition(":")[0]) for row in rows for part in row["placement"].split(";")}
-        assert nodes <= {"n:1;n0", "n:1;n1"}
-    else:
-        assert answer.code == 2
-        assert answer.err.count("\n") == 1
+    assert hived(*SIMULATE, "--out", "out", "--no-figures").code == 0
+    with (folder / "out" / "runs.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["scheme"] == "hived"]
+    nodes = {unquote(part.rpartition(":")[0]) for row in rows for part in row["placement"].split(";")}
+    assert nodes <= {"n:1;n0", "n:1;n1"}
 
 
 def test_no_name_commands_the_terminal(hived: Hived, folder: Path) -> None:
@@ -127,7 +87,7 @@ virtualClusters:
     verbs: list[tuple[object, ...]] = [
         ("check", "spec.yaml"), ("check", "--json", "spec.yaml"), ("check", "wrong.yaml"),
         ("trace", "describe", "trace.csv"), ("trace", "describe", "--json", "trace.csv"),
-        ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures"),
+        (*SIMULATE, "--no-figures"),
     ]  # fmt: skip
     for verb in verbs:
         answer = hived(*verb)
@@ -136,7 +96,7 @@ virtualClusters:
         assert not [sign for sign in ("\x1b", "\x9b", "\u202e") if sign in said], (verb, said)
 
 
-def test_files_whose_names_are_no_text_are_read_and_written(hived: Hived, folder: Path) -> None:
+def test_files_whose_names_are_no_text(hived: Hived, folder: Path) -> None:
     odd = folder / os.fsdecode(b"d\xff")
     odd.mkdir()
     for name in ("spec.yaml", "trace.csv"):

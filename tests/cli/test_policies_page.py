@@ -51,7 +51,7 @@ def times(results: str) -> list[tuple[str, ...]]:
         return [(row[0], *row[2:]) for row in csv.reader(file)]
 
 
-def test_its_commands_run_and_its_shortest_job_first_is_ours(hived: Hived, folder: Path) -> None:
+def test_commands_and_modules_of_the_page(hived: Hived, folder: Path) -> None:
     commands = [line for block in blocks("console") for line in block.splitlines()]
     assert len(commands) == 5
     for command in commands:
@@ -64,14 +64,14 @@ def test_its_commands_run_and_its_shortest_job_first_is_ours(hived: Hived, folde
     assert len(blocks("python")[0].splitlines()) <= 15
 
 
-def test_its_tables_have_all_policies_fields_and_answers() -> None:
+def test_tables_of_the_page() -> None:
     assert column("name") == set(policy_names())
     assert column("field") == set(JobView._fields)
     answers = {name for name in vars(Policy) if not name.startswith("_")}
     assert column("answer") == answers
 
 
-def test_its_spec_names_a_policy() -> None:
+def test_spec_of_the_page() -> None:
     (vcs,) = blocks("yaml")
     spec = yaml.safe_load(NODES)
     spec["virtualClusters"] = yaml.safe_load(vcs)["virtualClusters"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .helpers import Hived
 
 
@@ -17,19 +19,19 @@ def test_one_experiment(hived: Hived, folder: Path) -> None:
     assert "| Figure 2 of the draft: a sharing anomaly by hand | holds (1/1) |" in text
 
 
-def test_errors_are_one_line(hived: Hived, folder: Path) -> None:
-    for words, said in (
-        (("--only", "fig99", "--out", "report"), "--only fig99: no such experiment"),
-        (("--out", "trace.csv"), "trace.csv: is a file, not a folder for a report"),
-        (("--out", "."), "holds other files than a report's (spec.yaml, trace.csv)"),
-        (("--trace", "trace.csv", "--out", "report"), "trace: tenant a (20 jobs) is none of the paper's"),
-        (("--trace", "none.csv", "--out", "report"), "none.csv: cannot be read"),
-    ):
-        answer = hived("reproduce", "hived", "--quick", *words)
-        assert answer.code == 2
-        assert said in " ".join(answer.err.split())
-        assert not (folder / "report").exists()
-
-
-def test_another_paper(hived: Hived) -> None:
-    assert hived("reproduce", "themis", "--out", "report").code == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("hived", "--only", "fig99", "--out", "report"), "--only fig99: no such experiment"),
+        (("hived", "--out", "trace.csv"), "trace.csv: is a file, not a folder for a report"),
+        (("hived", "--out", "."), "holds other files than a report's (spec.yaml, trace.csv)"),
+        (("hived", "--trace", "trace.csv", "--out", "report"), "trace: tenant a (20 jobs) is none of the paper's"),
+        (("hived", "--trace", "none.csv", "--out", "report"), "none.csv: cannot be read"),
+        (("themis", "--out", "report"), "themis"),
+    ],
+)
+def test_wrong_input(hived: Hived, folder: Path, words: tuple[str, ...], said: str) -> None:
+    answer = hived("reproduce", *words, "--quick")
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+    assert not (folder / "report").exists()

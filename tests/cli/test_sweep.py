@@ -21,10 +21,25 @@ from hived.cli.sweep import sweep
 from hived.simulator.intervals import estimate
 from hived.simulator.sweep import OPTIONS
 
-from .helpers import HEADER, NODES, Hived
+from .helpers import HEADER, HIVED, NODES, Hived
 
-HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
-SMALL = ("sweep", "--nodes", "20,30", "--trace-jobs", 300, "--trace-days", 2, "--seeds", 3)
+SMALL = ("sweep", "--nodes", "20,30", "--trace-jobs", 150, "--trace-days", 1, "--seeds", 2)
+GIVEN = ("--spec", "spec.yaml", "--trace", "trace.csv")
+POLICY = """\
+from hived.policies import FIFO
+
+
+class Mine(FIFO):
+    name = "mine"
+
+    def order(self, job):
+        if BROKEN:
+            raise RuntimeError("it is broken")
+        return super().order(job)
+
+
+BROKEN = False
+"""
 
 
 def table(folder: Path) -> polars.DataFrame:
@@ -41,29 +56,38 @@ def one_line(answer: str) -> str:
     return answer.splitlines()[-1]
 
 
-def test_a_row_for_every_run_scheme_and_tenant_and_one_for_all(hived: Hived, folder: Path) -> None:
-    answer = hived(*SMALL, "--jobs", 2, "--out", "out")
-    assert answer.code == 0
-    found = table(folder / "out")
-    assert found.shape[0] == 2 * 3 * 3 * 12
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small sweep, by two processes."""
+    folder = tmp_path_factory.mktemp("swept")
+    words = map(str, (*SMALL, "--jobs", 2, "--out", "out"))
+    subprocess.run([*HIVED, *words], cwd=folder, check=True, capture_output=True)
+    return folder / "out"
+
+
+def test_a_row_for_every_run_scheme_and_tenant(swept: Path) -> None:
+    """And one for all tenants."""
+    found = table(swept)
+    assert found.shape[0] == 2 * 2 * 3 * 12
     assert found.columns[: len(OPTIONS) + 2] == [*OPTIONS, "scheme", "tenant"]
-    assert [found.schema[name] for name in ("spec", "until", "nodes", "soft", "opportunistic", "tenant")] == [
-        polars.String,
-        polars.Float64,
-        polars.Int64,
-        polars.Float64,
-        polars.Boolean,
-        polars.String,
-    ]  # whether a value is given or not
+    kinds = {
+        "spec": polars.String, "until": polars.Float64, "nodes": polars.Int64, "soft": polars.Float64,
+        "opportunistic": polars.Boolean, "tenant": polars.String,
+    }  # fmt: skip  # whether a value is given or not
+    assert {name: found.schema[name] for name in kinds} == kinds
     keys = found.select("nodes", "seed", "scheme", "tenant")
     assert keys.n_unique() == len(keys)
     assert found.filter(polars.col("tenant").is_null())["run_finished"].null_count() == 0
-    assert found.filter(polars.col("tenant").is_not_null())["run_finished"].null_count() == 2 * 3 * 3 * 11
+    assert found.filter(polars.col("tenant").is_not_null())["run_finished"].null_count() == 2 * 2 * 3 * 11
 
 
-def test_a_run_has_the_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
-    given = ("--spec", "spec.yaml", "--trace", "trace.csv", "--clock-compression", 2, "--preempted", "restart")
-    assert hived("sweep", *given, "--out", "out").code == 0
+def test_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
+    """One seed has no interval."""
+    given = (*GIVEN, "--clock-compression", 2, "--preempted", "restart")
+    answer = hived("sweep", *given, "--out", "out")
+    assert answer.code == 0
+    assert "one seed, so no confidence intervals" in answer.out
+    assert "±" not in answer.out
     assert hived("simulate", *given, "--no-figures", "--out", "one").code == 0
     one = summary(folder / "one")
     found = table(folder / "out").to_dicts()
@@ -83,9 +107,11 @@ def test_a_run_has_the_numbers_of_a_simulation(hived: Hived, folder: Path) -> No
         assert options == ["spec.yaml", "trace.csv", "restart", None]
 
 
-def test_the_table_has_means_and_intervals_over_the_seeds(hived: Hived, folder: Path) -> None:
-    answer = hived(*SMALL, "--out", "out", "--metric", "mean_s,jobs", "--tenant", "all,res-f")
-    assert "3 seeds ± half of the 95% confidence interval (Student's t)" in answer.out
+def test_table_of_means_by_one_process(hived: Hived, folder: Path, swept: Path) -> None:
+    """With intervals over the seeds; the bytes do not depend on the number of processes."""
+    answer = hived(*SMALL, "--jobs", 1, "--out", "out", "--metric", "mean_s,jobs", "--tenant", "all,res-f")
+    assert (folder / "out" / "sweep.parquet").read_bytes() == (swept / "sweep.parquet").read_bytes()
+    assert "2 seeds ± half of the 95% confidence interval (Student's t)" in answer.out
     lines = [line.split() for line in answer.out.splitlines()]
     assert lines[1] == ["nodes", "scheme", "tenant", "mean_s", "jobs"]
     assert len([line for line in lines if line[:1] in (["20"], ["30"])]) == 2 * 3 * 2
@@ -99,36 +125,25 @@ def test_the_table_has_means_and_intervals_over_the_seeds(hived: Hived, folder: 
     assert float(half.replace(",", "")) == pytest.approx(expected.half, abs=0.5)
 
 
-def test_one_seed_has_no_interval(hived: Hived, folder: Path) -> None:
-    answer = hived("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
-    assert "one seed, so no confidence intervals" in answer.out
-    assert "±" not in answer.out
-
-
-def test_the_bytes_do_not_depend_on_the_number_of_processes(hived: Hived, folder: Path) -> None:
-    said = set()
-    for jobs in (1, 2):
-        answer = hived(*SMALL, "--jobs", jobs, "--out", f"out-{jobs}")
-        said.add(answer.out.replace(f"out-{jobs}", "out"))
-    assert (folder / "out-1" / "sweep.parquet").read_bytes() == (folder / "out-2" / "sweep.parquet").read_bytes()
-    assert len(said) == 1
-
-
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_is_stopped_continues_with_the_same_bytes(
-    hived: Hived, folder: Path, stop: signal.Signals
-) -> None:
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
+)
+def test_stopped_sweep_continues(hived: Hived, folder: Path, swept: Path, stop: signal.Signals, code: int) -> None:
+    """No finished run is repeated, and the bytes are the same."""
     runs, words = folder / "out" / "runs", [str(word) for word in (*SMALL, "--jobs", 2, "--out", "out")]
     # a group of its own, to which a terminal would send Ctrl-C
     process = subprocess.Popen([*HIVED, *words], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until = time.monotonic() + 180
-    while len(finished := list(runs.glob("*.json"))) < 2:
-        assert time.monotonic() < until
+    while len(finished := list(runs.glob("*.json"))) < 1:
         assert process.poll() is None, "ended before it could be stopped"
-        time.sleep(0.002)
+        time.sleep(0.001)
     os.killpg(process.pid, stop) if stop == signal.SIGINT else process.send_signal(stop)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[stop]
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code
     assert "Traceback" not in err
     assert not (folder / "out" / "sweep.parquet").exists()
     if stop == signal.SIGINT:
@@ -136,15 +151,12 @@ def test_a_sweep_that_is_stopped_continues_with_the_same_bytes(
     before = {path: path.stat().st_mtime_ns for path in finished}
     assert hived(*words).code == 0, "a process that was killed still holds the folder"
     assert {path: path.stat().st_mtime_ns for path in finished} == before, "a finished run ran again"
-    assert hived(*SMALL, "--jobs", 1, "--out", "whole").code == 0
-    assert (folder / "out" / "sweep.parquet").read_bytes() == (folder / "whole" / "sweep.parquet").read_bytes()
-    assert sorted(path.name for path in (folder / "out").rglob("*")) == sorted(
-        path.name for path in (folder / "whole").rglob("*")
-    )
+    assert (folder / "out" / "sweep.parquet").read_bytes() == (swept / "sweep.parquet").read_bytes()
+    assert sorted(path.name for path in (folder / "out").rglob("*")) == sorted(path.name for path in swept.rglob("*"))
 
 
-def test_longer_lists_and_more_seeds_add_runs(hived: Hived, folder: Path) -> None:
-    small = ("sweep", "--trace-jobs", 200, "--trace-days", 2, "--out", "out")
+def test_longer_lists_add_runs(hived: Hived, folder: Path) -> None:
+    small = ("sweep", "--trace-jobs", 100, "--trace-days", 1, "--out", "out")
     assert hived(*small, "--nodes", 20, "--seeds", 1).code == 0
     (first,) = (folder / "out" / "runs").iterdir()
     before = first.stat().st_mtime_ns
@@ -154,8 +166,10 @@ def test_longer_lists_and_more_seeds_add_runs(hived: Hived, folder: Path) -> Non
     assert table(folder / "out")["nodes"].unique(maintain_order=True).to_list() == [30, 20]
 
 
-def test_other_options_are_refused_in_a_folder_with_results(hived: Hived, folder: Path) -> None:
-    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
+def test_results_of_other_options(hived: Hived, folder: Path) -> None:
+    """They are refused, as are those of another trace or another script."""
+    (folder / "script_that_changes.py").write_text(POLICY, encoding="utf-8")
+    given = ("sweep", *GIVEN, "--policy", "script_that_changes:Mine", "--out", "out")
     assert hived(*given).code == 0
     before = table(folder / "out")
     for more, what in (
@@ -167,20 +181,36 @@ def test_other_options_are_refused_in_a_folder_with_results(hived: Hived, folder
         assert answer.code == 2
         assert one_line(answer.err).startswith("hived: out: has results of another sweep")
         assert what in one_line(answer.err)
+    (folder / "script_that_changes.py").write_text(POLICY + "# changed\n", encoding="utf-8")
+    assert re.search(r"sha256 .*script_that_changes:\w{8}, now", one_line(hived(*given).err))
+    (folder / "script_that_changes.py").write_text(POLICY, encoding="utf-8")
     (folder / "trace.csv").write_text(HEADER + "j,a,0,10,1,pass\n")
     assert re.search(r"sha256 .*trace.csv:\w{8}, now .*trace.csv:\w{8}", one_line(hived(*given).err))
     assert table(folder / "out").equals(before)
 
 
-def test_a_run_that_fails_ends_the_sweep_with_its_name_and_finished_runs_stay(hived: Hived, folder: Path) -> None:
-    """The clock of the second run leaves the range of a trace."""
-    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--jobs", 1, "--out", "out")
-    answer = hived(*given, "--clock-compression", "1,1e-9")
-    assert answer.code == 2
-    assert one_line(answer.err).startswith("hived: clock_compression=1e-09: a clock compressed by 1e-09 runs past")
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        # the clock of the second run leaves the range of a trace
+        (
+            ("--clock-compression", "1,1e-9"),
+            2,
+            "hived: clock_compression=1e-09: a clock compressed by 1e-09 runs past",
+        ),
+        (("--policy", "fifo,broken_script:Mine"), 5, "hived: policy=broken_script:Mine: policy mine, job j0"),
+    ],
+)
+def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code: int, said: str) -> None:
+    """It ends the sweep with its name, and finished runs stay."""
+    (folder / "broken_script.py").write_text(POLICY.replace("= False", "= True"), encoding="utf-8")
+    given = ("sweep", *GIVEN, "--jobs", 1, "--out", "out")
+    answer = hived(*given, *more)
+    assert answer.code == code
+    assert one_line(answer.err).startswith(said)
     assert len(list((folder / "out" / "runs").iterdir())) == 1
     assert not (folder / "out" / "sweep.parquet").exists()
-    assert hived(*given).code == 0
+    assert hived(*given, more[0], more[1].split(",")[0]).code == 0
 
 
 @pytest.mark.parametrize(
@@ -190,7 +220,7 @@ def test_a_run_that_fails_ends_the_sweep_with_its_name_and_finished_runs_stay(hi
         (("--nodes", "20,,30"), "--nodes 20,,30: a value is empty"),
         (("--policy", "yarn-cs,best"), "unknown policy 'best'; there are yarn-cs"),
         (("--policy", "nobody=fifo"), "policy=yarn-cs nobody=fifo seed=1: policy nobody=fifo: no tenant 'nobody'"),
-        (("--policy", "c=fifo", "--spec", "spec.yaml", "--trace", "trace.csv"), "policy c=fifo: no tenant 'c'"),
+        (("--policy", "c=fifo", *GIVEN), "policy c=fifo: no tenant 'c'"),
         (("--clock-compression", "fast"), "--clock-compression fast: fast is no number"),
         (("--until", "0"), "policy=yarn-cs seed=1: until 0 (--until): must be a number of days above 0"),
         (("--spec", "spec.yaml", "--nodes", "3"), "--spec and --nodes: give one of them"),
@@ -201,89 +231,46 @@ def test_a_run_that_fails_ends_the_sweep_with_its_name_and_finished_runs_stay(hi
         (("--spec", "none.yaml"), "none.yaml: "),
         (("--spec", "spec.yaml"), "has no virtual cluster in spec.yaml, which has a, b"),
         (("--spec", "spec.yaml,bad.yaml"), "bad.yaml"),
-        (
-            ("--spec", "spec.yaml", "--trace", "trace.csv", "--seeds", 2),
-            "--seeds: nothing is drawn from the trace trace.csv",
-        ),
-        (("--spec", "spec.yaml", "--trace", "trace.csv", "--tenant", "c"), "--tenant c: no such tenant"),
-        (("--spec", "spec.yaml", "--trace", "trace.csv", "--metric", "mean"), "--metric mean: no such metric"),
+        ((*GIVEN, "--seeds", 2), "--seeds: nothing is drawn from the trace trace.csv"),
+        ((*GIVEN, "--tenant", "c"), "--tenant c: no such tenant"),
+        ((*GIVEN, "--metric", "mean"), "--metric mean: no such metric"),
+        (("--out", "."), "holds other files than a sweep's"),
+        (("--out", "spec.yaml"), "is a file"),
     ],
     ids=str,
 )
-def test_wrong_input_is_one_clear_line(hived: Hived, folder: Path, words: tuple[object, ...], message: str) -> None:
+def test_wrong_input(hived: Hived, folder: Path, words: tuple[object, ...], message: str) -> None:
     (folder / "bad.yaml").write_text(NODES.replace("n[0-1]", "n0"), encoding="utf-8")
     fewer = () if "--trace" in words else ("--trace-jobs", 50)
-    answer = hived("sweep", *fewer, *words, "--out", "out")
+    answer = hived("sweep", *fewer, "--out", "out", *words)
     assert answer.code == 2
     assert message in one_line(answer.err)
 
 
-POLICY = """\
-from hived.policies import FIFO
-
-
-class Mine(FIFO):
-    name = "mine"
-
-    def order(self, job):
-        if BROKEN:
-            raise RuntimeError("it is broken")
-        return super().order(job)
-
-
-BROKEN = False
-"""
-
-
-def test_policies_by_name_with_parameters_of_scripts_and_of_tenants(hived: Hived, folder: Path) -> None:
+def test_policies_of_scripts_and_tenants(hived: Hived, folder: Path) -> None:
+    """By name, with parameters."""
     (folder / "script_of_a_sweep.py").write_text(POLICY, encoding="utf-8")
-    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv")
     names = "tiresias:limits=100/500,b=sjf,script_of_a_sweep:Mine"
-    answer = hived(*given, "--policy", names, "--jobs", 2, "--out", "out")
+    answer = hived("sweep", *GIVEN, "--policy", names, "--jobs", 2, "--out", "out")
     assert answer.code == 0, answer.err
     found = table(folder / "out")
     policies = ["tiresias:limits=100/500 b=sjf", "script_of_a_sweep:Mine b=sjf"]
     assert found["policy"].unique(maintain_order=True).to_list() == policies
     of_one = found.filter(policy=policies[0], scheme="hived", tenant="a")["mean_s"].to_list()
-    hived("simulate", *given[1:], "--policy", "tiresias:limits=100/500", "--policy", "b=sjf", "--no-figures")
+    hived("simulate", *GIVEN, "--policy", "tiresias:limits=100/500", "--policy", "b=sjf", "--no-figures")
     (run,) = [run for run in summary(folder / "results")["runs"] if run["scheme"] == "hived"]
     assert of_one == pytest.approx([run["tenants"]["a"]["mean_s"]], abs=1e-6)
 
 
-def test_a_script_that_has_changed_makes_other_runs(hived: Hived, folder: Path) -> None:
-    script = folder / "script_that_changes.py"
-    script.write_text(POLICY, encoding="utf-8")
-    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--policy", "script_that_changes:Mine")
-    assert hived(*given, "--out", "out").code == 0
-    script.write_text(POLICY + "# changed\n", encoding="utf-8")
-    error = one_line(hived(*given, "--out", "out").err)
-    assert re.search(r"sha256 .*script_that_changes:\w{8}, now", error)
-
-
-def test_a_policy_that_raises_ends_the_sweep_with_its_run(hived: Hived, folder: Path) -> None:
-    (folder / "broken_script.py").write_text(POLICY.replace("= False", "= True"), encoding="utf-8")
-    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--jobs", 1, "--out", "out")
-    answer = hived(*given, "--policy", "fifo,broken_script:Mine")
-    assert answer.code == 5
-    assert one_line(answer.err).startswith("hived: policy=broken_script:Mine: policy mine, job j0")
-    assert len(list((folder / "out" / "runs").iterdir())) == 1
-
-
-def test_every_option_of_a_simulation_that_determines_results_is_one_of_a_sweep() -> None:
+def test_every_option_of_a_simulation() -> None:
+    """What determines results is an option of a sweep too."""
     renamed = {"jobs": "trace_jobs", "days": "trace_days", "seed": "seeds"}
     of_files = {"out", "tenant", "no_figures", "parquet", "overwrite"}
     options = {renamed.get(name, name) for name in signature(simulate).parameters if name not in of_files}
     assert options <= set(signature(sweep).parameters)
 
 
-def test_a_folder_of_other_files_is_refused(hived: Hived, folder: Path) -> None:
-    answer = hived(*SMALL, "--out", ".")
-    assert answer.code == 2
-    assert "holds other files than a sweep's" in one_line(answer.err)
-    assert "is a file" in one_line(hived(*SMALL, "--out", "spec.yaml").err)
-
-
-def test_without_polars_the_extra_is_named(hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_polars(hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     answer = hived(*SMALL, "--out", "out")
     assert answer.code == 2

@@ -8,7 +8,7 @@ import pytest
 
 from hived.policies import Gandiva
 from tests.server.results.test_sharing import source
-from tests.simulator.test_gandiva import job
+from tests.simulator.sharing import job
 from tests.simulator.test_timeline import comments
 
 from .helpers import Hived
@@ -24,7 +24,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_timeline_of_the_node_that_jobs_share_is_written(hived: Hived, out: Path, tmp_path: Path) -> None:
+def test_timeline_of_a_node(hived: Hived, out: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.svg"
     answer = hived("timeline", out, "--rates", "-o", file)
     assert (answer.code, answer.out) == (0, f"{file}\n")
@@ -35,7 +35,7 @@ def test_the_timeline_of_the_node_that_jobs_share_is_written(hived: Hived, out: 
     assert "a-node-0: Private clusters (gandiva)" in comments(private)
 
 
-def test_a_png_has_twice_the_pixels_of_a_page(hived: Hived, out: Path, tmp_path: Path) -> None:
+def test_pixels_of_a_png(hived: Hived, out: Path, tmp_path: Path) -> None:
     assert hived("timeline", out, "-o", tmp_path / "a.png").code == 0
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes((tmp_path / "a.png").read_bytes()[16:20]) == 1800
@@ -54,17 +54,12 @@ def test_a_png_has_twice_the_pixels_of_a_page(hived: Hived, out: Path, tmp_path:
         (("--window", "3:4"), "window 3:4: no job is on n0 then"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_wrong_input(
     hived: Hived, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     answer = hived("timeline", out, *options)
     assert answer.code == 2
     assert words in " ".join(answer.err.split())
+    assert "holds no results" in hived("timeline", tmp_path, "-o", tmp_path / "a.svg").err
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_without_results_is_refused(hived: Hived, tmp_path: Path) -> None:
-    answer = hived("timeline", tmp_path, "-o", tmp_path / "a.svg")
-    assert answer.code == 2
-    assert "holds no results" in answer.err

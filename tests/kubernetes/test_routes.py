@@ -15,7 +15,7 @@ from hived.server.kubernetes.schema import PlanRequest
 
 from ..server.api.client import Client, error
 from ..server.api.test_fuzz import CHECKS
-from .fake_service import FAILURES, WHY, FakeService, make_app
+from ..server.fakes import FAILURES, WHY, FakeKubernetes, kubernetes_app
 
 TOKEN = "t0ken"
 OPERATIONS = {
@@ -33,20 +33,20 @@ POD: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name"
 
 
 @pytest.fixture
-def service() -> FakeService:
-    return FakeService()
+def service() -> FakeKubernetes:
+    return FakeKubernetes()
 
 
 @pytest.fixture
-def client(service: FakeService) -> Client:
-    return Client(make_app(service), base_url="http://hived")
+def client(service: FakeKubernetes) -> Client:
+    return Client(kubernetes_app(service), base_url="http://hived")
 
 
 def test_it_says_that_it_is_on_kubernetes(client: Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok", "engine": "kubernetes"}
 
 
-def test_the_status_and_its_virtual_clusters(client: Client, service: FakeService) -> None:
+def test_the_status_and_its_virtual_clusters(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
     told = client.get("/v1/status").json()
     assert (told["guaranteed"], told["groups"]) == (4, {"placed": 1})
@@ -54,7 +54,7 @@ def test_the_status_and_its_virtual_clusters(client: Client, service: FakeServic
     assert [vc["used"] for vc in told["vcs"]] == [4, 0]
 
 
-def test_one_virtual_cluster(client: Client, service: FakeService) -> None:
+def test_one_virtual_cluster(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
     service.add("next", state="waiting", why=(WHY,))
     told = client.get("/v1/vcs/vision").json()
@@ -65,7 +65,7 @@ def test_one_virtual_cluster(client: Client, service: FakeService) -> None:
     assert error(answer)["message"].startswith("there is no virtual cluster 'a/b'")
 
 
-def test_groups_are_found_by_vc_and_state_and_page_by_page(client: Client, service: FakeService) -> None:
+def test_groups_are_found_by_vc_and_state_and_page_by_page(client: Client, service: FakeKubernetes) -> None:
     for number in range(5):
         service.add(f"g{number}", vc="vision" if number % 2 else "speech", state="waiting" if number > 2 else "placed")
 
@@ -91,7 +91,7 @@ def test_what_no_group_can_be_is_refused(client: Client, query: str, field: str)
 @pytest.mark.parametrize("path", ["/v1/groups", "/v1/explain"])
 @pytest.mark.parametrize("ref", ["team/train-0", "team%2Ftrain-0", "jobs/of/ann/train", "jobs%2Fof%2Fann%2Ftrain"])
 def test_a_group_is_found_by_its_name_and_by_its_pods_whatever_their_slashes(
-    client: Client, service: FakeService, path: str, ref: str
+    client: Client, service: FakeKubernetes, path: str, ref: str
 ) -> None:
     service.add("jobs/of/ann/train")
     told = client.get(f"{path}/{ref}").json()
@@ -99,7 +99,7 @@ def test_a_group_is_found_by_its_name_and_by_its_pods_whatever_their_slashes(
     assert service.asked == [ref.replace("%2F", "/")]
 
 
-def test_an_explanation_has_words_and_data(client: Client, service: FakeService) -> None:
+def test_an_explanation_has_words_and_data(client: Client, service: FakeKubernetes) -> None:
     service.add("train", state="waiting", why=(WHY,))
     assert client.get("/v1/explain/team/train-0").json() == {
         "group": "train", "pod": "team/train-0", "text": f"train is waiting\n- {WHY}",
@@ -108,13 +108,13 @@ def test_an_explanation_has_words_and_data(client: Client, service: FakeService)
 
 
 @pytest.mark.parametrize("path", ["/v1/groups/", "/v1/explain/", f"/v1/explain/{'x' * 1025}"])
-def test_a_name_that_nothing_can_have_is_refused(client: Client, service: FakeService, path: str) -> None:
+def test_a_name_that_nothing_can_have_is_refused(client: Client, service: FakeKubernetes, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, error(answer)["field"]) == (422, "ref")
     assert service.asked == []
 
 
-def test_a_plan_is_asked_with_the_objects_as_they_are(client: Client, service: FakeService) -> None:
+def test_a_plan_is_asked_with_the_objects_as_they_are(client: Client, service: FakeKubernetes) -> None:
     service.plans("train", "waits", "it would wait:\n- for its turn")
     told = client.post("/v1/plan", json={"objects": [POD]}).json()
     assert [(group["group"], group["outcome"]) for group in told["groups"]] == [("default/train", "waits")]
@@ -133,14 +133,14 @@ def test_a_plan_is_asked_with_the_objects_as_they_are(client: Client, service: F
     ],
 )  # fmt: skip
 def test_a_plan_of_what_is_none_names_the_field(
-    client: Client, service: FakeService, body: dict[str, object], field: str
+    client: Client, service: FakeKubernetes, body: dict[str, object], field: str
 ) -> None:
     answer = client.post("/v1/plan", json=body)
     assert (answer.status_code, error(answer)["field"]) == (422, field)
     assert service.planned == []
 
 
-def test_a_node_is_drained_and_taken_back(client: Client, service: FakeService) -> None:
+def test_a_node_is_drained_and_taken_back(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
     told = client.post("/v1/drain", json={"node": "gpu1"}).json()
     assert told == {"node": "gpu1", "drained": True, "gpus": 8, "groups": ["train"]}
@@ -150,7 +150,7 @@ def test_a_node_is_drained_and_taken_back(client: Client, service: FakeService) 
 
 @pytest.mark.parametrize("body", [{}, {"node": ""}, {"node": "gpu1", "undo": "yes"}, {"node": "gpu1", "now": True}])
 def test_a_drain_that_is_not_understood_changes_nothing(
-    client: Client, service: FakeService, body: dict[str, object]
+    client: Client, service: FakeKubernetes, body: dict[str, object]
 ) -> None:
     assert client.post("/v1/drain", json=body).status_code == 422
     assert service.drained == set()
@@ -168,26 +168,28 @@ def calls(client: Client) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("status", FAILURES)
 def test_what_the_engine_cannot_do_has_its_status_and_its_words(
-    client: Client, service: FakeService, status: int
+    client: Client, service: FakeKubernetes, status: int
 ) -> None:
     service.fails = FAILURES[status]
     for operation, answer in calls(client):
         assert (answer.status_code, error(answer)["message"]) == (status, str(FAILURES[status])), operation
 
 
-def test_a_bug_is_reported_without_its_secrets(client: Client, service: FakeService) -> None:
+def test_a_bug_is_reported_without_its_secrets(client: Client, service: FakeKubernetes) -> None:
     service.fails = ZeroDivisionError("a secret")
     for operation, answer in calls(client):
         assert (answer.status_code, error(answer)["code"]) == (500, "bug"), operation
         assert "secret" not in answer.text
 
 
-def test_with_a_token_nothing_but_the_health_is_open(service: FakeService) -> None:
-    closed = Client(make_app(service, TOKEN), base_url="http://hived")
+def test_with_a_token_nothing_but_the_health_is_open(service: FakeKubernetes) -> None:
+    closed = Client(kubernetes_app(service, TOKEN), base_url="http://hived")
     assert closed.get("/healthz").status_code == 200
     assert {answer.status_code for _, answer in calls(closed)} == {401}
     assert service.drained == set()
-    opened = Client(make_app(service, TOKEN), base_url="http://hived", headers={"Authorization": f"Bearer {TOKEN}"})
+    opened = Client(
+        kubernetes_app(service, TOKEN), base_url="http://hived", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
     service.add("train")
     assert {answer.status_code for _, answer in calls(opened)} == {200}
 
@@ -195,7 +197,7 @@ def test_with_a_token_nothing_but_the_health_is_open(service: FakeService) -> No
 # -- the document -----------------------------------------------------------------------------------------------------
 
 
-def test_the_document_has_every_path_its_errors_and_valid_examples(client: Client, service: FakeService) -> None:
+def test_the_document_has_every_path_its_errors_and_valid_examples(client: Client, service: FakeKubernetes) -> None:
     document = client.get("/openapi.json").json()
     found = {}
     for path, methods in document["paths"].items():
@@ -217,14 +219,14 @@ def test_the_document_has_every_path_its_errors_and_valid_examples(client: Clien
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-fuzzed = FakeService()
+fuzzed = FakeKubernetes()
 fuzzed.add("train")
 fuzzed.add("next", state="waiting", why=(WHY,))
-schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(fuzzed, TOKEN))
+schema = schemathesis.openapi.from_asgi("/openapi.json", kubernetes_app(fuzzed, TOKEN))
 
 
 @schema.parametrize()
-@settings(max_examples=15)
-def test_nothing_that_is_sent_breaks_the_service(case: Any) -> None:
+@settings(max_examples=3)
+def test_any_request(case: Any) -> None:
     checks = [check for check in CHECKS if check.__name__ != "ignored_auth"]  # declared by the whole application
     case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"}, checks=checks)

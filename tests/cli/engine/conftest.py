@@ -9,31 +9,20 @@ from typing import IO
 
 import pytest
 
-from .fake import Engine, Running
+from ...server.fakes import FakeService, Running
 from .shell import Begin, Process
-
-
-@pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an engine that does not run."""
-    folder = tmp_path / "s"
-    folder.mkdir()
-    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TZ"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HIVED_STATE", str(folder))
-    return folder
 
 
 @pytest.fixture
 def running(nobody: Path) -> Iterator[Running]:
     """An engine with two nodes of 4 GPUs, answering."""
-    answering = Running(Engine(), nobody)
+    answering = Running(nobody)
     yield answering
     answering.close()
 
 
 @pytest.fixture
-def engine(running: Running) -> Engine:
+def engine(running: Running) -> FakeService:
     """What that engine has."""
     return running.engine
 

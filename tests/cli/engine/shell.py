@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from ..helpers import HIVED
+
+PATIENCE_S = 120.0
 #: a session needs a terminal of its own for Ctrl-C to reach it
 _WITH_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from hived.cli import main; main()"
-HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
 
 
 class Process:
@@ -33,11 +35,11 @@ class Process:
 
     def rest(self) -> tuple[str, str]:
         """What it still says until it ends."""
-        return self._process.communicate(timeout=180)
+        return self._process.communicate(timeout=PATIENCE_S)
 
     def code(self) -> int:
         """How it ended."""
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE_S)
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -46,7 +48,7 @@ class Process:
     def close(self) -> None:
         """Leave nothing of it."""
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_S)
         self.out.close()
         self.err.close()
 
@@ -56,7 +58,7 @@ Begin = Callable[..., Process]
 
 def until(true: Callable[[], object], what: str) -> None:
     """Wait for something that has to come."""
-    end = time.monotonic() + 180
+    end = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end, f"never came: {what}"
         time.sleep(0.02)
@@ -91,7 +93,7 @@ class Terminal:
     def until(self, words: str | re.Pattern[str], after: int = 0) -> str:
         """All that was shown once ``words`` were, behind the first ``after`` characters."""
         sought = words if isinstance(words, re.Pattern) else re.compile(re.escape(words))
-        end = time.monotonic() + 180
+        end = time.monotonic() + PATIENCE_S
         while not sought.search(self.seen, after):
             assert time.monotonic() < end, f"never shown: {words!r}, but {self.seen[-4000:]!r}"
             assert self._read(), f"ended without {words!r}: {self.seen[-4000:]!r}"
@@ -103,13 +105,13 @@ class Terminal:
 
     def code(self) -> int:
         """How it ended."""
-        end = time.monotonic() + 180
+        end = time.monotonic() + PATIENCE_S
         while self._read():
             assert time.monotonic() < end, f"did not end: {self.seen[-2000:]!r}"
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE_S)
 
     def _read(self) -> bool:
-        if not select.select([self._end], [], [], 60)[0]:
+        if not select.select([self._end], [], [], PATIENCE_S)[0]:
             return False
         try:
             bits = os.read(self._end, 65_536)

@@ -9,59 +9,59 @@ from pathlib import Path
 
 import pytest
 
+from ...server.fakes import FakeService, Running
 from ..helpers import Hived, tree
-from .fake import Engine, Running
 from .shell import Begin
 
 
-def test_the_latest_events_are_shown_in_the_readers_zone(
-    hived: Hived, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in range(150):
-        engine.tell(f"event {n + 1}", job=n % 3)
+def test_times_in_the_readers_zone(hived: Hived, engine: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.tell("old")
+    engine.tell("new", job=2)
     engine.happened[-1] = engine.happened[-1].model_copy(update={"at": 1_700_000_000})
     try:
         for zone, words in (("UTC", "2023-11-14T22:13:20+00:00"), ("Asia/Kolkata", "2023-11-15T03:43:20+05:30")):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            lines = hived("events", "-n", 3).out.splitlines()
-            assert [line.rsplit("  ", 1)[1] for line in lines] == ["event 148", "event 149", "event 150"]
-            assert lines[-1].split() == [words, "2", "said", "event", "150"]
+            (line,) = hived("events", "-n", 1).out.splitlines()
+            assert line.split() == [words, "2", "said", "new"]
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
 @pytest.mark.parametrize("number", [0, 1, 100, 101, 250, 400])
-def test_as_many_events_are_shown_as_are_asked_for(hived: Hived, engine: Engine, number: int) -> None:
+def test_number_of_events(hived: Hived, engine: FakeService, number: int) -> None:
     for n in range(300):
         engine.tell(f"event {n + 1}")
     lines = hived("events", "-n", number).out.splitlines()
     assert [line.split()[-1] for line in lines] == [str(n) for n in range(max(1, 301 - number), 301)]
 
 
-def test_events_of_one_job(hived: Hived, engine: Engine) -> None:
-    engine.end(engine.add())
-    engine.end(engine.add())
+def test_events_of_one_job(hived: Hived, engine: FakeService) -> None:
+    for _ in range(2):
+        engine.end(engine.add())
     assert [line.split("  ")[-1].strip() for line in hived("events", "--job", "train-2").out.splitlines()] == [
-        "train-2 is running", "train-2 is succeeded",
-    ]  # fmt: skip
+        "train-2 is running",
+        "train-2 is succeeded",
+    ]
     assert hived("events", "--job", "nope").code == 4
 
 
-def test_json_is_the_engines_answer_and_one_object_a_line_when_followed(
-    hived: Hived, running: Running, begin: Begin
-) -> None:
-    running.engine.tell("one")
+def test_json(hived: Hived, running: Running, begin: Begin) -> None:
+    """The engine's answer; and one object a line where it is followed, of one job where that is asked for."""
+    engine = running.engine
+    first, second = engine.add(), engine.add()
     found = json.loads(hived("events", "-o", "json").out)
-    assert found == {"events": [running.engine.happened[0].model_dump()], "last": 1}
-    process = begin("events", "-f", "-o", "json")
-    assert json.loads(process.out.readline())["text"] == "one"
-    running.engine.tell("two")
-    assert json.loads(process.out.readline())["text"] == "two"
+    assert found == {"events": [event.model_dump() for event in engine.happened], "last": 2}
+    process = begin("events", "-f", "-n", 1, "--job", 2, "-o", "json")
+    assert json.loads(process.out.readline())["text"] == "train-2 is running"
+    engine.end(first)
+    engine.end(second)
+    assert json.loads(process.out.readline())["text"] == "train-2 is succeeded"
 
 
-def test_following_misses_nothing_and_repeats_nothing_over_a_restart(running: Running, begin: Begin) -> None:
+def test_follow_over_a_restart(running: Running, begin: Begin) -> None:
+    """Nothing is missed, and nothing repeated."""
     engine = running.engine
     engine.tell("before")
     process = begin("events", "-f")
@@ -80,41 +80,25 @@ def test_following_misses_nothing_and_repeats_nothing_over_a_restart(running: Ru
     assert process.code() == 130
 
 
-def test_following_one_job_leaves_the_others_out(running: Running, begin: Begin) -> None:
-    engine = running.engine
-    first, second = engine.add(), engine.add()
-    process = begin("events", "-f", "-n", 1, "--job", 2)
-    assert process.out.readline().endswith("train-2 is running\n")
-    engine.end(first)
-    engine.end(second)
-    assert process.out.readline().endswith("train-2 is succeeded\n")
-
-
-def test_the_decision_log_is_exported_whole(hived: Hived, engine: Engine, folder: Path) -> None:
+def test_export(hived: Hived, engine: FakeService, folder: Path, begin: Begin) -> None:
+    """The whole log of decisions, to a file or to a pipe; a file that is there is replaced by force alone."""
     engine.log_lines = [json.dumps({"n": n, "words": "é"}) for n in range(5000)]
     whole = "".join(line + "\n" for line in engine.log_lines)
     answer = hived("events", "--export", "log.jsonl")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == "log.jsonl: 5,000 lines\n"
     assert (folder / "log.jsonl").read_text(encoding="utf-8") == whole
-
-
-def test_the_decision_log_goes_to_a_pipe(running: Running, begin: Begin) -> None:
-    process = begin("events", "--export", "-")
-    assert process.rest() == ('{"n":0}\n{"n":1}\n', "")
-
-
-def test_an_export_replaces_nothing_unasked(hived: Hived, engine: Engine, folder: Path) -> None:
-    (folder / "log.jsonl").write_text("mine", encoding="utf-8")
+    assert begin("events", "--export", "-").rest() == (whole, "")
+    engine.log_lines = ["{}"]
     answer = hived("events", "--export", "log.jsonl")
     assert answer.code == 2
     assert "--force" in answer.err
-    assert (folder / "log.jsonl").read_text(encoding="utf-8") == "mine"
+    assert (folder / "log.jsonl").read_text(encoding="utf-8") == whole
     assert hived("events", "--export", "log.jsonl", "--force").code == 0
-    assert (folder / "log.jsonl").read_text(encoding="utf-8") == '{"n":0}\n{"n":1}\n'
+    assert (folder / "log.jsonl").read_text(encoding="utf-8") == "{}\n"
 
 
-def test_an_export_leaves_what_another_is_writing(hived: Hived, engine: Engine, folder: Path) -> None:
+def test_export_leaves_anothers_part(hived: Hived, engine: FakeService, folder: Path) -> None:
     for number in range(1, 400):  # whatever the process is called, in a container of few
         (folder / f".log.jsonl.{number}.part").write_text("another's", encoding="utf-8")
     (folder / f".log.jsonl.{os.getpid()}.part").write_text("another's", encoding="utf-8")
@@ -123,7 +107,7 @@ def test_an_export_leaves_what_another_is_writing(hived: Hived, engine: Engine, 
     assert set(before) < set(tree(folder))
 
 
-def test_an_export_that_cannot_be_written_leaves_nothing(hived: Hived, engine: Engine, folder: Path) -> None:
+def test_export_to_nowhere(hived: Hived, engine: FakeService, folder: Path) -> None:
     before = tree(folder)
     answer = hived("events", "--export", "no/such/folder/log.jsonl")
     assert answer.code == 73

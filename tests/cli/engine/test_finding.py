@@ -19,17 +19,8 @@ from hived.errors import UnavailableError
 from hived.server.failures import STATUS
 from hived.server.schema import JobEvent
 
-from ..helpers import Answer, Hived
-from .fake import TOKEN, Engine, Running
-
-
-def refused(answer: Answer, code: int) -> str:
-    """The one line of a verb that could not do its work."""
-    assert (answer.code, answer.out) == (code, ""), answer
-    assert answer.err.startswith("hived: ")
-    assert answer.err.count("\n") == 1, answer.err
-    return answer.err.removeprefix("hived: ").rstrip("\n")
-
+from ...server.fakes import TOKEN, FakeService, Running
+from ..helpers import Hived, refused
 
 VERBS: list[list[object]] = [
     ["ps"], ["top"], ["logs", "1"], ["logs", "-f", "1"], ["explain", "1"], ["cancel", "1"], ["events"],
@@ -40,7 +31,7 @@ VERBS: list[list[object]] = [
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(map(str, verb)))
-def test_without_an_engine_one_line_says_how_to_start_one(hived: Hived, nobody: Path, verb: list[object]) -> None:
+def test_no_engine(hived: Hived, nobody: Path, verb: list[object]) -> None:
     line = refused(hived(*verb), 69)
     assert line == f"no engine answers on {nobody}/hived.sock; start one with: hived up"
 
@@ -64,38 +55,33 @@ BYTES = os.fsdecode(b"d\xff")  #: what Python makes of an argument that is no UT
         (["ps", "--engine", "http://a..b:3"], "--engine"),
     ],
 )  # fmt: skip
-def test_what_is_no_text_is_refused_in_one_line(hived: Hived, running: Running, verb: list[str], words: str) -> None:
+def test_argument_that_is_no_text(hived: Hived, running: Running, verb: list[str], words: str) -> None:
     answer = hived(*verb)
     assert answer.code in (2, 4), answer
     assert words in refused(answer, answer.code)
     assert running.engine.all == []
 
 
-def test_a_folder_that_is_no_text_is_refused_in_one_line(
+def test_folder_that_is_no_text(
     hived: Hived, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / BYTES).mkdir()
     monkeypatch.chdir(tmp_path / BYTES)
-    line = refused(hived("submit", "--vc", "vision", "--", "pwd"), 2)
+    line = refused(hived("submit", "--vc", "vision", "--", "pwd"))
     assert line.startswith(f"--cwd: '{tmp_path}/d\\udcff' is not UTF-8 text")
+    assert "--cwd" in refused(hived("submit", "--vc", "vision", "--cwd", f"/{'x' * 5000}", "--", "pwd"))
     assert running.engine.all == []
 
 
-def test_a_folder_with_too_long_a_name_is_refused_in_one_line(hived: Hived, running: Running) -> None:
-    assert "--cwd" in refused(hived("submit", "--vc", "vision", "--cwd", f"/{'x' * 5000}", "--", "pwd"), 2)
-
-
-def test_a_socket_that_nobody_serves_any_more_is_no_engine(hived: Hived, nobody: Path) -> None:
+def test_no_engine_on_the_socket(hived: Hived, nobody: Path) -> None:
+    """One that is left behind; and a path that is too long for any."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(nobody / "hived.sock"))
     assert "start one with: hived up" in refused(hived("ps"), 69)
-
-
-def test_a_folder_whose_path_is_too_long_for_a_socket_has_no_engine(hived: Hived, nobody: Path) -> None:
     assert "start one with: hived up" in refused(hived("ps", "--state", nobody / ("x" * 200)), 69)
 
 
-def test_the_engine_is_found_by_option_then_variable_then_home(
+def test_option_then_variable_then_home(
     hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     running.engine.add()
@@ -117,9 +103,7 @@ def test_the_engine_is_found_by_option_then_variable_then_home(
     assert "train-1" in hived("ps").out
 
 
-def test_over_tcp_the_token_is_needed(
-    hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_token_over_tcp(hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     running.engine.add()
     assert "token" in refused(hived("ps", "--engine", running.url), 77)
     monkeypatch.setenv("HIVED_TOKEN", "wrong")
@@ -133,12 +117,12 @@ def test_over_tcp_the_token_is_needed(
     assert hived("submit", "--token-file", tmp_path / "token", "--vc", "vision", "--", "x").code == 0
 
 
-def test_a_proxy_of_the_environment_is_not_asked(
-    hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_proxy_is_asked(hived: Hived, engine: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the engine is told by the kernel whose job it is."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert hived("ps").code == 0
+    assert hived("submit", "--vc", "vision", "--", "x").code == 0
+    assert engine.users == [getpass.getuser()]
 
 
 @pytest.mark.parametrize(
@@ -156,13 +140,11 @@ def test_a_proxy_of_the_environment_is_not_asked(
         (["--engine", "http://host:80", "--token-file", os.devnull], "is empty"),
     ],
 )
-def test_a_wrong_address_is_refused_before_anybody_is_asked(
-    hived: Hived, nobody: Path, options: list[str], words: str
-) -> None:
+def test_wrong_address(hived: Hived, nobody: Path, options: list[str], words: str) -> None:
     assert words in refused(hived("ps", *options), 2)
 
 
-def test_the_socket_of_another_user_is_forbidden(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_of_another_user(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -215,14 +197,14 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_what_is_no_engine_is_told_from_one(hived: Hived, nobody: Path, what: str) -> None:
+def test_no_engine_of_this_version(hived: Hived, nobody: Path, what: str) -> None:
     with answering(STRANGERS[what]) as url:
         line = refused(hived("ps", "--engine", url), 69)
     assert line.startswith(f"what answers on {url} is no engine of this version")
     assert line.isprintable()
 
 
-def test_an_engine_that_goes_away_while_it_answers_is_told(hived: Hived, nobody: Path) -> None:
+def test_engine_that_goes_away(hived: Hived, nobody: Path) -> None:
     with answering(b"") as url:
         assert "went away" in refused(hived("ps", "--engine", url), 69)
         assert "hived ps shows" in refused(hived("submit", "--engine", url, "--vc", "a", "--", "x"), 69)
@@ -231,7 +213,7 @@ def test_an_engine_that_goes_away_while_it_answers_is_told(hived: Hived, nobody:
 
 
 @pytest.mark.parametrize("body", [b"event: event\ndata: {\n\n", b"event: event\ndata: {}\n\n"])
-def test_an_event_that_is_none_is_told_and_not_tried_again(hived: Hived, nobody: Path, body: bytes) -> None:
+def test_event_that_is_none(hived: Hived, nobody: Path, body: bytes) -> None:
     stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body
     with answering(stream) as url, connect(url, None, None) as there:
         events = there.stream("/v1/events/stream")
@@ -249,12 +231,7 @@ def test_an_event_that_is_none_is_told_and_not_tried_again(hived: Hived, nobody:
         ("something_new", 2),
     ],
 )  # fmt: skip
-def test_an_error_of_the_engine_becomes_our_own(hived: Hived, nobody: Path, code: str, exit_code: int) -> None:
+def test_error_of_the_engine(hived: Hived, nobody: Path, code: str, exit_code: int) -> None:
     body = b'{"error": {"code": "%s", "message": "it is \\u001b[31m so", "field": null}}' % code.encode()
     with answering(http(f"{STATUS.get(code, 418)} X", "application/json", body)) as url:
         assert refused(hived("ps", "--engine", url), exit_code) == r"it is \x1b[31m so"
-
-
-def test_the_engines_user_is_who_the_kernel_says(hived: Hived, engine: Engine) -> None:
-    hived("submit", "--vc", "vision", "--", "x")
-    assert engine.users == [getpass.getuser()]

@@ -7,13 +7,12 @@ import re
 
 import pytest
 
+from ...server.fakes import WAITING, FakeService, Running
 from ..helpers import Hived
-from . import fake
-from .fake import WAITING, Engine, Running
 from .shell import Terminal
 
 
-def fill(engine: Engine) -> None:
+def fill(engine: FakeService) -> None:
     """Two that run, one that waits."""
     engine.add(gpus=4)
     engine.add(name="sweep", vc="speech", gpus=4, priority=-1)
@@ -26,29 +25,11 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
-def test_ps_has_colours_on_a_terminal_and_fits_it(running: Running) -> None:
-    fill(running.engine)
-    with Terminal(["ps"], width=80) as terminal:
-        assert terminal.code() == 0
-        seen = terminal.seen
-    assert "\x1b[32mrunning" in seen
-    # a busy engine is waited for, and a line says so, which is erased afterwards
-    lines = plain(seen.rpartition("\x1b[2K")[2]).splitlines()
-    assert len(lines) == 4
-    assert all(len(line) <= 80 for line in lines)
-    assert "sweep-2" in lines[2]
-    assert lines[3].rstrip().endswith("…")
-
-
-def test_no_color_is_honoured(running: Running) -> None:
-    fill(running.engine)
-    with Terminal(["ps"], NO_COLOR="1") as terminal:
-        assert terminal.code() == 0
-        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal.seen)
+# -- to a pipe
 
 
 @pytest.mark.parametrize("verb", [["ps"], ["ps", "--all"], ["explain", "1"], ["events"], ["top"], ["drain"]], ids=str)
-def test_a_pipe_gets_plain_whole_lines(hived: Hived, engine: Engine, verb: list[str]) -> None:
+def test_pipe_gets_plain_whole_lines(hived: Hived, engine: FakeService, verb: list[str]) -> None:
     fill(engine)
     answer = hived(*verb)
     assert answer.code == 0
@@ -57,7 +38,7 @@ def test_a_pipe_gets_plain_whole_lines(hived: Hived, engine: Engine, verb: list[
     assert not re.search(r"[╭│╰┃┏]", answer.out)
 
 
-def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
+def test_top_in_a_pipe(hived: Hived, engine: FakeService) -> None:
     fill(engine)
     answer = hived("top")
     assert (answer.code, answer.err) == (0, "")
@@ -71,19 +52,15 @@ def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
     assert found["totals"]["guaranteed"] == 4
 
 
-def test_top_says_no_share_of_the_nodes_where_there_is_one(
-    hived: Hived, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fake, "NODES", ("node-0",))
+def test_one_node_has_no_share_of_nodes(hived: Hived, engine: FakeService) -> None:
+    engine.nodes = ("node-0",)
     engine.add(gpus=4)
     said = hived("top").out
     assert "4 guaranteed" in said
     assert "of nodes" not in said, "of one it is all or nothing"
 
 
-def test_a_drained_device_in_use_has_its_job_in_the_picture_and_all_devices_add_up(
-    hived: Hived, engine: Engine
-) -> None:
+def test_drained_device_in_use(hived: Hived, engine: FakeService) -> None:
     # it was counted as in use and as bad, and its cell was a cross
     engine.add(gpus=2)
     hived("drain", "node-0")
@@ -93,59 +70,65 @@ def test_a_drained_device_in_use_has_its_job_in_the_picture_and_all_devices_add_
     assert nodes.split("node-1")[0].split() == ["node-0", "█-", "█-", "--", "--"]
 
 
-def test_ps_and_top_say_alike_what_runs_as_opportunistic_and_why(hived: Hived, engine: Engine) -> None:
+def test_ps_and_top_on_opportunistic_jobs(hived: Hived, engine: FakeService) -> None:
     job = engine.add(gpus=2)
     engine.change(job, kind="opportunistic", reason="virtual cluster vision is no more")
-    found, (shown,) = hived("ps").out.splitlines()[1], [
-        line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]
-    ]  # fmt: skip
+    found = hived("ps").out.splitlines()[1]
+    (shown,) = [line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]]
     assert found.split()[4] == shown.split()[4] == "opp"
     assert found.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
 
 
-@pytest.mark.parametrize("key", ["q", "\x03"])
-def test_top_is_live_until_somebody_leaves(running: Running, key: str) -> None:
+# -- to a terminal
+
+
+def test_ps_has_colours_and_fits(running: Running) -> None:
+    fill(running.engine)
+    with Terminal(["ps"], width=80) as terminal:
+        assert terminal.code() == 0
+        seen = terminal.seen
+    assert "\x1b[32mrunning" in seen
+    # a busy engine is waited for, and a line says so, which is erased afterwards
+    lines = plain(seen.rpartition("\x1b[2K")[2]).splitlines()
+    assert len(lines) == 4
+    assert all(len(line) <= 80 for line in lines)
+    assert "sweep-2" in lines[2]
+    assert lines[3].rstrip().endswith("…")
+
+
+@pytest.mark.parametrize(("verb", "variable"), [("ps", ("NO_COLOR", "1")), ("top", ("TERM", "dumb"))])
+def test_plain_terminal(running: Running, verb: str, variable: tuple[str, str]) -> None:
+    """Where colours are not wanted, and where nothing but text can be shown: one picture."""
+    fill(running.engine)
+    with Terminal([verb], **dict([variable])) as terminal:
+        assert terminal.code() == 0
+        assert "late-3" in terminal.seen
+        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal.seen)
+        assert verb == "ps" or "\x1b" not in terminal.seen
+
+
+def test_top_is_live(running: Running) -> None:
+    """It asks for one picture, hears what changes, and stays while the engine restarts."""
     engine = running.engine
     fill(engine)
     with Terminal(["top"]) as terminal:
         terminal.until("late-3")
+        first = terminal.until(re.compile(r" \d+[sm]  node-0:0-3"))
+        age = re.findall(r" (\d+[sm])  node-0:0-3", first)[-1]
+        terminal.until(re.compile(rf" (?!{age} )\d+[sm]  node-0:0-3"), after=len(first))  # the clock goes on
         engine.end(engine.all[0])
-        terminal.until("0 guaranteed")
-        terminal.press(key)
+        engine.add(name="newcomer", gpus=4)
+        terminal.until("newcomer-4")
+        assert engine.pictures == 1
+        running.stop()
+        terminal.until("no engine answers")
+        engine.add(name="meanwhile")
+        running.start()
+        terminal.until("meanwhile-5")
+        terminal.press("\x03")
         assert terminal.code() == 0
         assert terminal.seen.count("\x1b[?1049h") == terminal.seen.count("\x1b[?1049l") == 1, "the screen is as it was"
         assert "Traceback" not in terminal.seen
-
-
-def test_top_asks_for_one_picture_and_then_hears_what_changes_while_its_clock_goes_on(running: Running) -> None:
-    engine = running.engine
-    fill(engine)
-    with Terminal(["top"]) as terminal:
-        terminal.until("late-3")
-        # how long the first has run; on a busy machine a second is passed over
-        terminal.until(re.compile(r" [3-9]s  node-0:0-3"))
-        before = len(terminal.seen)
-        engine.end(engine.all[0])
-        engine.start(engine.all[2])
-        terminal.until(re.compile(r" ([4-9]|\d\d)s  node-1:0-3"), after=before)
-        engine.add(name="newcomer", gpus=4)
-        terminal.until("newcomer-4")
-        terminal.press("q")
-        assert terminal.code() == 0
-    assert engine.pictures == 1
-
-
-def test_top_stays_while_the_engine_restarts(running: Running) -> None:
-    fill(running.engine)
-    with Terminal(["top"]) as terminal:
-        terminal.until("late-3")
-        running.stop()
-        terminal.until("no engine answers")
-        running.engine.add(name="newcomer")
-        running.start()
-        terminal.until("newcomer-4")
-        terminal.press("q")
-        assert terminal.code() == 0
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 12), (80, 24), (200, 60)])
@@ -166,7 +149,7 @@ def test_top_fits_the_screen(running: Running, width: int, height: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
-def test_top_without_an_engine_is_one_line_on_the_ordinary_screen(running: Running) -> None:
+def test_top_without_an_engine(running: Running) -> None:
     running.stop()
     with Terminal(["top"]) as terminal:
         assert terminal.code() == 69
@@ -175,7 +158,7 @@ def test_top_without_an_engine_is_one_line_on_the_ordinary_screen(running: Runni
     running.start()
 
 
-def test_ps_can_be_watched(running: Running) -> None:
+def test_ps_is_watched(running: Running) -> None:
     engine = running.engine
     fill(engine)
     with Terminal(["ps", "-w"]) as terminal:
@@ -185,11 +168,3 @@ def test_ps_can_be_watched(running: Running) -> None:
         terminal.until("newcomer-4")
         terminal.press("q")
         assert terminal.code() == 0
-
-
-def test_a_terminal_that_can_do_nothing_gets_one_picture(running: Running) -> None:
-    fill(running.engine)
-    with Terminal(["top"], TERM="dumb") as terminal:
-        assert terminal.code() == 0
-        assert "late-3" in terminal.seen
-        assert "\x1b" not in terminal.seen

@@ -8,34 +8,38 @@ from pathlib import Path
 
 import pytest
 
-from ..helpers import Hived
-from .fake import WAITING, Engine, Running
+from ...server.fakes import WAITING, FakeService, Running
+from ..helpers import Hived, refused
 from .shell import Begin, until
 
+SUBMIT = ("submit", "--vc", "vision")
 
-def test_a_job_that_starts_says_where(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "--vc", "vision", "--gpus", 2, "--", "python", "train.py")
-    assert answer.code == 0
+
+def test_where_it_runs_or_why_it_waits(hived: Hived, engine: FakeService) -> None:
+    answer = hived(*SUBMIT, "--gpus", 2, "--", "python", "train.py")
+    assert (answer.code, answer.err) == (0, "")
     assert answer.out == "python-1 runs on node-0 (GPUs 0-1).\n"
-    assert answer.err == ""
-
-
-def test_a_gang_says_all_its_places(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "--vc", "vision", "--gpus", 4, "--nodes", 2, "--", "x")
-    assert answer.out == "x-1 runs on node-0 (GPUs 0-3) and node-1 (GPUs 0-3).\n"
-    assert engine.submissions[1].tasks == 2
-
-
-def test_a_job_that_waits_says_why_and_how_to_learn_more(hived: Hived, engine: Engine) -> None:
-    for _ in range(2):
-        engine.add(gpus=4)
-    answer = hived("submit", "--vc", "vision", "--name", "late", "--", "x")
+    engine.end(engine.all[0])
+    answer = hived(*SUBMIT, "--gpus", 4, "--nodes", 2, "--", "x")
+    assert answer.out == "x-2 runs on node-0 (GPUs 0-3) and node-1 (GPUs 0-3).\n"
+    assert engine.submissions[2].tasks == 2
+    answer = hived(*SUBMIT, "--name", "late", "--", "x")
     assert answer.code == 0
     assert answer.out == f"late-3 waits: {WAITING}\n"
     assert "hived explain late-3" in answer.err
+    answer = hived(*SUBMIT, "--gpus", 9, "--", "x")
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err == "hived: vision has 4 GPUs, this needs 9\n"
 
 
-def test_every_option_arrives(hived: Hived, engine: Engine) -> None:
+def test_id_alone_or_json(hived: Hived, engine: FakeService) -> None:
+    answer = hived(*SUBMIT, "-q", "--", "x")
+    assert (answer.out, answer.err) == ("1\n", "")
+    answer = hived(*SUBMIT, "-o", "json", "--", "x")
+    assert json.loads(answer.out) == engine.all[1].model_dump()
+
+
+def test_every_option_arrives(hived: Hived, engine: FakeService) -> None:
     options: list[object] = ["--vc", "speech", "--gpus", 2, "--nodes", 2, "--priority", 10, "--name", "bert"]
     options += ["--retries", 3, "--time-limit", "1h30m", "--grace", "5s", "--lazy"]
     assert hived("submit", *options, "--", "sh", "-c", "echo $X", "--lr", "-3").code == 0
@@ -43,32 +47,28 @@ def test_every_option_arrives(hived: Hived, engine: Engine) -> None:
     assert (sent.vc, sent.gpus, sent.tasks, sent.priority, sent.name) == ("speech", 2, 2, 10, "bert")
     assert (sent.retries, sent.time_limit_s, sent.grace_s, sent.lazy_preemption) == (3, 5400, 5, True)
     assert sent.command == ["sh", "-c", "echo $X", "--lr", "-3"]
+    # what follows the program is its own, without dashes too
+    assert hived(*SUBMIT, "python", "train.py", "--gpus", "9", "-f").code == 0
+    assert engine.submissions[2].command == ["python", "train.py", "--gpus", "9", "-f"]
+    assert engine.submissions[2].gpus == 1
 
 
-def test_what_follows_the_program_is_its_own_without_dashes_too(hived: Hived, engine: Engine) -> None:
-    assert hived("submit", "--vc", "vision", "python", "train.py", "--gpus", "9", "-f").code == 0
-    assert engine.submissions[1].command == ["python", "train.py", "--gpus", "9", "-f"]
-    assert engine.submissions[1].gpus == 1
-
-
-def test_an_opportunistic_job_has_no_priority(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "--vc", "vision", "--opportunistic", "--", "x")
+def test_opportunistic_has_no_priority(hived: Hived, engine: FakeService) -> None:
+    answer = hived(*SUBMIT, "--opportunistic", "--", "x")
     assert engine.submissions[1].priority == -1
     assert "others leave idle" in answer.out
-    answer = hived("submit", "--vc", "vision", "--opportunistic", "--priority", 3, "--", "x")
-    assert answer.code == 2
+    assert hived(*SUBMIT, "--opportunistic", "--priority", 3, "--", "x").code == 2
     assert len(engine.all) == 1
 
 
-def test_the_folder_and_the_environment_go_along(
-    hived: Hived, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_folder_and_environment(
+    hived: Hived, engine: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEARNING_RATE", "0.1 or so\n")
     for name in ("CUDA_VISIBLE_DEVICES", "HIVED_TOKEN", "HIVED_JOB", "RANK", "MASTER_ADDR", "BASH_FUNC_f%%"):
         monkeypatch.setenv(name, "wrong")
-    answer = hived("submit", "--vc", "vision", "--", "x")
-    assert answer.err == ""
+    assert hived(*SUBMIT, "--", "x").err == ""
     sent = engine.submissions[1]
     assert sent.cwd == str(tmp_path)
     assert sent.environment["LEARNING_RATE"] == "0.1 or so\n"
@@ -76,95 +76,69 @@ def test_the_folder_and_the_environment_go_along(
     assert sent.environment["PWD"] == str(tmp_path)
     assert "wrong" not in sent.environment.values()
     assert "HIVED_STATE" not in sent.environment
-
-
-def test_no_env_sends_the_least_and_what_is_named(
-    hived: Hived, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEARNING_RATE", "0.1")
-    monkeypatch.setenv("SECRET", "s")
-    monkeypatch.setenv("LANG", "C.UTF-8")
-    assert hived("submit", "--vc", "vision", "--no-env", "--env", "A=1=2", "-e", "LEARNING_RATE", "--", "x").code == 0
-    sent = engine.submissions[1].environment
-    assert sent == {
-        "PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "LANG": "C.UTF-8", "A": "1=2", "LEARNING_RATE": "0.1",
-    }  # fmt: skip
-
-
-def test_a_variable_that_is_no_text_is_left_out_and_said(
-    hived: Hived, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # one that is no text is left out, and named
     monkeypatch.setitem(os.environ, "BINARY", os.fsdecode(b"\xff\xfe"))
-    answer = hived("submit", "--vc", "vision", "--", "x")
+    answer = hived(*SUBMIT, "--", "x")
     assert answer.code == 0
     assert "BINARY" in answer.err
-    assert "BINARY" not in engine.submissions[1].environment
+    assert "BINARY" not in engine.submissions[2].environment
+
+
+def test_no_env(hived: Hived, engine: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least, and what is named."""
+    for name, value in {"LEARNING_RATE": "0.1", "SECRET": "s", "LANG": "C.UTF-8"}.items():
+        monkeypatch.setenv(name, value)
+    assert hived(*SUBMIT, "--no-env", "--env", "A=1=2", "-e", "LEARNING_RATE", "--", "x").code == 0
+    assert engine.submissions[1].environment == {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        "LANG": "C.UTF-8",
+        "A": "1=2",
+        "LEARNING_RATE": "0.1",
+    }
+
+
+NAME = "--name: has to be letters, digits and . _ -, a letter first, 63 at most"
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("option", "value", "words"),
     [
-        (["--env", "CUDA_VISIBLE_DEVICES=0"], "CUDA_VISIBLE_DEVICES"),
-        (["--env", "HIVED_X=0"], "HIVED_X"),
-        (["--env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE=VALUE"),
-        (["--env", "a b=c"], "a b"),
-        (["--env", "=c"], "--env"),
-        (["--cwd", "/no/such/folder"], "/no/such/folder"),
-        (["--time-limit", "soon"], "--time-limit"),
-        (["--time-limit", "-5"], "--time-limit"),
-        (["--time-limit", "5"], "write 5s, 5m, 5h or 5d"),
-        (["--gpus", "0"], "--gpus"),
-        (["--gpus", "2000000"], "--gpus"),
-        (["--name", "-x y"], "--name"),
-        (["--vc", "nobody"], "--vc: no virtual cluster 'nobody'; there are vision, speech"),
-        (["--retries", "5000"], "--retries"),
-        (["--grace", "5h"], "--grace"),
+        ("--env", "CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES"),
+        ("--env", "HIVED_X=0", "HIVED_X"),
+        ("--env", "NOT_SET_ANYWHERE", "NOT_SET_ANYWHERE=VALUE"),
+        ("--env", "a b=c", "a b"),
+        ("--env", "=c", "--env"),
+        ("--cwd", "/no/such/folder", "/no/such/folder"),
+        ("--cwd", f"/{'x/' * 2500}", "--cwd"),
+        ("--time-limit", "soon", "--time-limit"),
+        ("--time-limit", "-5", "--time-limit"),
+        ("--time-limit", "5", "write 5s, 5m, 5h or 5d"),
+        ("--gpus", "0", "--gpus"),
+        ("--gpus", "2000000", "--gpus"),
+        ("--name", "-x y", "--name"),
+        ("--name", "my job", NAME),
+        ("--name", "x" * 64, NAME),
+        ("--name", "7", NAME),
+        ("--vc", "nobody", "--vc: no virtual cluster 'nobody'; there are vision, speech"),
+        ("--retries", "5000", "--retries"),
+        ("--grace", "5h", "--grace"),
     ],
 )
-def test_a_wrong_option_is_one_line_that_names_it(hived: Hived, engine: Engine, options: list[str], words: str) -> None:
-    answer = hived("submit", "--vc", "vision", *options, "--", "x")
-    assert (answer.code, answer.out) == (2, ""), answer
-    assert answer.err.count("\n") == 1
-    assert words in answer.err
+def test_wrong_option_is_named(hived: Hived, engine: FakeService, option: str, value: str, words: str) -> None:
+    line = refused(hived(*SUBMIT, option, value, "--", "x"))
+    assert words in line
+    assert not any(sign in line for sign in ("^", "$", "pattern")), "the form of a text is told in words"
     assert engine.all == []
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--name", "my job"], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
-        (["--name", "x" * 64], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
-        (["--name", "7"], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
-        (["--cwd", f"/{'x/' * 2500}"], "--cwd"),
-    ],
-)
-def test_a_text_of_another_form_is_told_in_words(hived: Hived, engine: Engine, options: list[str], words: str) -> None:
-    answer = hived("submit", "--vc", "vision", *options, "--", "x")
-    assert answer.code == 2
-    assert words in answer.err
-    assert not any(sign in answer.err for sign in ("^", "$", "pattern"))
-
-
-def test_what_never_fits_has_a_code_of_its_own(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "--vc", "vision", "--gpus", 9, "--", "x")
-    assert (answer.code, answer.out) == (3, "")
-    assert answer.err == "hived: vision has 4 GPUs, this needs 9\n"
-
-
-def test_quiet_prints_the_id_alone(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "-q", "--vc", "vision", "--", "x")
-    assert (answer.out, answer.err) == ("1\n", "")
-
-
-def test_json_is_the_engines_answer(hived: Hived, engine: Engine) -> None:
-    answer = hived("submit", "-o", "json", "--vc", "vision", "--", "x")
-    assert json.loads(answer.out) == engine.all[0].model_dump()
+# -- followed
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_following_prints_the_output_and_exits_as_the_job_did(running: Running, begin: Begin, code: int) -> None:
+def test_follow_exits_as_the_job(running: Running, begin: Begin, code: int) -> None:
     engine = running.engine
-    process = begin("submit", "--vc", "vision", "-f", "--", "x")
+    process = begin(*SUBMIT, "-f", "--", "x")
     until(lambda: engine.all, "the job")
     engine.print(engine.all[0], "epoch 1\nepoch 2\n")
     engine.end(engine.all[0], code)
@@ -175,11 +149,11 @@ def test_following_prints_the_output_and_exits_as_the_job_did(running: Running, 
     assert ("has succeeded" if code == 0 else "exit code 7") in err.splitlines()[-1]
 
 
-def test_following_goes_on_through_the_queue_and_a_preemption(running: Running, begin: Begin) -> None:
+def test_follow_through_queue_and_preemption(running: Running, begin: Begin) -> None:
     engine = running.engine
     for _ in range(2):
         engine.add(gpus=4)
-    process = begin("submit", "--vc", "vision", "--follow", "--", "x")
+    process = begin(*SUBMIT, "--follow", "--", "x")
     until(lambda: len(engine.all) == 3, "the job")
     job = engine.all[2]
     engine.start(job)
@@ -197,30 +171,29 @@ def test_following_goes_on_through_the_queue_and_a_preemption(running: Running, 
     assert "runs again, attempt 2" in err
 
 
-def test_following_says_that_standard_input_stays_here(running: Running, begin: Begin, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("piped", "options", "said"), [(True, ["-f"], True), (False, ["-f"], False), (True, ["-f", "-q"], False)]
+)
+def test_follow_takes_no_input(
+    running: Running, begin: Begin, tmp_path: Path, piped: bool, options: list[str], said: bool
+) -> None:
+    """That is said, unless nothing but the output is to be printed."""
     engine = running.engine
     (tmp_path / "data").write_text("1 2 3\n")
-    for piped, options, said in ((True, ["-f"], True), (False, ["-f"], False), (True, ["-f", "-q"], False)):
-        with (tmp_path / "data" if piped else Path(os.devnull)).open() as given:
-            process = begin("submit", "--vc", "vision", *options, "--", "x", stdin=given)
-        until(lambda: engine.all and engine.all[-1].state == "running", "the job")
-        engine.end(engine.all[-1])
-        _, err = process.rest()
-        assert ("the job does not get this standard input" in err) is said, err
-
-
-def test_quiet_following_prints_nothing_but_the_output(running: Running, begin: Begin) -> None:
-    engine = running.engine
-    process = begin("submit", "--vc", "vision", "-f", "-q", "--", "x")
+    with (tmp_path / "data" if piped else Path(os.devnull)).open() as given:
+        process = begin(*SUBMIT, *options, "--", "x", stdin=given)
     until(lambda: engine.all, "the job")
     engine.print(engine.all[0], "only this")
     engine.end(engine.all[0])
-    assert process.rest() == ("only this", "")
+    out, err = process.rest()
+    assert out == "only this"
+    assert ("the job does not get this standard input" in err) is said, err
+    assert (err == "") is ("-q" in options)
 
 
-def test_ctrl_c_while_following_leaves_the_job_alone(running: Running, begin: Begin) -> None:
+def test_ctrl_c_leaves_the_job_alone(running: Running, begin: Begin) -> None:
     engine = running.engine
-    process = begin("submit", "--vc", "vision", "-f", "--", "x")
+    process = begin(*SUBMIT, "-f", "--", "x")
     until(lambda: engine.all, "the job")
     engine.print(engine.all[0], "here\n")
     assert process.out.readline() == "here\n"

@@ -1,8 +1,7 @@
-"""All verbs together: help and its examples, what they load, completion, and docs/reference/command-line.md."""
+"""All verbs together: their help, the examples of help and pages, what they load, and completion."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -16,48 +15,32 @@ import typer
 from hived.cli.app import VERBS, app
 from hived.errors import HivedError
 
-from ..helpers import Hived
-from .fake import Engine
-from .shell import HIVED
+from ...server.fakes import FakeService
+from ..helpers import Completed, Hived
 
-LIVE = (
-    "submit",
-    "ps",
-    "top",
-    "logs",
-    "explain",
-    "cancel",
-    "events",
-    "plan",
-    "drain",
-    "wait",
-    "offer",
-    "request",
-    "withdraw",
-    "trades",
-)
+ROOT = Path(__file__).parents[3]
+MANUAL = ROOT / "docs" / "reference" / "command-line.md"
+LIVE = ("submit", "ps", "top", "logs", "explain", "cancel", "events", "plan", "drain", "wait")
+MARKET = ("offer", "request", "withdraw", "trades")
 TRAINING = ("run", "suspend", "resume", "limit", "migrate", "scale")
-KUBERNETES = ("status", "vc", "groups")
-MANUAL = Path(__file__).parents[3] / "docs" / "reference" / "command-line.md"
+KUBERNETES = ("status", "vc ls", "vc show", "groups")
+OFFLINE = (
+    "check", "simulate", "sweep", "spec from-quotas", "spec from-demand", "trace generate", "trace describe",
+    "reproduce", "timeline", "view",
+)  # fmt: skip
 HEAVY = {
-    "kubernetes_asyncio",
-    "msgspec",
-    "prometheus_client",
-    "fastapi",
-    "uvicorn",
-    "numpy",
-    "matplotlib",
-    "starlette",
-    "sse_starlette",
-    "playwright",
-}
+    "kubernetes_asyncio", "msgspec", "prometheus_client", "fastapi", "uvicorn", "numpy", "matplotlib", "starlette",
+    "sse_starlette", "playwright",
+}  # fmt: skip
 
 
 def examples(text: str) -> list[list[str]]:
     """Every ``hived ...`` among lines, as words without ``hived``; what a shell makes of the rest is left out."""
     found = []
+    fenced = False
     for line in text.splitlines():
-        for match in re.finditer(r"(?:^ +|\$\(|&& |^id=\$\()(hived [^|>&#]*)", line):
+        fenced = line == "```console" or (fenced and line != "```")
+        for match in re.finditer(r"(?:^ +(?:\$ )?|\$\(|&& |^id=\$\()(hived [^|>&#;]*)", " " * fenced + line):
             words = match.group(1).strip()
             if words.count("(") < words.count(")"):
                 words = words.rstrip(")")
@@ -68,9 +51,9 @@ def examples(text: str) -> list[list[str]]:
 def assert_understood(words: list[str]) -> None:
     """A command line that its verb takes; nothing is run."""
     group = typer.main.get_command(app)
-    context = group.make_context("hived", list(words), resilient_parsing=False)
     if words[:1] == ["--install-completion"]:
         return
+    context = group.make_context("hived", list(words), resilient_parsing=False)
     command: Any = group
     rest = list(words)
     while hasattr(command, "resolve_command"):  # a group of verbs has verbs in turn
@@ -78,8 +61,8 @@ def assert_understood(words: list[str]) -> None:
         context = command.make_context(name, list(rest), parent=context)
 
 
-@pytest.mark.parametrize("verb", [*LIVE, *TRAINING, "status", "vc ls", "vc show", "groups"])
-def test_help_has_examples_that_are_right(hived: Hived, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", [*LIVE, *MARKET, *TRAINING, *KUBERNETES])
+def test_examples_of_the_help(hived: Hived, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     answer = hived(*verb.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
@@ -92,24 +75,32 @@ def test_help_has_examples_that_are_right(hived: Hived, verb: str, monkeypatch: 
         assert_understood(words)
 
 
-def test_the_manual_has_every_verb_and_its_examples_are_right() -> None:
-    text = MANUAL.read_text(encoding="utf-8")
-    found = examples(text.partition("## Jobs")[2].partition("## Exit codes")[0])
-    others = {"up", "view", "timeline", "replay", "simulate", "sweep", "reproduce", "spec", "check"}
-    assert {words[0] for words in found} == {*LIVE, *TRAINING, *KUBERNETES, *others}
+@pytest.mark.parametrize("verb", OFFLINE)
+def test_example_of_the_help(hived: Hived, verb: str) -> None:
+    answer = hived(*verb.split(), "--help")
+    assert answer.code == 0
+    assert f"Example: hived {verb}" in " ".join(answer.out.split())
+
+
+def test_examples_of_the_pages() -> None:
+    """Every verb has an example in README or a page, and each is understood."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = [words for page in pages for words in examples(page.read_text(encoding="utf-8"))]
     for words in found:
         assert_understood(words)
+    assert {verb.name for verb in VERBS} <= {words[0] for words in found}
 
 
-def test_an_example_that_is_wrong_would_be_found() -> None:
+def test_wrong_example_is_found() -> None:
     assert examples("    id=$(hived submit -q --vc v -- x)\n    a && hived ps -n 3 | head\n") == [
-        ["submit", "-q", "--vc", "v", "--", "x"], ["ps", "-n", "3"],
-    ]  # fmt: skip
+        ["submit", "-q", "--vc", "v", "--", "x"],
+        ["ps", "-n", "3"],
+    ]
     with pytest.raises(typer.BadParameter.__bases__[0]):
         assert_understood(["ps", "--no-such-option"])
 
 
-def test_exit_codes_are_told_in_the_help_and_in_the_manual(hived: Hived) -> None:
+def test_exit_codes_are_documented(hived: Hived) -> None:
     said = " ".join(hived("--help").out.split())
     table = MANUAL.read_text(encoding="utf-8").partition("## Exit codes")[2]
     kinds: list[type[HivedError]] = [HivedError]
@@ -124,73 +115,65 @@ def test_exit_codes_are_told_in_the_help_and_in_the_manual(hived: Hived) -> None
         assert f"| {code} |" in table, code
 
 
-def test_the_overview_shows_every_verb_and_loads_none(hived: Hived) -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_overview_has_every_verb(hived: Hived, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     said = hived("--help").out
+    assert all(len(line) <= width for line in said.splitlines())
     for verb in VERBS:
         assert re.search(rf"│ {verb.name} +{re.escape(verb.line[:40])}", said), verb.name
         assert verb.loaded().name == verb.name
+    panel = said.partition("The cluster on Kubernetes")[2].partition("╰")[0]
+    assert [line.split()[1] for line in panel.splitlines()[1:]] == ["serve", "status", "vc", "groups"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["submit", "--help"],
-        ["submit", "--vc", "a", "--", "x"],
-        ["ps"],
-        ["top"],
-        ["logs", "x"],
-        ["explain", "x"],
-        ["plan", "--vc", "a"],
-        ["drain"],
-        ["status", "--engine", "http://127.0.0.1:1"],
-        ["groups", "--engine", "http://127.0.0.1:1"],
-    ],
-    ids=" ".join,
-)
-def test_what_a_verb_does_not_need_is_not_loaded(nobody: Path, arguments: list[str]) -> None:
-    code = (
-        "import sys, atexit\n"
-        f"atexit.register(lambda: print('loaded', *sorted({HEAVY!r} & set(sys.modules))))\n"
-        "from hived.cli import main\nmain()"
-    )
-    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode in (0, 69)
-    assert result.stdout.splitlines()[-1] == "loaded"
+@pytest.mark.parametrize("group", [(), ("spec",), ("trace",)], ids=str)
+def test_group_alone_shows_its_verbs(hived: Hived, group: tuple[str, ...]) -> None:
+    answer = hived(*group)
+    for verb in OFFLINE:
+        *before, last = verb.split()
+        if tuple(before) == group:
+            assert last in answer.out + answer.err
+
+
+def test_version_and_form(hived: Hived) -> None:
+    assert re.fullmatch(r"hived \d+\.\d+\.\d+ \((compiled|plain Python)\)\n", hived("--version").out)
+
+
+def test_verbs_load_what_they_need(nobody: Path) -> None:
+    """None of these verbs, one after another in a process, loads what a server or a simulation needs."""
+    verbs = [
+        "--help", "--version", "submit --help", "submit --vc a -- x", "ps", "top", "logs x", "explain x",
+        "plan --vc a", "drain", "status --engine http://127.0.0.1:1", "groups --engine http://127.0.0.1:1",
+    ]  # fmt: skip
+    code = f"""
+import sys
+from hived.cli import main
+for verb in {verbs!r}:
+    sys.argv = ["hived", *verb.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        assert stop.code in (0, None, 69), verb
+    assert not {HEAVY!r} & set(sys.modules), verb
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 # -- completion -------------------------------------------------------------------------------------------------------
 
 
-def completed(line: str, shell: str = "bash") -> list[str]:
-    """What the shell is offered at the end of ``line``."""
-    words = line.split(" ")
-    environment = {**os.environ, "_HIVED_COMPLETE": f"complete_{shell}"}
-    if shell == "bash":
-        environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    else:
-        environment |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    code = (
-        "import sys; sys.argv[0] = 'hived'\n"
-        "from hived.cli import main, options\n"
-        "options._PATIENCE_S = 60.0  # on a busy machine the engine's answer takes longer than a user waits for it\n"
-        "main()"
-    )
-    result = subprocess.run(
-        [*HIVED[:1], "-c", code], env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    assert result.stderr == ""
-    return result.stdout.split()
-
-
-def test_the_shell_completes_verbs_and_options(nobody: Path) -> None:
+def test_verbs_and_options_are_completed(completed: Completed, nobody: Path) -> None:
+    """And without an engine nothing else, without a word."""
     assert completed("hived ca") == ["cancel"]
     assert completed("hived submit --oppor") == ["--opportunistic"]
     assert completed("hived ps --status run") == ["running"]
+    assert completed("hived logs ") == []
+    assert completed("hived submit --vc ") == []
 
 
-def test_the_shell_completes_jobs_vcs_and_nodes(engine: Engine) -> None:
+def test_jobs_vcs_and_nodes_are_completed(completed: Completed, engine: FakeService) -> None:
     engine.end(engine.add(name="early"))
     engine.add(name="train")
     engine.add(name="sweep")
@@ -200,19 +183,7 @@ def test_the_shell_completes_jobs_vcs_and_nodes(engine: Engine) -> None:
     assert completed("hived explain 3") == ["3"]
     assert completed("hived submit --vc s") == ["speech"]
     assert completed("hived drain ") == ["node-0", "node-1"]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_complete_too(engine: Engine, shell: str) -> None:
-    engine.add(name="train")
-    assert any("train-1" in word for word in completed("hived logs ", shell))
-
-
-def test_without_an_engine_nothing_is_completed_and_nothing_said(nobody: Path) -> None:
-    assert completed("hived logs ") == []
-    assert completed("hived submit --vc ") == []
-
-
-def test_a_name_that_a_shell_would_misread_is_not_offered(engine: Engine) -> None:
+    for shell in ("zsh", "fish"):
+        assert any("train-2" in word for word in completed("hived logs ", shell))
     engine.vcs = ["$(reboot)\n", "two words", "plain"]
-    assert completed("hived submit --vc ") == ["plain"]
+    assert completed("hived submit --vc ") == ["plain"], "a shell would misread the others"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
 import httpx
 from starlette.types import ASGIApp
@@ -46,3 +47,24 @@ def error(response: httpx.Response) -> Any:
     assert set(response.json()) == {"error"}
     assert set(response.json()["error"]) == {"code", "message", "field"}
     return response.json()["error"]
+
+
+class Said(NamedTuple):
+    """One event of a stream."""
+
+    event: str
+    number: str
+    data: str
+
+
+async def said(response: httpx.Response) -> AsyncIterator[Said]:
+    """The events of a stream, one by one."""
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(": ")
+        if line == "" and "data" in fields:
+            yield Said(fields.get("event", "message"), fields.get("id", ""), fields["data"])
+        if line == "":
+            fields = {}
+        elif name:
+            fields[name] = value

@@ -1,37 +1,41 @@
-"""The engine over HTTP: what it is, its devices, its spec, its events; and results that can only be looked at."""
+"""The engine over HTTP: what it is, its devices, its spec, its events, its market; and results to look at alone."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from hived.errors import InvariantError
 from hived.server.app import make_app
 
+from ..fakes import FakeService
 from .client import Client
-from .fakes import FakeService, FakeSource
+
+HOUR = 3600.0
 
 
-def test_the_engine_says_what_it_is(client: Client) -> None:
+def test_about(client: Client) -> None:
     assert client.get("/v1/about").json()["gpus"] == 8
     assert client.get("/healthz").json() == {"status": "ok", "engine": "local"}
 
 
-def test_devices_are_listed_and_drained(client: Client) -> None:
+def test_devices_and_drain(client: Client) -> None:
     assert client.get("/v1/devices").json()[0]["drained"] is False
-    assert client.post("/v1/drain", json={"node": "gpu1", "device": 0}).json()[0]["drained"] is True
+    assert client.post("/v1/drain", json={"node": "node-0", "device": 0}).json()[0]["drained"] is True
     assert client.post("/v1/drain", json={"undo": True}).json()[0]["drained"] is False
     assert client.post("/v1/drain", json={"node": "gpu9"}).status_code == 404
 
 
-def test_a_spec_is_replaced(client: Client) -> None:
+def test_replace_spec(client: Client) -> None:
     response = client.put("/v1/spec", json={"yaml": "physicalCluster: {}"})
     assert response.json() == {"kept": [], "downgraded": [], "lost": [], "cancelled": []}
 
 
-def test_events_are_read_in_pages_and_by_job(client: Client, service: FakeService) -> None:
+def test_events_by_page_and_job(client: Client, service: FakeService) -> None:
     for job in (1, 2):
-        client.post("/v1/jobs", json={"vc": "vision", "command": ["true"]})
-        service.happen("started", job)
+        service.add()
+        service.tell("news", job=job)
     page = client.get("/v1/events?after=1&limit=2").json()
     assert [event["seq"] for event in page["events"]] == [2, 3]
     assert page["last"] == 4
@@ -39,20 +43,18 @@ def test_events_are_read_in_pages_and_by_job(client: Client, service: FakeServic
     assert [event["seq"] for event in client.get("/v1/events?after=0&job=1").json()["events"]] == [1, 2]
 
 
-def test_the_event_log_is_exported_line_by_line(client: Client, service: FakeService) -> None:
-    service.log_lines = [f'{{"seq": {number}}}' for number in range(2_500)]
+@pytest.mark.parametrize("lines", [2_500, 0])
+def test_export_decisions(client: Client, service: FakeService, lines: int) -> None:
+    service.log_lines = [f'{{"seq": {number}}}' for number in range(lines)]
     response = client.get("/v1/decisions")
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.text.splitlines() == service.log_lines
 
 
-def test_an_empty_event_log_is_an_empty_export(client: Client) -> None:
-    assert client.get("/v1/decisions").text == ""
-
-
-def test_results_can_only_be_looked_at() -> None:
-    view = Client(make_app(None, FakeSource(live=False), token=None, hosts=()), base_url="http://localhost:8080")
-    assert view.get("/v1/dashboard/layout").json()["title"] == "fake"
+def test_results_are_read_only() -> None:
+    app = make_app(None, FakeService(live=False), token=None, hosts=())
+    view = Client(app, base_url="http://localhost:8080")
+    assert view.get("/v1/dashboard/layout").json()["title"] == "a test"
     assert view.get("/healthz").json() == {"status": "ok", "engine": "results"}
     for path in ("/v1/jobs", "/v1/about", "/v1/events", "/v1/devices", "/v1/decisions", "/v1/spec", "/v1/plan"):
         assert view.get(path).status_code == 404, path
@@ -62,8 +64,79 @@ def test_results_can_only_be_looked_at() -> None:
     ]
 
 
-def test_an_engine_on_tcp_without_a_token_is_a_bug(service: FakeService) -> None:
+def test_tcp_without_token_is_a_bug(service: FakeService) -> None:
     with pytest.raises(InvariantError):
-        make_app(service, FakeSource(), token=None, hosts=())
+        make_app(service, service, token=None, hosts=())
     with pytest.raises(InvariantError):
-        Client(make_app(service, FakeSource(), token="", hosts=())).get("/healthz")
+        Client(make_app(service, service, token="", hosts=())).get("/healthz")
+
+
+# -- the market
+
+
+def offer(client: Client, **more: Any) -> Any:
+    body = {"vc": "vision", "cells": {"cell_type": "NODE", "number": 1}, "duration_s": HOUR}
+    return client.post("/v1/exchange/offers", json=body | more)
+
+
+def request(client: Client, **more: Any) -> Any:
+    body = {"vc": "speech", "cells": {"cell_type": "NODE", "number": 1}, "duration_s": HOUR}
+    return client.post("/v1/exchange/requests", json=body | more)
+
+
+def test_offer_and_request_are_a_trade(client: Client) -> None:
+    posted = offer(client, cells={"cell_type": "NODE", "number": 2})
+    assert (posted.status_code, posted.json()) == (201, {"number": 1, "waits": True, "trades": []})
+    market = client.get("/v1/exchange").json()
+    assert market["arbiter"] == "balanced"
+    (post,) = market["offers"]
+    assert (post["number"], post["vc"], post["cells"]) == (1, "vision", {"cell_type": "NODE", "number": 2})
+    assert (post["start"], post["end"]) == (1_000, 4_600)
+    posted = request(client).json()
+    (trade,) = posted["trades"]
+    assert (posted["number"], posted["waits"]) == (2, False)
+    assert (trade["giver"], trade["taker"], trade["on"], trade["gpu_hours"]) == ("vision", "speech", True, 4)
+    market = client.get("/v1/exchange").json()
+    assert (market["trades"], market["surplus"]) == ([trade], {"vision": 4, "speech": -4})
+    assert [post["cells"]["number"] for post in market["offers"]] == [1]
+
+
+def test_cells_in_return_must_be_had(client: Client) -> None:
+    socket = {"cell_type": "SOCKET", "number": 1}
+    refused = request(client, gives=socket).json()["error"]
+    assert refused["field"] == "gives"
+    assert "speech has 0 x NODE.SOCKET in that time, and gives 1" in refused["message"]
+    refused = offer(client, wants=socket).json()["error"]
+    assert refused["field"] == "wants"
+    assert "no other tenant has 1 x NODE.SOCKET" in refused["message"]
+
+
+def test_withdraw_by_its_vc_alone(client: Client) -> None:
+    number = offer(client).json()["number"]
+    path, mine = "/v1/exchange/withdraw", {"number": number, "vc": "vision"}
+    assert client.post(path, json=mine | {"vc": "speech"}).status_code == 409
+    assert client.post(path, json=mine).json()["offers"] == []
+    assert client.post(path, json=mine).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "says"),
+    [
+        ({"vc": "nobody"}, "vc", "no such virtual cluster; there is vision, speech"),
+        ({"cells": {"cell_type": "RACK"}}, "cells.cell_type", "no such cell type; there is"),
+        ({"cells": {"cell_type": "NODE", "number": 3}}, "cells.number", "vision has 2 x NODE in that time, and offers"),
+        ({"cells": {"cell_type": "NODE", "number": 0}}, "cells.number", ""),
+        ({"start": 999.0}, "start", "is over"),
+        ({"duration_s": 0}, "duration_s", ""),
+        ({"duration_s": -5.0}, "duration_s", ""),
+        ({"wants": {"cell_type": "NODE"}}, "wants", "of another level"),
+        ({"price": -1.0}, "price", ""),
+        ({"colour": "red"}, "colour", ""),
+    ],
+)
+def test_wrong_offer_is_refused(client: Client, more: Any, field: str, says: str) -> None:
+    answer = offer(client, **more)
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["field"] == field
+    assert says in answer.json()["error"]["message"]
+    assert client.get("/v1/exchange").json()["offers"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import (
@@ -18,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from hived.errors import UnavailableError
 from hived.server.app import make_app
 
-from .fakes import FakeService, FakeSource
+from ..fakes import FakeService
 
 TOKEN = "t0ken"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -43,16 +44,26 @@ class Fleeting(FakeService):
         raise UnavailableError("the engine stops")
 
 
-service = Fleeting()
-app = make_app(service, FakeSource(live=False), token=TOKEN, hosts=("testserver",))
+app = make_app(Fleeting(), Fleeting(live=False), token=TOKEN, hosts=("testserver",))
 schema = schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
-@schema.parametrize()
-@settings(max_examples=10)
-def test_nothing_that_is_sent_breaks_the_engine(case: Any) -> None:
+def check(case: Any) -> None:
     # 503 is the answer of an engine that stops, and no failure of the API
     case.call_and_validate(headers=HEADERS, checks=CHECKS)
+
+
+@schema.parametrize()
+@settings(max_examples=3)
+def test_any_request(case: Any) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@settings(max_examples=25)
+def test_many_requests(case: Any) -> None:
+    check(case)
 
 
 class Lives(schema.as_state_machine()):  # type: ignore[misc]
@@ -65,5 +76,6 @@ class Lives(schema.as_state_machine()):  # type: ignore[misc]
         case.validate_response(response, checks=CHECKS, headers=HEADERS)
 
 
-TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=5, stateful_step_count=8, deadline=None)
+@pytest.mark.slow
+class TestLives(Lives.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=5, stateful_step_count=8, deadline=None)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import httpx
 import pytest
 
-from hived.server.app import make_app
 from hived.server.guard import session
 
+from ..fakes import FakeService, local_app
 from .client import Client, error
-from .fakes import FakeService, FakeSource
 
 TOKEN = "s3cret-token"
 OTHER = "another-token"
@@ -21,15 +20,9 @@ JOB = {"vc": "vision", "command": ["true"]}
 NAME, VALUE = session(TOKEN)
 
 
-def tcp(service: FakeService, base_url: str = HOME, hosts: Collection[str] = ()) -> Client:
+def tcp(service: FakeService, base_url: str = HOME, hosts: Sequence[str] = (), token: str = TOKEN) -> Client:
     """What a client over TCP sees."""
-    return Client(make_app(service, FakeSource(), token=TOKEN, hosts=hosts), base_url=base_url)
-
-
-def other_tcp(service: FakeService) -> Client:
-    """Another server on the same host."""
-    app = make_app(service, FakeSource(), token=OTHER, hosts=())
-    return Client(app, base_url="http://localhost:8081")
+    return Client(local_app(service, token, hosts), base_url=base_url)
 
 
 def signed_in(service: FakeService) -> Client:
@@ -60,7 +53,7 @@ def signed_in(service: FakeService) -> Client:
         {"Cookie": f"other={VALUE}"},
     ],
 )
-def test_without_the_token_a_request_is_refused(service: FakeService, headers: dict[str, str]) -> None:
+def test_no_token_is_refused(service: FakeService, headers: dict[str, str]) -> None:
     client = tcp(service)
     for path in ("/v1/about", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/about", "/static2"):
         response = client.get(path, headers=headers)
@@ -70,26 +63,27 @@ def test_without_the_token_a_request_is_refused(service: FakeService, headers: d
         assert TOKEN not in response.text
 
 
-def test_a_token_of_strange_bytes_is_wrong_and_no_more(service: FakeService) -> None:
+def test_token_of_strange_bytes(service: FakeService) -> None:
     for raw in (b"Bearer \xff\xfe", b"Bearer t\xc3\xb6ken", b"bearer " + b"x" * 8_000):
         response = tcp(service).get("/v1/about", headers=httpx.Headers({b"Authorization": raw}))
         assert response.status_code == 401
     assert tcp(service).get("/?token=%FF%00%ED%A0%80").status_code == 401
 
 
-def test_with_the_token_a_request_is_answered(service: FakeService) -> None:
-    assert tcp(service).get("/v1/about", headers=BEARER).status_code == 200
-    assert tcp(service).get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
-    assert tcp(service).post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
+def test_right_token_is_answered(service: FakeService) -> None:
+    client = tcp(service)
+    assert client.get("/v1/about", headers=BEARER).status_code == 200
+    assert client.get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
+    assert client.post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
 
 
-def test_the_page_and_its_files_need_no_token(service: FakeService) -> None:
+def test_page_and_files_need_no_token(service: FakeService) -> None:
     for path in ("/", "/healthz", "/openapi.json"):
         assert tcp(service).get(path).status_code == 200, path
     assert tcp(service).get("/static/nothing").status_code == 404
 
 
-def test_a_link_with_the_token_signs_the_browser_in(service: FakeService) -> None:
+def test_link_signs_the_browser_in(service: FakeService) -> None:
     client = tcp(service)
     response = client.get(f"/?token={TOKEN}")
     assert (response.status_code, response.headers["location"]) == (303, "/")
@@ -99,9 +93,13 @@ def test_a_link_with_the_token_signs_the_browser_in(service: FakeService) -> Non
     assert "secure" not in cookie, "over plain HTTP it would not come back"
     assert "token" not in response.headers["location"]
     assert client.get("/v1/about").status_code == 200
+    assert client.get("/v1/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    over_tls = tcp(service, base_url="https://localhost:8080").get(f"/?token={TOKEN}")
+    assert "secure" in over_tls.headers["set-cookie"].lower()
 
 
-def test_the_cookie_goes_to_every_server_on_this_host_and_so_has_nothing_of_the_token(service: FakeService) -> None:
+def test_cookie_has_nothing_of_the_token(service: FakeService) -> None:
+    """It goes to every server on this host."""
     cookie = tcp(service).get(f"/?token={TOKEN}").headers["set-cookie"]
     assert TOKEN not in cookie
     stolen = cookie.partition("=")[2].partition(";")[0]
@@ -109,55 +107,43 @@ def test_the_cookie_goes_to_every_server_on_this_host_and_so_has_nothing_of_the_
     assert tcp(service).get(f"/?token={stolen}").status_code == 401
 
 
-def test_one_browser_is_signed_in_to_two_servers_on_one_host(service: FakeService) -> None:
-    one, other = tcp(service), other_tcp(service)
+def test_two_servers_on_one_host(service: FakeService) -> None:
+    """A browser is signed in to both, and neither's cookie opens the other."""
+    one, other = tcp(service), tcp(service, base_url="http://localhost:8081", token=OTHER)
     assert one.get(f"/?token={TOKEN}").status_code == 303
     other.cookies = one.cookies  # a browser has one jar for all ports of a host
     assert other.get(f"/?token={OTHER}").status_code == 303
     one.cookies = other.cookies
     assert one.get("/v1/about").status_code == 200
     assert other.get("/v1/about").status_code == 200
-
-
-def test_the_cookie_of_one_server_does_not_open_another(service: FakeService) -> None:
     name, value = session(OTHER)
     for cookie in (f"{name}={value}", f"{NAME}={value}", f"{name}={VALUE}"):
         assert tcp(service).get("/v1/about", headers={"Cookie": cookie}).status_code == 401
 
 
-def test_a_cookie_outlives_a_restart_of_its_server(service: FakeService) -> None:
+def test_cookie_outlives_a_restart(service: FakeService) -> None:
     restarted = tcp(service)
     restarted.cookies = signed_in(service).cookies
     assert restarted.get("/v1/about").status_code == 200
 
 
-def test_a_cookie_that_came_over_tls_goes_back_over_tls_alone(service: FakeService) -> None:
-    cookie = tcp(service, base_url="https://localhost:8080").get(f"/?token={TOKEN}").headers["set-cookie"].lower()
-    assert "secure" in cookie
-
-
-def test_a_link_with_a_wrong_token_does_not_sign_in(service: FakeService) -> None:
-    response = tcp(service).get("/?token=wrong")
-    assert response.status_code == 401
+@pytest.mark.parametrize(
+    ("base_url", "token", "status"),
+    [(HOME, "wrong", 401), ("http://evil.example", TOKEN, 403)],
+    ids=["wrong", "foreign"],
+)
+def test_link_that_does_not_sign_in(service: FakeService, base_url: str, token: str, status: int) -> None:
+    response = tcp(service, base_url).get(f"/?token={token}")
+    assert response.status_code == status
     assert "set-cookie" not in response.headers
 
 
-def test_a_link_with_the_token_of_a_foreign_page_does_not_sign_in(service: FakeService) -> None:
-    response = tcp(service, base_url="http://evil.example").get(f"/?token={TOKEN}")
-    assert response.status_code == 403
-    assert "set-cookie" not in response.headers
-
-
-def test_a_wrong_bearer_is_not_helped_by_a_right_cookie(service: FakeService) -> None:
-    assert signed_in(service).get("/v1/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
-
-
-def test_over_the_socket_no_token_is_needed(client: Client) -> None:
+def test_socket_needs_no_token(client: Client) -> None:
     assert client.get("/v1/about").status_code == 200
     assert client.post("/v1/jobs", json=JOB).status_code == 201
 
 
-def test_the_openapi_document_says_how_the_token_is_shown(service: FakeService, client: Client) -> None:
+def test_openapi_says_how_the_token_is_sent(service: FakeService, client: Client) -> None:
     document = tcp(service).get("/openapi.json").json()
     assert document["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
     assert document["security"] == [{"token": []}]
@@ -172,7 +158,7 @@ def test_the_openapi_document_says_how_the_token_is_shown(service: FakeService, 
     "host",
     ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:9999", "gpu1", "gpu1:7", "gpu2:80"],
 )
-def test_a_name_of_ours_is_answered(service: FakeService, host: str) -> None:
+def test_own_host_name(service: FakeService, host: str) -> None:
     client = tcp(service, hosts=("gpu1", "GPU2:80"))
     assert client.get("/v1/about", headers={**BEARER, "Host": host}).status_code == 200
 
@@ -196,14 +182,14 @@ def test_a_name_of_ours_is_answered(service: FakeService, host: str) -> None:
         "192.0.2.1",
     ],
 )
-def test_a_name_that_is_not_ours_is_refused(service: FakeService, host: str) -> None:
+def test_foreign_host_name(service: FakeService, host: str) -> None:
     client = tcp(service, hosts=("gpu1", "gpu2:80"))
     for path in ("/v1/about", "/", "/healthz", "/openapi.json"):
         response = client.get(path, headers={**BEARER, "Host": host})
         assert (response.status_code, error(response)["code"]) == (403, "forbidden"), path
 
 
-def test_the_socket_has_any_name_that_is_not_a_public_one(service: FakeService, client: Client) -> None:
+def test_host_names_of_the_socket(service: FakeService, client: Client) -> None:
     for host in ("hived", "localhost", "127.0.0.1:9000", "engine:80"):
         assert client.get("/v1/about", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", "evil.example:9000", "a b"):
@@ -229,7 +215,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
-def test_a_foreign_page_is_refused(service: FakeService, origin: str) -> None:
+def test_foreign_page(service: FakeService, origin: str) -> None:
     client = signed_in(service)
     for response in (
         client.post("/v1/jobs", json=JOB, headers={"Origin": origin}),
@@ -241,29 +227,22 @@ def test_a_foreign_page_is_refused(service: FakeService, origin: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null"])
-def test_a_foreign_page_is_refused_on_a_forwarded_socket_too(client: Client, service: FakeService, origin: str) -> None:
+def test_foreign_page_by_forwarded_socket(client: Client, service: FakeService, origin: str) -> None:
     response = client.post("/v1/jobs", json=JOB, headers={"Origin": origin, "Host": "localhost:9000"})
     assert response.status_code == 403
     assert not service.all
 
 
-def test_our_own_page_may_change_things_with_the_token(service: FakeService) -> None:
-    client = signed_in(service)
-    assert client.post("/v1/jobs", json=JOB, headers={"Origin": HOME, **BEARER}).status_code == 201
-
-
-def test_our_own_page_behind_tls_may_change_things(service: FakeService) -> None:
-    client = tcp(service, hosts=("gpu1",))
+def test_own_page_with_the_token(service: FakeService) -> None:
+    """Behind TLS too; but one foreign origin among ours is foreign."""
+    assert signed_in(service).post("/v1/jobs", json=JOB, headers={"Origin": HOME, **BEARER}).status_code == 201
     headers = {**BEARER, "Host": "gpu1", "Origin": "https://gpu1"}
-    assert client.post("/v1/jobs", json=JOB, headers=headers).status_code == 201
+    assert tcp(service, hosts=("gpu1",)).post("/v1/jobs", json=JOB, headers=headers).status_code == 201
+    both = httpx.Headers([("Origin", HOME), ("Origin", "http://evil.example"), *BEARER.items()])
+    assert tcp(service).post("/v1/jobs", json=JOB, headers=both).status_code == 403
 
 
-def test_one_foreign_origin_among_ours_is_foreign(service: FakeService) -> None:
-    headers = httpx.Headers([("Origin", HOME), ("Origin", "http://evil.example"), *BEARER.items()])
-    assert tcp(service).post("/v1/jobs", json=JOB, headers=headers).status_code == 403
-
-
-def test_a_cookie_looks_and_changes_nothing(service: FakeService) -> None:
+def test_cookie_changes_nothing(service: FakeService) -> None:
     client = signed_in(service)
     for headers in ({}, {"Origin": HOME}):  # whoever has taken the cookie can write any header
         for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/spec"), ("DELETE", "/v1/jobs"), ("POST", "/v1/drain")):
@@ -271,7 +250,7 @@ def test_a_cookie_looks_and_changes_nothing(service: FakeService) -> None:
     assert not service.all
 
 
-def test_no_foreign_origin_is_allowed_to_read_answers(service: FakeService) -> None:
+def test_no_foreign_origin_reads(service: FakeService) -> None:
     response = tcp(service).get("/v1/about", headers={**BEARER, "Origin": HOME})
     assert "access-control-allow-origin" not in response.headers
     preflight = tcp(service).request(
@@ -280,7 +259,7 @@ def test_no_foreign_origin_is_allowed_to_read_answers(service: FakeService) -> N
     assert preflight.status_code == 403
 
 
-def test_answers_are_not_kept_guessed_or_framed(client: Client) -> None:
+def test_headers_of_answers(client: Client) -> None:
     for path in ("/v1/about", "/v1/jobs/9", "/", "/nothing"):
         headers = client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff", path

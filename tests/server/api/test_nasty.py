@@ -14,24 +14,28 @@ from typing import NamedTuple
 import pytest
 
 from hived.server import limits
-from hived.server.app import make_app
 from hived.server.serving import Server
 
-from .fakes import FakeService, FakeSource
+from ..fakes import FakeService, local_app
 
 TOKEN = "t0ken"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t0ken\r\nContent-Type: application/json\r\n"
 
 
-@contextlib.asynccontextmanager
-async def serving(service: FakeService) -> AsyncIterator[Server]:
-    server = Server()
-    await server.start(make_app(service, FakeSource(), token=TOKEN, hosts=()), listen=("127.0.0.1", 0))
-    try:
-        yield server
-    finally:
-        await server.stop()
+@pytest.fixture
+def server(service: FakeService) -> contextlib.AbstractAsyncContextManager[Server]:
+    @contextlib.asynccontextmanager
+    async def serving() -> AsyncIterator[Server]:
+        made = Server()
+        await made.start(local_app(service, TOKEN), listen=("127.0.0.1", 0))
+        try:
+            yield made
+            assert (await exchange(made, [GET])).status == 200, "others are still answered"
+        finally:
+            await made.stop()
+
+    return serving()
 
 
 class Answer(NamedTuple):
@@ -43,12 +47,10 @@ class Answer(NamedTuple):
 
 async def answer(reader: asyncio.StreamReader) -> Answer:
     """The next answer."""
-    head = b""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        async with asyncio.timeout(60):
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"(?i)content-length: (\d+)", head)
-            return Answer(int(head.split()[1]), await reader.readexactly(int(length[1]) if length else 0))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        return Answer(int(head.split()[1]), await reader.readexactly(int(length[1]) if length else 0))
     return Answer(0, b"")
 
 
@@ -71,11 +73,6 @@ def assert_shape(found: Answer) -> None:
     """The answer is an error in our one shape."""
     assert set(json.loads(found.body)) == {"error"}
     assert set(json.loads(found.body)["error"]) == {"code", "message", "field"}
-
-
-async def assert_alive(server: Server) -> None:
-    """Others are still answered."""
-    assert (await exchange(server, [GET])).status == 200
 
 
 MALFORMED = {
@@ -103,20 +100,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_no_http_is_answered_or_closed(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_no_http(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It is answered, or the connection is closed."""
     monkeypatch.setattr(limits, "HEAD_SECONDS", 1.0)
-
-    async def scene() -> None:
-        async with serving(service) as server:
-            found = await exchange(server, [MALFORMED[name]])
-            assert found.status == 0 or 400 <= found.status < 500
-            if found.status:
-                assert_shape(found)
-            await assert_alive(server)
-
-    asyncio.run(scene())
+    found = await exchange(server, [MALFORMED[name]])
+    assert found.status == 0 or 400 <= found.status < 500
+    if found.status:
+        assert_shape(found)
 
 
 STRANGE = {
@@ -150,19 +140,15 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_strange_is_refused(service: FakeService, name: str) -> None:
-    async def scene() -> None:
-        async with serving(service) as server:
-            found = await exchange(server, [STRANGE[name]])
-            assert 400 <= found.status < 500
-            assert_shape(found)
-            await assert_alive(server)
-        assert not service.all
-
-    asyncio.run(scene())
+async def test_strange_request(service: FakeService, server: Server, name: str) -> None:
+    found = await exchange(server, [STRANGE[name]])
+    assert 400 <= found.status < 500
+    assert_shape(found)
+    assert not service.all
 
 
-def test_noise_does_no_harm(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+async def test_noise(server: Server, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.3)
     noise = random.Random(0)
@@ -173,56 +159,42 @@ def test_noise_does_no_harm(service: FakeService, monkeypatch: pytest.MonkeyPatc
             data[noise.randrange(len(data))] = noise.randrange(256)
         return bytes(data[: noise.randint(1, len(data))] + noise.randbytes(noise.randint(0, 50)))
 
-    async def scene() -> None:
-        async with serving(service) as server:
-            for _ in range(10):
-                answers = await asyncio.gather(*(exchange(server, [garbled()]) for _ in range(30)))
-                assert {found.status for found in answers} <= {0, 201, 400, 401, 403, 404, 405, 408, 413, 415, 422}
-            await assert_alive(server)
-
-    asyncio.run(scene())
+    for _ in range(rounds):
+        answers = await asyncio.gather(*(exchange(server, [garbled()]) for _ in range(30)))
+        assert {found.status for found in answers} <= {0, 201, 400, 401, 403, 404, 405, 408, 413, 415, 422}
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
 
 
-def test_a_request_that_comes_byte_by_byte_is_answered(service: FakeService) -> None:
-    async def scene() -> None:
-        async with serving(service) as server:
-            assert (await exchange(server, [bytes([byte]) for byte in GET], pause=0.002)).status == 200
-
-    asyncio.run(scene())
+async def test_request_byte_by_byte(server: Server) -> None:
+    assert (await exchange(server, [bytes([byte]) for byte in GET], pause=0.001)).status == 200
 
 
-def test_requests_in_one_piece_are_all_answered(service: FakeService) -> None:
-    async def scene() -> None:
-        async with serving(service) as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(GET * 50)
-            assert [(await answer(reader)).status for _ in range(50)] == [200] * 50
-            writer.close()
-
-    asyncio.run(scene())
+async def test_requests_in_one_piece(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(GET * 50)
+    assert [(await answer(reader)).status for _ in range(50)] == [200] * 50
+    writer.close()
 
 
-def test_a_connection_that_asks_nothing_is_closed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("before", "begun"), [(b"", b""), (b"", b"GET / HT"), (b"", GET[:-2]), (GET, b"GET /hea")], ids=range(4)
+)
+async def test_idle_connection_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, before: bytes, begun: bytes
+) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
-
-    async def scene() -> None:
-        async with serving(service) as server:
-            for before, begun in ((b"", b""), (b"", b"GET / HT"), (b"", GET[:-2]), (GET, b"GET /hea")):
-                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                if before:
-                    writer.write(before)
-                    assert (await answer(reader)).status == 200
-                writer.write(begun)
-                with contextlib.suppress(ConnectionResetError):
-                    async with asyncio.timeout(60):
-                        await reader.read(-1)
-                writer.close()
-            await assert_alive(server)
-
-    asyncio.run(scene())
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    if before:
+        writer.write(before)
+        assert (await answer(reader)).status == 200
+    writer.write(begun)
+    with contextlib.suppress(ConnectionResetError):
+        await reader.read(-1)
+    writer.close()
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
 
 
-def test_an_unwanted_body_is_not_read_for_ever(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwanted_body_is_not_read_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
 
     async def send_for_ever(writer: asyncio.StreamWriter) -> None:
@@ -231,90 +203,62 @@ def test_an_unwanted_body_is_not_read_for_ever(service: FakeService, monkeypatch
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    async def scene() -> None:
-        async with serving(service) as server:
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(POST + b"Content-Length: 1000000000000\r\n\r\n")
-            with pytest.raises(ConnectionError):
-                await asyncio.wait_for(send_for_ever(writer), 60)
-            writer.close()
-            await assert_alive(server)
-
-    asyncio.run(scene())
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(POST + b"Content-Length: 1000000000000\r\n\r\n")
+    with pytest.raises(ConnectionError):
+        await send_for_ever(writer)
+    writer.close()
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
 
 
-def test_a_large_body_is_answered_before_it_is_all_here(service: FakeService) -> None:
-    async def scene() -> None:
-        async with serving(service) as server:
-            pieces = [POST + b"Transfer-Encoding: chunked\r\n\r\n"] + [b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 70
-            assert (await exchange(server, pieces)).status == 413
-            await assert_alive(server)
-
-    asyncio.run(scene())
+async def test_large_body_is_answered_early(server: Server) -> None:
+    pieces = [POST + b"Transfer-Encoding: chunked\r\n\r\n"] + [b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 70
+    assert (await exchange(server, pieces)).status == 413
 
 
-def test_connections_over_the_limit_are_refused_and_the_rest_go_on(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_over_the_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused, and the rest go on."""
     monkeypatch.setattr(limits, "CONNECTIONS", 5)
-
-    async def scene() -> None:
-        async with serving(service) as server:
-            idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
-            for reader, writer in idle:  # who has been answered once is no stranger, and keeps its place
-                writer.write(GET)
-                assert (await answer(reader)).status == 200
-            refused = await exchange(server, [GET])
-            assert refused.status == 503
-            assert json.loads(refused.body)["error"]["code"] == "unavailable"
-            reader, writer = idle[0]
-            writer.write(GET)
-            assert (await answer(reader)).status == 200
-            for _, writer in idle:
-                writer.close()
-                await writer.wait_closed()
-            async with asyncio.timeout(60):
-                while (await exchange(server, [GET])).status != 200:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(scene())
+    idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+    for reader, writer in idle:  # who has been answered once is no stranger, and keeps its place
+        writer.write(GET)
+        assert (await answer(reader)).status == 200
+    refused = await exchange(server, [GET])
+    assert refused.status == 503
+    assert json.loads(refused.body)["error"]["code"] == "unavailable"
+    reader, writer = idle[0]
+    writer.write(GET)
+    assert (await answer(reader)).status == 200
+    for _, writer in idle:
+        writer.close()
+        await writer.wait_closed()
+    while (await exchange(server, [GET])).status != 200:
+        await asyncio.sleep(0.01)
 
 
-def test_a_client_with_silent_connections_does_not_keep_others_out(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_connections_keep_nobody_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 5)
-
-    async def scene() -> None:
-        async with serving(service) as server:
-            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
-            silent[-1][1].write(b"GET / HTTP/1.1\r\nHost: x")  # half a request is none
-            for _ in range(3):
-                assert (await exchange(server, [GET])).status == 200
-            for _, writer in silent:
-                writer.close()
-
-    asyncio.run(scene())
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+    silent[-1][1].write(b"GET / HTTP/1.1\r\nHost: x")  # half a request is none
+    for _ in range(3):
+        assert (await exchange(server, [GET])).status == 200
+    for _, writer in silent:
+        writer.close()
 
 
-def test_a_socket_is_as_robust(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_socket_is_as_robust(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.5)
-
-    async def scene() -> None:
-        server = Server()
-        app = make_app(service, FakeSource(), token=None, hosts=(), local=True)
-        await server.start(socket_app=app, socket=tmp_path / "s")
-        statuses = []
-        for request in (*MALFORMED.values(), b"GET /healthz HTTP/1.0\r\n\r\n"):
-            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-            with contextlib.suppress(OSError):
-                writer.write(request)
-                await writer.drain()
-            statuses.append((await answer(reader)).status)
-            writer.close()
-        assert statuses[-1] == 200  # the last was right, if old
-        assert {0, 400} <= set(statuses)
-        assert not [status for status in statuses if status >= 500]
-        await server.stop()
-
-    asyncio.run(scene())
+    server = Server()
+    await server.start(socket_app=local_app(service), socket=tmp_path / "s")
+    statuses = []
+    for request in (*MALFORMED.values(), b"GET /healthz HTTP/1.0\r\n\r\n"):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        with contextlib.suppress(OSError):
+            writer.write(request)
+            await writer.drain()
+        statuses.append((await answer(reader)).status)
+        writer.close()
+    assert statuses[-1] == 200  # the last was right, if old
+    assert {0, 400} <= set(statuses)
+    assert not [status for status in statuses if status >= 500]
+    await server.stop()

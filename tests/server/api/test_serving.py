@@ -20,12 +20,10 @@ from typing import Any
 import httpx
 import pytest
 
-from hived.errors import ConflictError, InputError, InvariantError, StorageError
-from hived.server.app import make_app
-from hived.server.schema import Submission
+from hived.errors import ConflictError, HivedError, InputError, InvariantError, StorageError
 from hived.server.serving import Server, unix_socket
 
-from .fakes import FakeService, FakeSource
+from ..fakes import FakeService, local_app
 
 TOKEN = "t0ken"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -34,10 +32,7 @@ LOOPBACK = ("127.0.0.1", 0)
 
 
 def apps(service: FakeService) -> dict[str, Any]:
-    return {
-        "app": make_app(service, FakeSource(), token=TOKEN, hosts=()),
-        "socket_app": make_app(service, FakeSource(), token=None, hosts=(), local=True),
-    }
+    return {"app": local_app(service, TOKEN), "socket_app": local_app(service)}
 
 
 @contextlib.asynccontextmanager
@@ -51,90 +46,58 @@ async def running(service: FakeService, **where: Any) -> AsyncIterator[Server]:
 
 
 def over_socket(path: Path) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://hived", timeout=20)
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://hived", timeout=120)
 
 
 def over_tcp(server: Server) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", headers=BEARER, timeout=20)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", headers=BEARER, timeout=120)
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+async def healthy(path: Path) -> bool:
+    """Whether an engine answers on this socket."""
+    async with over_socket(path) as client:
+        return (await client.get("/healthz")).status_code == 200
 
 
-def test_it_serves_on_a_socket_and_at_an_address(service: FakeService, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s", listen=LOOPBACK) as server:
-            assert server.address == ("127.0.0.1", server.port)
-            async with over_socket(tmp_path / "s") as local, over_tcp(server) as remote:
-                assert (await local.get("/v1/about")).status_code == 200
-                assert (await remote.get("/v1/about")).status_code == 200
-                assert (await remote.get("/v1/about", headers={"Authorization": ""})).status_code == 401
-        assert server.address is None
-        assert not (tmp_path / "s").exists()
-
-    asyncio.run(scene())
-
-
-def test_a_socket_is_for_its_owner_alone(service: FakeService, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s"):
-            assert mode(tmp_path / "s") == 0o600
-
-    asyncio.run(scene())
-
-
-def test_a_socket_can_be_given_to_a_group(service: FakeService, tmp_path: Path) -> None:
-    group = grp.getgrgid(os.getegid()).gr_name
-
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s", group=group):
-            assert mode(tmp_path / "s") == 0o660
-            assert (tmp_path / "s").stat().st_gid == os.getegid()
-
-    asyncio.run(scene())
-
-
-def test_a_group_that_there_is_not_is_refused_and_nothing_is_left(service: FakeService, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no group 'no-such-group'"):
-        asyncio.run(Server().start(**apps(service), socket=tmp_path / "s", group="no-such-group"))
+async def test_socket_and_address(service: FakeService, tmp_path: Path) -> None:
+    """The socket is its owner's alone, and the kernel says who asks; signals are left to others."""
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(kind) for kind in kinds]
+    async with running(service, socket=tmp_path / "s", listen=LOOPBACK) as server:
+        assert server.address == ("127.0.0.1", server.port)
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+        assert [signal.getsignal(kind) for kind in kinds] == before
+        async with over_socket(tmp_path / "s") as local, over_tcp(server) as remote:
+            assert (await local.get("/v1/about")).status_code == 200
+            assert (await local.post("/v1/jobs", json=JOB)).json()["user"] == getpass.getuser()
+            assert (await remote.get("/v1/about")).status_code == 200
+            assert (await remote.get("/v1/about", headers={"Authorization": ""})).status_code == 401
+    assert server.address is None
     assert not (tmp_path / "s").exists()
 
 
-def test_over_the_socket_the_kernel_names_the_user(service: FakeService, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s"), over_socket(tmp_path / "s") as client:
-            job = (await client.post("/v1/jobs", json=JOB)).json()
-            assert job["user"] == getpass.getuser()
-
-    asyncio.run(scene())
+async def test_socket_for_a_group(service: FakeService, tmp_path: Path) -> None:
+    async with running(service, socket=tmp_path / "s", group=grp.getgrgid(os.getegid()).gr_name):
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o660
+        assert (tmp_path / "s").stat().st_gid == os.getegid()
 
 
-def test_the_socket_of_an_engine_that_is_gone_is_replaced(service: FakeService, tmp_path: Path) -> None:
-    dead = socket.socket(socket.AF_UNIX)
-    dead.bind(str(tmp_path / "s"))
-    dead.listen()
-    dead.close()
-
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s"), over_socket(tmp_path / "s") as client:
-            assert (await client.get("/healthz")).status_code == 200
-
-    asyncio.run(scene())
+async def test_socket_of_a_dead_engine_is_replaced(service: FakeService, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+        dead.listen()
+    async with running(service, socket=tmp_path / "s"):
+        assert await healthy(tmp_path / "s")
 
 
-def test_the_socket_of_a_living_engine_is_left_alone(service: FakeService, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s"):
-            with pytest.raises(ConflictError, match="another hived up answers on"):
-                await Server().start(**apps(service), socket=tmp_path / "s")
-            async with over_socket(tmp_path / "s") as client:
-                assert (await client.get("/healthz")).status_code == 200
-
-    asyncio.run(scene())
+async def test_socket_of_a_living_engine(service: FakeService, tmp_path: Path) -> None:
+    async with running(service, socket=tmp_path / "s"):
+        with pytest.raises(ConflictError, match="another hived up answers on"):
+            await Server().start(**apps(service), socket=tmp_path / "s")
+        assert await healthy(tmp_path / "s")
 
 
-def test_the_socket_of_an_engine_too_busy_to_answer_is_left_alone(service: FakeService, tmp_path: Path) -> None:
+def test_socket_of_a_busy_engine(service: FakeService, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as waiting:
         busy.bind(str(tmp_path / "s"))
         busy.listen(0)
@@ -147,7 +110,7 @@ def test_the_socket_of_an_engine_too_busy_to_answer_is_left_alone(service: FakeS
             asyncio.run(Server().start(**apps(service), socket=tmp_path / "s"))
 
 
-def test_of_many_that_start_at_once_one_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_that_start_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = 4
     together = threading.Barrier(many)
     permit = Path.chmod
@@ -176,189 +139,121 @@ def test_of_many_that_start_at_once_one_listens(tmp_path: Path, monkeypatch: pyt
             found[0].close()
 
 
-def test_a_file_that_is_no_socket_is_never_removed(service: FakeService, tmp_path: Path) -> None:
+async def test_file_that_is_no_socket_stays(service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "s").write_text("mine")
     with pytest.raises(ConflictError, match="no socket"):
-        asyncio.run(Server().start(**apps(service), socket=tmp_path / "s"))
+        await Server().start(**apps(service), socket=tmp_path / "s")
     assert (tmp_path / "s").read_text() == "mine"
 
 
-def test_a_server_that_stops_leaves_the_socket_of_the_next_alone(service: FakeService, tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_socket_of_the_next_engine_stays(service: FakeService, tmp_path: Path) -> None:
+    async with running(service, socket=tmp_path / "s"):
+        (tmp_path / "s").rename(tmp_path / "old")
         async with running(service, socket=tmp_path / "s"):
-            (tmp_path / "s").rename(tmp_path / "old")
-            async with running(service, socket=tmp_path / "s") as second:
-                assert second
-                (tmp_path / "s").rename(tmp_path / "s2")
-                (tmp_path / "s").write_text("of somebody else")
-            assert (tmp_path / "s").exists()
-
-    asyncio.run(scene())
-
-
-def test_a_folder_that_there_is_not_is_said(service: FakeService, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no socket can be made there"):
-        asyncio.run(Server().start(**apps(service), socket=tmp_path / "nothing" / "s"))
-
-
-def test_a_path_too_long_for_a_socket_is_said(service: FakeService, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="too long"):
-        asyncio.run(Server().start(**apps(service), socket=tmp_path / ("x" * 120)))
+            (tmp_path / "s").rename(tmp_path / "s2")
+            (tmp_path / "s").write_text("of somebody else")
+        assert (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(
-    ("listen", "words"),
+    ("where", "kind", "words"),
     [
-        (("127.0.0.1", 70_000), "a port is a number"),
-        (("127.0.0.1", -1), "a port is a number"),
-        (("192.0.2.1", 0), "cannot listen there"),
-        (("no-such-host.invalid", 0), "no such host"),
-        (("a" * 300, 0), "no such host"),
-        (("300.300.300.300", 0), "no such host"),
+        ({"group": "no-such-group"}, InputError, "no group 'no-such-group'"),
+        ({"socket": "nothing/s"}, StorageError, "no socket can be made there"),
+        ({"socket": "x" * 120}, InputError, "too long"),
+        ({"listen": ("127.0.0.1", 70_000)}, InputError, "a port is a number"),
+        ({"listen": ("127.0.0.1", -1)}, InputError, "a port is a number"),
+        ({"listen": ("192.0.2.1", 0)}, InputError, "cannot listen there"),
+        ({"listen": ("no-such-host.invalid", 0)}, InputError, "no such host"),
+        ({"listen": ("a" * 300, 0)}, InputError, "no such host"),
+        ({"listen": ("300.300.300.300", 0)}, InputError, "no such host"),
     ],
 )
-def test_an_address_that_cannot_be_is_said(service: FakeService, tmp_path: Path, listen: Any, words: str) -> None:
-    server = Server()
-    with pytest.raises(InputError, match=words):
-        asyncio.run(server.start(**apps(service), listen=listen, socket=tmp_path / "s"))
-    assert not (tmp_path / "s").exists()
-
-
-def test_an_address_in_use_is_said(service: FakeService) -> None:
-    async def scene() -> None:
-        async with running(service, listen=LOOPBACK) as server:
-            with pytest.raises(InputError, match="somebody listens there already"):
-                await Server().start(**apps(service), listen=("127.0.0.1", server.port or 0))
-
-    asyncio.run(scene())
-
-
-def test_signals_are_left_to_others(service: FakeService, tmp_path: Path) -> None:
-    kinds = (signal.SIGINT, signal.SIGTERM)
-
-    async def scene() -> None:
-        before = [signal.getsignal(kind) for kind in kinds]
-        async with running(service, socket=tmp_path / "s"):
-            assert [signal.getsignal(kind) for kind in kinds] == before
-
-    asyncio.run(scene())
-
-
-def test_it_stops_although_streams_are_open(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_wrong_place_to_listen(
+    service: FakeService, tmp_path: Path, where: dict[str, Any], kind: type[HivedError], words: str
 ) -> None:
+    """The reason is told, and nothing is left."""
+    asked = where | {"socket": tmp_path / where.get("socket", "s")}
+    with pytest.raises(kind, match=words):
+        await Server().start(**apps(service), **asked)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_address_in_use(service: FakeService) -> None:
+    async with running(service, listen=LOOPBACK) as server:
+        with pytest.raises(InputError, match="somebody listens there already"):
+            await Server().start(**apps(service), listen=("127.0.0.1", server.port or 0))
+
+
+async def test_nothing_to_serve_is_a_bug(service: FakeService, tmp_path: Path) -> None:
+    with pytest.raises(InvariantError):
+        await Server().start(local_app(service), socket=tmp_path / "s")
+    with pytest.raises(InvariantError):
+        await Server().start(socket_app=local_app(service), listen=LOOPBACK)
+
+
+# -- the end
+
+
+async def test_stop_ends_open_streams(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 600)
-
-    async def scene() -> None:
-        job = await service.submit(Submission(vc="vision", command=["true"]), "ann")
-        async with contextlib.AsyncExitStack() as stack:
-            server = await stack.enter_async_context(running(service, socket=tmp_path / "s", listen=LOOPBACK))
-            local = await stack.enter_async_context(over_socket(tmp_path / "s"))
-            remote = await stack.enter_async_context(over_tcp(server))
-            paths = ["/v1/events/stream?after=0", "/v1/dashboard/stream", f"/v1/jobs/{job.id}/log/stream"]
-            streams = [
-                await stack.enter_async_context(client.stream("GET", path))
-                for client in (local, remote)
-                for path in paths
-            ]
-            assert [stream.status_code for stream in streams] == [200] * 6
-            async with asyncio.timeout(60):  # less than requests in progress are given
-                await server.stop()
-                for stream in streams:
-                    await stream.aread()  # each ends as a complete answer does
-            await server.stop()
-
-    asyncio.run(scene())
+    service.add()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running(service, socket=tmp_path / "s", listen=LOOPBACK))
+        local = await stack.enter_async_context(over_socket(tmp_path / "s"))
+        remote = await stack.enter_async_context(over_tcp(server))
+        paths = ["/v1/events/stream?after=0", "/v1/dashboard/stream", "/v1/jobs/1/log/stream"]
+        streams = [
+            await stack.enter_async_context(client.stream("GET", path)) for client in (local, remote) for path in paths
+        ]
+        assert [stream.status_code for stream in streams] == [200] * 6
+        await server.stop()  # sooner than requests in progress are given
+        for stream in streams:
+            await stream.aread()  # each ends as a complete answer does
+        await server.stop()
 
 
-def test_it_lets_a_request_in_progress_finish(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_stop_amid_a_request(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finishes: bool
 ) -> None:
+    """It may finish, but is not waited for for ever."""
+    if not finishes:
+        monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 0.2)
     begun = asyncio.Event()
 
     async def slow(ref: str) -> Any:
         begun.set()
-        await asyncio.sleep(0.5)
+        await (asyncio.sleep(0.3) if finishes else asyncio.Event().wait())
         return service.job(ref)
 
     monkeypatch.setattr(service, "cancel", slow)
+    service.add()
+    async with running(service, socket=tmp_path / "s") as server, over_socket(tmp_path / "s") as client:
+        answer = asyncio.create_task(client.post("/v1/jobs/1/cancel"))
+        await begun.wait()
+        await server.stop()
+        with contextlib.nullcontext() if finishes else contextlib.suppress(httpx.HTTPError):
+            status = (await answer).status_code
+            assert status == 202 if finishes else status >= 500
 
-    async def scene() -> None:
-        await service.submit(Submission(vc="vision", command=["true"]), "ann")
-        async with running(service, socket=tmp_path / "s") as server, over_socket(tmp_path / "s") as client:
-            answer = asyncio.create_task(client.post("/v1/jobs/1/cancel"))
-            await begun.wait()
+
+@pytest.mark.parametrize("limit", ["serving.GRACE_SECONDS", "limits.STALL_SECONDS"])
+async def test_client_that_does_not_read(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """It is cut off, be it that the server stops or that it stalls for too long."""
+    monkeypatch.setattr(f"hived.server.{limit}", 0.2)
+    service.log_lines = ["x" * 1_000] * 50_000
+    async with running(service, socket=tmp_path / "s") as server:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1)
+        writer.write(b"GET /v1/decisions HTTP/1.1\r\nHost: hived\r\n\r\n")
+        await reader.read(1)
+        if limit == "serving.GRACE_SECONDS":
             await server.stop()
-            assert (await answer).status_code == 202
-
-    asyncio.run(scene())
-
-
-def test_it_stops_although_a_request_never_finishes(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 0.2)
-    begun = asyncio.Event()
-
-    async def stuck(_: str) -> Any:
-        begun.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(service, "cancel", stuck)
-
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s") as server, over_socket(tmp_path / "s") as client:
-            answer = asyncio.create_task(client.post("/v1/jobs/1/cancel"))
-            await begun.wait()
-            async with asyncio.timeout(60):
-                await server.stop()
-            with contextlib.suppress(httpx.HTTPError):
-                assert (await answer).status_code >= 500
-
-    asyncio.run(scene())
-
-
-def test_it_stops_although_a_client_does_not_read(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 0.2)
-    service.log_lines = ["x" * 1_000] * 50_000
-
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s") as server:
-            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1)
-            writer.write(b"GET /v1/decisions HTTP/1.1\r\nHost: hived\r\n\r\n")
-            await reader.read(1)
-            async with asyncio.timeout(60):
-                await server.stop()
-            with contextlib.suppress(OSError):
-                writer.close()
-                await writer.wait_closed()
-
-    asyncio.run(scene())
-
-
-def test_a_client_that_never_reads_is_cut_off(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hived.server.limits.STALL_SECONDS", 0.2)
-    service.log_lines = ["x" * 1_000] * 50_000
-
-    async def scene() -> None:
-        async with running(service, socket=tmp_path / "s"):
-            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1)
-            writer.write(b"GET /v1/decisions HTTP/1.1\r\nHost: hived\r\n\r\n")
+        else:
             await asyncio.sleep(1)
-            async with asyncio.timeout(60):
-                assert len(await reader.read(-1)) < 50_000_000
+        assert len(await reader.read(-1)) < 50_000_000
+        with contextlib.suppress(OSError):
             writer.close()
-
-    asyncio.run(scene())
-
-
-def test_an_address_with_nothing_to_serve_is_a_bug(service: FakeService, tmp_path: Path) -> None:
-    app = apps(service)["app"]
-    with pytest.raises(InvariantError):
-        asyncio.run(Server().start(app, socket=tmp_path / "s"))
-    with pytest.raises(InvariantError):
-        asyncio.run(Server().start(socket_app=app, listen=LOOPBACK))
+            await writer.wait_closed()

@@ -37,7 +37,8 @@ def browser() -> Iterator[Browser]:
 class Shown:
     """A dashboard on a screen."""
 
-    def __init__(self, page: Page, server: Served) -> None:
+    def __init__(self, page: Page, server: Served | None = None) -> None:
+        """``server``: that of the test, if it is not an engine's own."""
         self.page = page
         self.server = server
         self.problems: list[str] = []
@@ -147,6 +148,7 @@ def show(browser: Browser) -> Iterator[Show]:
     yield open_it
     for one in shown:
         one.page.context.close()
-        one.server.stop()
+        if one.server is not None:
+            one.server.stop()
     for one in shown:
         assert [what for what in one.problems if not any(word in what for word in one.forgiven)] == []

@@ -24,7 +24,8 @@ AT = "__hived.app.at"
 BUSY = SPAN * 0.4
 
 
-def test_the_slider_moves_the_picture(show: Show, finished: ResultsSource) -> None:
+def test_slider(show: Show, finished: ResultsSource) -> None:
+    """It moves the picture, and only what differs is painted."""
     shown = show(finished)
     slider = shown.page.locator("input[type=range]")
     for share in (0.75, 0.2):
@@ -33,19 +34,15 @@ def test_the_slider_moves_the_picture(show: Show, finished: ResultsSource) -> No
         assert shown.page.evaluate(SHOWN) == jobs_at(finished, "hived", SPAN * share)
         day = int(SPAN * share // 86400) + 1
         assert f"day {day}," in shown.text(".replay output")
-
-
-def test_sliding_repaints_only_what_differs(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished, path=f"#at={BUSY:.0f}")
     before = shown.counters
     shown.page.keyboard.press(".")
-    shown.until(f"{AT} > {BUSY}")
+    shown.until(f"{AT} > {SPAN * 0.2}")
     after = shown.counters
     assert after["full"] == before["full"]
     assert after["cells"] - before["cells"] < 128
 
 
-def test_a_slider_that_moves_fast_ends_at_its_last_place(show: Show, finished: ResultsSource) -> None:
+def test_fast_slider_ends_at_its_last_place(show: Show, finished: ResultsSource) -> None:
     shown = show(finished)
     asked: list[str] = []
     shown.page.on("request", lambda request: asked.append(request.url) if "/picture" in request.url else None)
@@ -58,13 +55,29 @@ def test_a_slider_that_moves_fast_ends_at_its_last_place(show: Show, finished: R
     assert len(asked) < 20
 
 
-def test_it_opens_at_a_time_at_which_something_goes_on(show: Show, finished: ResultsSource) -> None:
+def test_opens_where_something_goes_on(show: Show, finished: ResultsSource) -> None:
+    """A click on a chart goes to that time; labels of an axis are whole however long they are."""
     shown = show(finished)
     assert shown.page.evaluate(AT) == pytest.approx(0.6 * SPAN, rel=0.1)
     assert shown.page.evaluate(f"{SHOWN}.length") > 0
+    shown.until("__hived.app.curves.curves?.at.length > 100")
+    plot = shown.page.locator(".plot").first
+    box = plot.bounding_box()
+    assert box
+    plot.click(position={"x": box["width"] - 11, "y": 30})
+    shown.until(f"{AT} > {SPAN * 0.98}")
+    left = """() => { const chart = __hived.app.curves.charts[2];
+        chart.setData({ at: [0, 1], waiting: [0, 1234567] }, [0, 1]);
+        chart.draw();
+        const { width } = chart.canvas;
+        const pixels = chart.canvas.getContext("2d").getImageData(0, 0, 3 * devicePixelRatio, chart.canvas.height).data;
+        return [width, pixels.some((value) => value > 0)]; }"""
+    width, cut = shown.page.evaluate(left)
+    assert width > 100
+    assert not cut, "nothing is painted at the very edge"
 
 
-def test_it_plays_and_pauses(show: Show, finished: ResultsSource) -> None:
+def test_play_and_pause(show: Show, finished: ResultsSource) -> None:
     shown = show(finished, path=f"#at={SPAN * 0.1:.0f}")
     shown.page.click("#title")
     shown.page.keyboard.press("Space")
@@ -73,7 +86,7 @@ def test_it_plays_and_pauses(show: Show, finished: ResultsSource) -> None:
     assert shown.page.evaluate("__hived.app.replay.playing") is False
 
 
-def test_each_view_is_a_cluster_of_its_own(show: Show, finished: ResultsSource) -> None:
+def test_view_is_a_cluster_of_its_own(show: Show, finished: ResultsSource) -> None:
     shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.select_option("#view", "private yarn-cs")
     shown.until(f"__hived.app.cells.view.key === 'private yarn-cs' && {SHOWN}.length > 0")
@@ -81,17 +94,7 @@ def test_each_view_is_a_cluster_of_its_own(show: Show, finished: ResultsSource) 
     assert shown.page.evaluate(SHOWN) == jobs_at(finished, "private", BUSY)
 
 
-def test_a_click_on_a_chart_goes_to_that_time(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished)
-    shown.until("__hived.app.curves.curves?.at.length > 100")
-    plot = shown.page.locator(".plot").first
-    box = plot.bounding_box()
-    assert box
-    plot.click(position={"x": box["width"] - 11, "y": 30})
-    shown.until(f"{AT} > {SPAN * 0.98}")
-
-
-def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, finished: ResultsSource) -> None:
+def test_comparison(show: Show, finished: ResultsSource) -> None:
     shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.keyboard.press("c")
     shown.until("document.querySelectorAll('.column').length === 3")
@@ -112,11 +115,12 @@ def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, finishe
     for at, key in enumerate(("private", "quota", "hived")):
         ids = "at => [...__hived.app.compare.columns[at].cells.holders.values()].map(({ id }) => id).sort()"
         assert shown.page.evaluate(ids, at) == jobs_at(finished, key, BUSY)
+    shown.page.locator("input[type=range]").fill("1500")
+    expected = len(jobs_at(finished, "quota", SPAN * 0.75))
+    shown.until(f"__hived.app.compare.columns[1].cells.holders.size === {expected}")
 
 
-def test_guaranteed_and_opportunistic_use_add_up_to_utilization_and_what_looks_as_good_is_marked(
-    show: Show, finished: ResultsSource
-) -> None:
+def test_use_adds_up_and_best_is_marked(show: Show, finished: ResultsSource) -> None:
     shown = show(finished, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     rows = shown.page.evaluate(
@@ -140,9 +144,7 @@ def test_guaranteed_and_opportunistic_use_add_up_to_utilization_and_what_looks_a
     assert all(marked)
 
 
-def test_two_that_look_the_same_are_both_best(
-    show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equals_are_both_best(show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch) -> None:
     found = finished.comparison()
     assert found is not None
     outcomes = [
@@ -156,9 +158,7 @@ def test_two_that_look_the_same_are_both_best(
     assert row.locator("td.best").all_inner_texts() == ["0.11 ×", "0.11 ×"]
 
 
-def test_the_slider_ends_where_jobs_stop_arriving_and_goes_on_where_it_is_asked_to(
-    show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_the_slider(show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch) -> None:
     assert show(finished).page.get_by_label("Until").is_hidden(), "there is no long end"
     long = finished.layout().model_copy(update={"arrivals_end": SPAN / 16})
     monkeypatch.setattr(finished, "layout", lambda: long)
@@ -175,34 +175,21 @@ def test_the_slider_ends_where_jobs_stop_arriving_and_goes_on_where_it_is_asked_
     assert linked.page.evaluate(AT) == SPAN / 2
 
 
-def test_labels_of_an_axis_are_whole_however_long_they_are(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished)
-    shown.until("__hived.app.curves.curves?.at.length > 100")
-    left = """() => { const chart = __hived.app.curves.charts[2];
-        chart.setData({ at: [0, 1], waiting: [0, 1234567] }, [0, 1]);
-        chart.draw();
-        const { width } = chart.canvas;
-        const pixels = chart.canvas.getContext("2d").getImageData(0, 0, 3 * devicePixelRatio, chart.canvas.height).data;
-        return [width, pixels.some((value) => value > 0)]; }"""
-    width, cut = shown.page.evaluate(left)
-    assert width > 100
-    assert not cut, "nothing is painted at the very edge"
-
-
-@pytest.mark.parametrize("page", [".outcome", ".tenants"])
-def test_on_a_phone_the_comparisons_tables_show_their_values(show: Show, finished: ResultsSource, page: str) -> None:
+def test_comparison_on_a_phone(show: Show, finished: ResultsSource) -> None:
+    """Its tables show their values."""
     shown = show(finished, 390, 844, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
-    right = shown.page.evaluate(
-        """page => Math.max(...[...document.querySelectorAll(`${page} td, ${page} th`)]
-        .map((one) => one.getBoundingClientRect().right))""",
-        page,
-    )
-    assert right <= 390
+    for page in (".outcome", ".tenants"):
+        right = shown.page.evaluate(
+            """page => Math.max(...[...document.querySelectorAll(`${page} td, ${page} th`)]
+            .map((one) => one.getBoundingClientRect().right))""",
+            page,
+        )
+        assert right <= 390
     assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-def test_a_comparison_says_no_share_of_the_nodes_where_there_is_one(show: Show, tmp_path: Path) -> None:
+def test_one_node_has_no_share_of_nodes(show: Show, tmp_path: Path) -> None:
     shown = show(played(tmp_path, ("j", "a", 0, 10, 8), spec=nodes_of_8(1, {"a": 1})), path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     for words in ("Fragmentation", "Nodes in guaranteed use"):
@@ -211,7 +198,7 @@ def test_a_comparison_says_no_share_of_the_nodes_where_there_is_one(show: Show, 
     assert shown.page.locator(".column .chart").first.is_visible()
 
 
-def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, finished: ResultsSource) -> None:
+def test_jobs_of_the_moment(show: Show, finished: ResultsSource) -> None:
     shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.click("#list-ended")
     over = finished.ended("hived yarn-cs", BUSY, 0, 200)
@@ -225,15 +212,7 @@ def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, finished
     shown.until(f"document.querySelectorAll('.waiting').length === {len(jobs_at(finished, 'hived', BUSY))}")
 
 
-def test_the_comparisons_maps_follow_the_slider(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished, path="#page=compare")
-    shown.until("__hived.app.compare.columns.length === 3")
-    shown.page.locator("input[type=range]").fill("1500")
-    expected = len(jobs_at(finished, "quota", SPAN * 0.75))
-    shown.until(f"__hived.app.compare.columns[1].cells.holders.size === {expected}")
-
-
-def test_the_address_says_what_is_shown(show: Show, finished: ResultsSource) -> None:
+def test_address_says_what_is_shown(show: Show, finished: ResultsSource) -> None:
     job = jobs_at(finished, "quota", SPAN * 0.3)[0]
     shown = show(finished, path=f"#view=quota%20yarn-cs&at={SPAN * 0.3:.0f}&job={job}")
     shown.until_text("#job h2", job)

@@ -10,35 +10,31 @@ from .conftest import Show
 BLUE, GREEN = "#0072b2", "#009e73"
 
 
-def test_each_gpu_has_the_colour_of_its_holders_vc(show: Show) -> None:
+def test_colours_and_tips(show: Show) -> None:
+    """Of the holder's VC and of every kind; a click brings the job out and opens it."""
     shown = show(small_cluster())
     assert shown.colour(0) == shown.colour(1) == BLUE
     assert shown.colour(4) == GREEN
     assert shown.colour(3) == shown.colour(5), "both idle"
     assert len({shown.colour(leaf) for leaf in (0, 4, 3, 7)}) == 4
-
-
-def test_the_tip_shows_node_device_job_vc_kind_since_and_binding(show: Show) -> None:
-    shown = show(small_cluster())
     told = shown.hover(1)
     for words in ("resnet-1", "gpu-box, GPU 1", "socket 0", "pair 0", "vision", "guaranteed", "21 min"):
         assert words in told
     assert "pair 0 of vision's NODE.SOCKET 0" in told
-    assert "opportunistic" in shown.hover(2)
-    assert "Idle" in shown.hover(3)
-    assert "reserved" in shown.hover(6)
-    assert "bad" in shown.hover(7)
+    for leaf, words in ((2, "opportunistic"), (3, "Idle"), (6, "reserved"), (7, "bad")):
+        assert words in shown.hover(leaf)
+    shown.page.mouse.click(*shown.centre(0))
+    shown.until_text("#job h2", "resnet-1")
+    shown.until("__hived.app.map.chosen === '1'")
+    assert "job=1" in shown.page.url
 
 
-def test_arrow_keys_go_from_gpu_to_gpu_and_say_where_they_are(show: Show) -> None:
+def test_arrow_keys_and_what_they_say(show: Show) -> None:
     shown = show(small_cluster())
     shown.page.keyboard.press("m")
-    shown.page.keyboard.press("ArrowRight")
-    shown.until_text("#spoken", "gpu-box, GPU 1")
-    shown.page.keyboard.press("ArrowDown")
-    shown.until_text("#spoken", "gpu-box, GPU 3")
-    shown.page.keyboard.press("ArrowRight")
-    shown.until_text("#spoken", "gpu-box, GPU 6")
+    for key, words in (("Right", "gpu-box, GPU 1"), ("Down", "gpu-box, GPU 3"), ("Right", "gpu-box, GPU 6")):
+        shown.page.keyboard.press(f"Arrow{key}")
+        shown.until_text("#spoken", words)
     shown.page.keyboard.press("Home")
     shown.until_text("#spoken", "resnet-1")
     shown.page.keyboard.press("Enter")
@@ -47,7 +43,7 @@ def test_arrow_keys_go_from_gpu_to_gpu_and_say_where_they_are(show: Show) -> Non
     shown.until("document.getElementById('job').hidden")
 
 
-def test_every_gpu_can_be_reached_by_arrow_keys(show: Show) -> None:
+def test_arrow_keys_reach_every_gpu(show: Show) -> None:
     shown = show(big_cluster(racks=2, nodes=6))
     shown.page.keyboard.press("m")
     reached = shown.page.evaluate("""() => { const { map } = __hived.app; const seen = new Set(); const open = [0];
@@ -58,46 +54,27 @@ def test_every_gpu_can_be_reached_by_arrow_keys(show: Show) -> None:
     assert reached == 2 * 6 * 8
 
 
-def test_a_click_on_a_gpu_brings_its_job_out_and_opens_it(show: Show) -> None:
-    shown = show(small_cluster())
-    shown.page.mouse.click(*shown.centre(0))
-    shown.until_text("#job h2", "resnet-1")
-    shown.until("__hived.app.map.chosen === '1'")
-    assert "job=1" in shown.page.url
-
-
-def test_an_update_repaints_the_changed_cells_and_no_others(show: Show) -> None:
+def test_update_repaints_what_changed(show: Show) -> None:
+    """And nothing where nothing changed; a GPU that passes from job to job of one VC gets the new name."""
     source = small_cluster()
     shown = show(source)
-    before = shown.counters
-    source.change([held("10", "late-10", "nlp", "guaranteed", [(0, 0, 5, 1)])])
-    shown.until("before => __hived.counters.updates > before", before["updates"])
-    after = shown.counters
+    for holders, gone, cells in (
+        ([held("10", "late-10", "nlp", "guaranteed", [(0, 0, 5, 1)])], [], 1),
+        ([], [], 0),
+        ([held("11", "next-11", "vision", "guaranteed", [(0, 0, 0, 2)])], ["1"], 2),
+    ):
+        before = shown.counters
+        source.change(holders, gone=gone)
+        shown.until("before => __hived.counters.updates > before", before["updates"])
+        after = shown.counters
+        assert after["cells"] - before["cells"] == cells
+        assert after["full"] == before["full"]
     assert shown.colour(5) == GREEN
-    assert after["cells"] - before["cells"] == 1
-    assert after["full"] == before["full"]
-
-
-def test_an_update_that_changes_nothing_repaints_nothing(show: Show) -> None:
-    source = small_cluster()
-    shown = show(source)
-    before = shown.counters
-    source.change()
-    shown.until("before => __hived.counters.updates > before", before["updates"])
-    assert shown.counters["cells"] == before["cells"]
-
-
-def test_a_gpu_that_passes_from_job_to_job_of_one_vc_gets_the_new_name(show: Show) -> None:
-    source = small_cluster()
-    shown = show(source)
-    before = shown.counters
-    source.change([held("11", "next-11", "vision", "guaranteed", [(0, 0, 0, 2)])], gone=["1"])
-    shown.until("before => __hived.counters.cells === before + 2", before["cells"])
     assert "next-11" in shown.hover(0)
 
 
 @pytest.mark.parametrize("racks", [1, 8])
-def test_a_large_cluster_repaints_only_what_changed_however_far_out(show: Show, racks: int) -> None:
+def test_large_cluster_repaints_what_changed(show: Show, racks: int) -> None:
     source = big_cluster(racks=racks, nodes=64)
     shown = show(source)
     before = shown.counters
@@ -108,7 +85,7 @@ def test_a_large_cluster_repaints_only_what_changed_however_far_out(show: Show, 
     assert after["full"] == before["full"]
 
 
-def test_nearer_there_are_tiles_with_names_and_fit_shows_all_again(show: Show) -> None:
+def test_zoom(show: Show) -> None:
     shown = show(big_cluster(racks=2, nodes=256))
     assert shown.page.evaluate("__hived.app.map.specks")
     x, y = shown.centre(8 * 30)
@@ -122,7 +99,7 @@ def test_nearer_there_are_tiles_with_names_and_fit_shows_all_again(show: Show) -
     shown.until("__hived.app.map.specks")
 
 
-def test_dragging_moves_a_map_that_is_near_and_opens_nothing(show: Show) -> None:
+def test_dragging(show: Show) -> None:
     shown = show(big_cluster(racks=2, nodes=64))
     for _ in range(5):
         shown.page.click("[data-zoom=in]")
@@ -140,7 +117,7 @@ def test_dragging_moves_a_map_that_is_near_and_opens_nothing(show: Show) -> None
     assert shown.page.locator("#job").is_hidden()
 
 
-def test_a_drained_gpu_in_use_shows_its_job_and_is_called_drained(show: Show) -> None:
+def test_drained_gpu_in_use(show: Show) -> None:
     # it was called bad, and its job was nowhere to be seen
     source = small_cluster()
     shown = show(source)

@@ -10,16 +10,13 @@ from .conftest import Show
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def test_vcs_tell_what_they_reserved_use_lend_borrow_and_what_waits(show: Show) -> None:
+def test_vcs(show: Show) -> None:
+    """What each reserves, uses, lends and borrows; a click brings it out on the map, and another lets go."""
     shown = show(small_cluster())
     vision, speech = (shown.page.locator(".vc").nth(at).inner_text() for at in (0, 1))
     for words in ("vision", "2 / 4", "lends 1", "1 job waiting", "1 × socket of 4"):
         assert words in vision
     assert "borrows 1" in speech
-
-
-def test_a_click_on_a_vc_brings_it_out_on_the_map_and_another_lets_go(show: Show) -> None:
-    shown = show(small_cluster())
     shown.page.click(".vc >> nth=0")
     shown.until("__hived.app.map.filter === 'vision'")
     assert shown.page.locator(".vc").first.get_attribute("aria-pressed") == "true"
@@ -28,7 +25,8 @@ def test_a_click_on_a_vc_brings_it_out_on_the_map_and_another_lets_go(show: Show
     shown.until("__hived.app.map.filter === null")
 
 
-def test_the_queue_gives_reasons_in_words_and_can_be_filtered(show: Show) -> None:
+def test_queue(show: Show) -> None:
+    """Reasons in words; it can be filtered, and a job opens with all of its reasons."""
     shown = show(small_cluster())
     first = shown.text(".waiting")
     for words in ("swin-large-7", "vision", "4 GPUs", "they are not one socket", "1 more reason"):
@@ -41,16 +39,12 @@ def test_the_queue_gives_reasons_in_words_and_can_be_filtered(show: Show) -> Non
     shown.until_text("#queue", "No waiting job has these words")
     shown.page.keyboard.press("Escape")
     shown.until("document.querySelectorAll('.waiting').length === 3")
-
-
-def test_a_waiting_job_opens_with_why_it_waits(show: Show) -> None:
-    shown = show(small_cluster())
     shown.page.click(".waiting >> nth=0")
     shown.until_text("#job .explanation", "waits for resnet-1")
     assert "queued" in shown.text("#job .tags")
 
 
-def test_a_jobs_story_has_its_stays_moments_and_command(show: Show) -> None:
+def test_story_of_a_job(show: Show) -> None:
     shown = show(small_cluster(), path="#job=1")
     shown.until_text("#job .command", "python train.py")
     assert shown.page.locator("#job .timeline > span").count() == 5
@@ -58,7 +52,7 @@ def test_a_jobs_story_has_its_stays_moments_and_command(show: Show) -> None:
     assert "gpu-box:0,1" in shown.text("#job .stays")
 
 
-def test_the_focus_goes_to_the_job_that_the_keyboard_opens_and_back_to_where_it_was(show: Show) -> None:
+def test_focus_on_an_opened_job(show: Show) -> None:
     shown = show(small_cluster())
     focused = "document.activeElement.id || document.activeElement.querySelector('.name')?.textContent"
     shown.page.locator(".waiting >> nth=1").focus()
@@ -80,7 +74,7 @@ def test_the_focus_goes_to_the_job_that_the_keyboard_opens_and_back_to_where_it_
     assert shown.page.evaluate(focused) == "map"
 
 
-def test_the_focus_stays_when_colours_change_and_passes_on_when_its_row_goes(show: Show) -> None:
+def test_focus_over_changes(show: Show) -> None:
     source = small_cluster()
     shown = show(source)
     for what in (".waiting >> nth=1", ".vc >> nth=1", ".chip >> nth=1"):
@@ -96,7 +90,7 @@ def test_the_focus_stays_when_colours_change_and_passes_on_when_its_row_goes(sho
     assert shown.page.evaluate("document.activeElement.querySelector('.name').textContent") == "sweep-9"
 
 
-def test_the_whole_queue_can_be_seen_and_follows_what_changes(show: Show) -> None:
+def test_whole_queue(show: Show) -> None:
     source = small_cluster()
     source.change(queue=[waits(f"q{number}", f"job-{number}", "vision", 1, ["full"]) for number in range(450)])
     shown = show(source)
@@ -112,7 +106,7 @@ def test_the_whole_queue_can_be_seen_and_follows_what_changes(show: Show) -> Non
     shown.until("document.querySelectorAll('.waiting').length === 1")
 
 
-def test_jobs_that_run_and_that_have_ended_are_listed_too(show: Show) -> None:
+def test_running_and_ended_jobs(show: Show) -> None:
     source = small_cluster()
     shown = show(source)
     shown.until_text("#status", "live")
@@ -133,7 +127,7 @@ def test_jobs_that_run_and_that_have_ended_are_listed_too(show: Show) -> None:
     assert "finetune-bert-5" in shown.text(".waiting")
 
 
-def test_a_full_server_is_not_said_to_be_fragmented(show: Show) -> None:
+def test_one_node_is_not_fragmented(show: Show) -> None:
     source = small_cluster()
     source.change(gone=["4", "5", "6"], holders=[held("1", "all-1", "vision", "guaranteed", [(0, 0, 0, 8)])], bad=[])
     shown = show(source)
@@ -146,7 +140,7 @@ def test_a_full_server_is_not_said_to_be_fragmented(show: Show) -> None:
     assert "nodes in guaranteed use" in shown.text(".s-fragmentation").lower()
 
 
-def test_an_open_job_follows_what_happens_to_it(show: Show) -> None:
+def test_open_job_follows(show: Show) -> None:
     source = small_cluster()
     shown = show(source, path="#job=7")
     shown.until_text("#job .tags", "queued")
@@ -154,21 +148,17 @@ def test_an_open_job_follows_what_happens_to_it(show: Show) -> None:
     shown.until_text("#job .tags", "running")
 
 
-def test_an_empty_cluster_says_how_to_use_it(show: Show) -> None:
+def test_nothing_to_show(show: Show) -> None:
+    """An empty cluster says how to use it; a job that is not there is said in words."""
     small = small_cluster()
-    source = LiveStub(small.chains, small.vcs, "an empty box")
-    shown = show(source)
-    assert "hived submit --vc vision --gpus 2 -- python train.py" in shown.text("#queue")
-
-
-def test_a_job_that_is_not_there_is_said_in_words(show: Show) -> None:
-    shown = show(small_cluster(), path="#job=999")
+    shown = show(LiveStub(small.chains, small.vcs, "an empty box"), path="#job=999")
     shown.forgiven = (*shown.forgiven, "404")
+    assert "hived submit --vc vision --gpus 2 -- python train.py" in shown.text("#queue")
     shown.until_text("#job", "no job 999")
 
 
 @pytest.mark.parametrize("where", ["map", "queue"])
-def test_a_jobs_name_is_text_whatever_it_is(show: Show, where: str) -> None:
+def test_name_is_no_script(show: Show, where: str) -> None:
     source = small_cluster()
     if where == "map":
         source.change([held("1", EVIL, "vision", "guaranteed", [(0, 0, 0, 2)], binding=EVIL)])
@@ -186,7 +176,7 @@ def test_a_jobs_name_is_text_whatever_it_is(show: Show, where: str) -> None:
     assert shown.page.locator("img").count() == 0
 
 
-def test_the_pointer_reads_values_off_a_chart(show: Show) -> None:
+def test_values_of_a_chart(show: Show) -> None:
     shown = show(small_cluster())
     shown.until("__hived.app.curves.curves?.at.length > 100")
     plot = shown.page.locator(".plot").first
@@ -199,7 +189,7 @@ def test_the_pointer_reads_values_off_a_chart(show: Show) -> None:
     shown.until(f"document.querySelector('.chart .moment').textContent !== {read!r}")
 
 
-def test_the_theme_is_the_systems_until_the_reader_chooses_and_is_remembered(show: Show) -> None:
+def test_theme_is_remembered(show: Show) -> None:
     shown = show(small_cluster(), scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = shown.page.evaluate(background)
@@ -211,23 +201,21 @@ def test_the_theme_is_the_systems_until_the_reader_chooses_and_is_remembered(sho
     assert shown.page.evaluate(background) == light
 
 
-def test_the_shortcuts_are_listed_under_a_question_mark(show: Show) -> None:
+def test_help_and_banner(show: Show) -> None:
+    """Shortcuts are listed under a question mark; simulated devices are said to be."""
     shown = show(small_cluster())
+    assert "Simulated devices" in shown.text("#banner")
     shown.page.keyboard.press("?")
     assert "from GPU to GPU" in shown.text("#help")
     shown.page.keyboard.press("Escape")
     shown.until("!document.getElementById('help').open")
-
-
-def test_simulated_devices_are_said_to_be(show: Show) -> None:
-    assert "Simulated devices" in show(small_cluster()).text("#banner")
     real = small_cluster()
     real.synthetic = False
     real.rebuild(real.chains)
     assert show(real).page.locator("#banner").is_hidden()
 
 
-def test_every_control_has_a_name_and_can_be_reached_by_tab(show: Show) -> None:
+def test_controls_have_names(show: Show) -> None:
     shown = show(small_cluster())
     nameless = shown.page.evaluate("""() => [...document.querySelectorAll("button, select, input, [tabindex]")]
         .filter((one) => one.checkVisibility() && !(one.getAttribute("aria-label") || one.labels?.length
@@ -241,7 +229,8 @@ def test_every_control_has_a_name_and_can_be_reached_by_tab(show: Show) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_on_every_fill_have_the_contrast_that_wcag_asks_for(show: Show, scheme: str) -> None:
+def test_palette(show: Show, scheme: str) -> None:
+    """Words have the contrast that WCAG asks for, and what is drawn has the colours of the page."""
     shown = show(small_cluster(), scheme=scheme)
     weak = shown.page.evaluate(
         """async theme => { const { Palette, ratio } = await import("/static/js/palette.js");
@@ -252,11 +241,6 @@ def test_words_on_every_fill_have_the_contrast_that_wcag_asks_for(show: Show, sc
         scheme,
     )
     assert weak == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_is_drawn_has_the_colours_of_the_page(show: Show, scheme: str) -> None:
-    shown = show(small_cluster(), scheme=scheme)
     differ = shown.page.evaluate(
         """async theme => { const { Palette } = await import("/static/js/palette.js");
         const probe = document.body.appendChild(document.createElement("i"));
@@ -272,7 +256,7 @@ def test_what_is_drawn_has_the_colours_of_the_page(show: Show, scheme: str) -> N
     assert differ == []
 
 
-def test_the_vcs_colours_differ_for_every_kind_of_colour_vision(show: Show) -> None:
+def test_colours_for_all_colour_vision(show: Show) -> None:
     shown = show(small_cluster())
     looks = shown.page.evaluate(
         """async () => { const { Palette, parts } = await import("/static/js/palette.js");

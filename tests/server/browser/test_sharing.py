@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hived.policies import AntMan, Gandiva
 from tests.server.results.test_sharing import MINUTE, source
-from tests.simulator import test_antman
-from tests.simulator.test_gandiva import job
+from tests.simulator.sharing import job
 
 from .conftest import Shown
 from .test_finished import AT
@@ -18,7 +17,7 @@ Show = Callable[..., Shown]
 ON = "[0, 1, 2, 3].map((leaf) => __hived.app.cells.runners(leaf).map(({ id }) => id))"
 
 
-def test_every_job_that_takes_turns_on_a_gpu_is_told_and_none_is_left_behind(show: Show, tmp_path: Path) -> None:
+def test_jobs_that_take_turns(show: Show, tmp_path: Path) -> None:
     jobs = [job(f"j{n}", 1, 10 + 10 * n) for n in range(6)]
     found = source(tmp_path, jobs, Gandiva(packs=False))
     shown = show(found, path=f"#view=hived%20gandiva&at={5 * MINUTE:.0f}")
@@ -43,7 +42,7 @@ def test_every_job_that_takes_turns_on_a_gpu_is_told_and_none_is_left_behind(sho
     shown.keep("shared-by-turns")
 
 
-def test_the_timeline_of_a_node_shows_who_has_its_gpus_and_opens_their_jobs(show: Show, tmp_path: Path) -> None:
+def test_timeline_of_a_node(show: Show, tmp_path: Path) -> None:
     found = source(tmp_path, [job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
     shown = show(found, path=f"#view=hived%20gandiva&at={45 * MINUTE:.0f}&job=j4")
     page = shown.page
@@ -69,10 +68,10 @@ def test_the_timeline_of_a_node_shows_who_has_its_gpus_and_opens_their_jobs(show
     assert shown.text("#job-heading") == "j1", "only the dialog was closed"
 
 
-def test_a_guest_is_told_beside_its_owner(show: Show, tmp_path: Path) -> None:
+def test_guest_beside_its_owner(show: Show, tmp_path: Path) -> None:
     jobs = [job(f"own{n}", 1, 60, model="GCN") for n in range(4)]
     jobs += [job(f"late{n}", 1, 20, at=5, model="ESPnet")._replace(mode="opportunistic") for n in range(2)]
-    found = source(tmp_path, jobs, AntMan(), test_antman.cluster_spec({"a": 1}))
+    found = source(tmp_path, jobs, AntMan())
     shown = show(found, path=f"#view=hived%20antman&at={306:.0f}")
     assert shown.page.evaluate(ON) == [["own0", "late0"], ["own1", "late1"], ["own2"], ["own3"]]
     assert "late0, guest, at 0.5 of its speed alone" in shown.hover(0)

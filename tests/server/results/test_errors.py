@@ -61,34 +61,19 @@ def edit(path: Path, row: int, number: int, value: str) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def test_what_is_good_is_read(folder: Path) -> None:
+def test_good_results(folder: Path) -> None:
+    """With checksums, and of an older version without them."""
+    assert len(ResultsSource(folder).layout().views) == 3
+    (folder / CHECKSUMS).unlink()
     assert len(ResultsSource(folder).layout().views) == 3
 
 
-def test_what_an_older_version_has_written_is_read_without_checksums(old: Path) -> None:
-    assert len(ResultsSource(old).layout().views) == 3
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_no_results(folder: Path, tmp_path: Path) -> None:
     assert "is not there" in objection(tmp_path / "nothing")
-
-
-def test_a_file_is_no_folder(folder: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "holds no results" in objection(tmp_path / "empty")
     with pytest.raises(InputError, match=r"jobs\.csv: is no folder; give the folder that hived simulate wrote"):
         ResultsSource(folder / "jobs.csv")
-
-
-def test_an_empty_folder_holds_no_results(tmp_path: Path) -> None:
-    assert "holds no results" in objection(tmp_path)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    assert name in objection(folder)
-
-
-def test_results_without_their_cluster_have_to_be_simulated_again(folder: Path) -> None:
     (folder / "cluster.json").unlink()
     line = objection(folder)
     assert "older hived" in line
@@ -96,7 +81,16 @@ def test_results_without_their_cluster_have_to_be_simulated_again(folder: Path) 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_cut_short_anywhere_is_refused(folder: Path, name: str) -> None:
+def test_missing_file(folder: Path, name: str) -> None:
+    """Or one that is none."""
+    (folder / name).unlink()
+    assert name in objection(folder)
+    (folder / name).mkdir()
+    assert name in objection(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_that_is_cut_short(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     after_a_row = content.rfind(b"\n", 0, len(content) - 1) + 1
     for end in (0, 10, len(content) // 2, after_a_row, len(content) - 1):
@@ -104,35 +98,27 @@ def test_a_file_that_is_cut_short_anywhere_is_refused(folder: Path, name: str) -
         assert re.fullmatch(rf"{name}: is not as hived simulate wrote it; simulate again .*", objection(folder))
 
 
-def test_a_file_that_was_edited_is_refused(folder: Path) -> None:
-    edit(folder / "runs.csv", 3, 3, "0.5")
-    assert objection(folder).startswith("runs.csv: is not as hived simulate wrote it")
-
-
 @pytest.mark.parametrize("name", ["jobs.csv", "runs.csv", "summary.json"])
-def test_files_of_two_simulations_are_not_mixed(folder: Path, tmp_path: Path, name: str) -> None:
+def test_mixed_results(folder: Path, tmp_path: Path, name: str) -> None:
+    """A file of another simulation; one that was edited."""
+    kept = (folder / name).read_bytes()
     results(tmp_path / "other", TWO_NODES, trace_text([("x", "a", 0, 5, 8), ("y", "b", 0, 5, 8)]))
     shutil.copy(tmp_path / "other" / name, folder / name)
-    assert objection(folder).startswith(f"{name}: is not as")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_cannot_be_read_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    assert name in objection(folder)
+    assert objection(folder).startswith(f"{name}: is not as hived simulate wrote it")
+    (folder / name).write_bytes(kept.replace(b"5", b"6", 1))
+    assert objection(folder).startswith(f"{name}: is not as hived simulate wrote it")
 
 
 # Without checksums: what cannot be read is refused as clearly.
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("content", [b"", b"\n", b"{", b"[]", b"\x00\xff\xfe", b"a,b\n1,2\n"])
-def test_other_content_is_refused(old: Path, name: str, content: bytes) -> None:
-    (old / name).write_bytes(content)
-    line = objection(old)
-    assert line.startswith(name)
-    assert "simulate again" in line
+def test_other_content(old: Path, name: str) -> None:
+    for content in (b"", b"\n", b"{", b"[]", b"\x00\xff\xfe", b"a,b\n1,2\n"):
+        (old / name).write_bytes(content)
+        line = objection(old)
+        assert line.startswith(name)
+        assert "simulate again" in line
 
 
 @pytest.mark.parametrize(
@@ -153,7 +139,7 @@ def test_other_content_is_refused(old: Path, name: str, content: bytes) -> None:
         ("series.csv", 1, "fifo"),
     ],
 )
-def test_a_value_that_means_nothing_is_refused(old: Path, name: str, number: int, value: str) -> None:
+def test_value_that_means_nothing(old: Path, name: str, number: int, value: str) -> None:
     edit(old / name, 3, number, value)
     line = objection(old)
     assert line.startswith(f"{name}: is not what hived simulate writes (")
@@ -171,7 +157,7 @@ def test_a_value_that_means_nothing_is_refused(old: Path, name: str, number: int
         ("cluster.json", lambda c: c["schemes"]["hived"][0].update(node_level=99), "node_level is one of the"),
     ],
 )
-def test_json_of_another_shape_is_refused(old: Path, name: str, change: Callable[[Any], object], words: str) -> None:
+def test_json_of_another_shape(old: Path, name: str, change: Callable[[Any], object], words: str) -> None:
     plain = json.loads((old / name).read_text(encoding="utf-8"))
     change(plain)
     (old / name).write_text(json.dumps(plain), encoding="utf-8")
@@ -183,7 +169,7 @@ def test_json_of_another_shape_is_refused(old: Path, name: str, change: Callable
 # What was once wrong.
 
 
-def test_the_limit_of_the_csv_module_is_as_before_when_a_file_was_refused(old: Path) -> None:
+def test_limit_of_the_csv_module(old: Path) -> None:
     """It was raised for long placements, and a refusal left it so for everybody else in the process."""
     before = csv.field_size_limit()
     edit(old / "jobs.csv", 5, 4, "x")
@@ -192,7 +178,7 @@ def test_the_limit_of_the_csv_module_is_as_before_when_a_file_was_refused(old: P
     assert csv.field_size_limit() == before, caught.value
 
 
-def test_a_placement_longer_than_the_csv_module_takes_by_itself_is_read(tmp_path: Path) -> None:
+def test_longest_placement(tmp_path: Path) -> None:
     nodes = 8000
     source = unaudited(tmp_path, nodes_of_8(nodes, {"a": nodes}), ("wide", "a", 0, 10, nodes * 8))
     assert len(source.story("hived yarn-cs", "wide").stays[0].where) > csv.field_size_limit()

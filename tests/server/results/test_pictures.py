@@ -14,7 +14,7 @@ from hived.errors import NotFoundError
 from hived.server.pictures import Picture
 from hived.server.results import ResultsSource
 from hived.simulator.metrics import submission_window
-from tests.simulator.helpers import nodes_of_8, spec_text
+from tests.simulator.helpers import examples, nodes_of_8, spec_text
 from tests.simulator.reader import Outcome
 from tests.simulator.strategies import Case, cases
 
@@ -37,45 +37,26 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> ResultsSource:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("at", "held"),
-    [
-        (0, [("first", "guaranteed", "n0")]),
-        (0.999, [("first", "guaranteed", "n0")]),
-        (1, [("early", "opportunistic", "n1"), ("first", "guaranteed", "n0")]),
-        (4.999, [("early", "opportunistic", "n1"), ("first", "guaranteed", "n0")]),
-        (5, [("first", "guaranteed", "n0"), ("owner", "guaranteed", "n1")]),
-        (10, [("early", "guaranteed", "n0"), ("owner", "guaranteed", "n1")]),
-        (26, []),
-        (None, []),
-    ],
-)
-def test_holders_are_those_of_the_moment(
-    story: ResultsSource, at: float | None, held: list[tuple[str, str, str]]
-) -> None:
-    assert shown(story, HIVED, story.picture(HIVED, at)) == [(job, kind, all_of(node)) for job, kind, node in held]
-
-
-def test_a_job_below_a_node_holds_as_many_gpus_as_it_asked_for(story: ResultsSource) -> None:
-    late = next(holder for holder in story.picture(HIVED, 16).holders if holder.id == "late")
-    assert (late.name, late.vc, late.kind, late.gpus, late.since) == ("late", "a", "opportunistic", 4, 15)
-    assert late.parts == [(0, 1, 0, 4)]
-    assert late.binding == []
-
-
-def test_usage_shows_lent_and_borrowed_gpus_of_each_vc(story: ResultsSource) -> None:
+def test_a_loan(story: ResultsSource) -> None:
+    """Early borrows all of b at first; later late borrows half a node, and holds as many GPUs as it asked for."""
     a, b = story.picture(HIVED, 3).usage
     assert (a.vc, a.reserved, a.used, a.lent, a.borrowed, a.waiting) == ("a", 8, 8, 0, 8, 0)
     assert (b.vc, b.reserved, b.used, b.lent, b.borrowed, b.waiting) == ("b", 8, 0, 8, 0, 0)
-
-
-def test_totals_add_up(story: ResultsSource) -> None:
-    totals = story.picture(HIVED, 16).totals
+    picture = story.picture(HIVED, 16)
+    assert shown(story, HIVED, picture) == [
+        ("early", "guaranteed", all_of("n0")),
+        ("late", "opportunistic", frozenset(("n1", device) for device in range(4))),
+    ]
+    late = next(holder for holder in picture.holders if holder.id == "late")
+    assert (late.name, late.vc, late.kind, late.gpus, late.since) == ("late", "a", "opportunistic", 4, 15)
+    assert late.parts == [(0, 1, 0, 4)]
+    assert late.binding == []
+    totals = picture.totals
     assert (totals.gpus, totals.guaranteed, totals.opportunistic) == (16, 8, 4)
     assert (totals.reserved, totals.bad, totals.fragmentation) == (0, 0, 0.5)
 
 
-def test_lent_gpus_are_first_unreserved_and_then_each_vcs_in_proportion_to_its_idle_ones(tmp_path: Path) -> None:
+def test_whose_gpus_are_lent(tmp_path: Path) -> None:
     spec = nodes_of_8(5, {"a": 1, "b": 1, "c": 2})  # 8 GPUs are nobody's
     rows = [("own", "a", 0, 100, 8), ("some", "b", 0, 100, 4), ("wide", "a", 1, 50, 16)]
     source = played(tmp_path, *rows, spec=spec)
@@ -85,7 +66,9 @@ def test_lent_gpus_are_first_unreserved_and_then_each_vcs_in_proportion_to_its_i
     assert lent == {"a": 0, "b": round(8 * 4 / 20), "c": round(8 * 16 / 20)}
 
 
-def test_the_queue_says_why_everybody_waits(story: ResultsSource) -> None:
+def test_reasons_of_the_queue(story: ResultsSource) -> None:
+    (early,) = story.picture(HIVED, 5).queue
+    assert (early.id, early.since, early.why[-1]) == ("early", 5, "has waited 0 s since it lost its lent GPUs")
     picture = story.picture(HIVED, 7)
     assert picture.queue_total == 3
     assert [(job.id, job.since, job.why) for job in picture.queue] == [
@@ -97,12 +80,7 @@ def test_the_queue_says_why_everybody_waits(story: ResultsSource) -> None:
     ]  # fmt: skip
 
 
-def test_a_job_waits_from_the_very_moment_at_which_it_lost_its_gpus(story: ResultsSource) -> None:
-    (early,) = story.picture(HIVED, 5).queue
-    assert (early.id, early.since, early.why[-1]) == ("early", 5, "has waited 0 s since it lost its lent GPUs")
-
-
-def test_a_job_too_large_for_its_cells_can_only_borrow_where_gpus_are_lent(tmp_path: Path) -> None:
+def test_job_too_large_for_its_cells(tmp_path: Path) -> None:
     rows = [("own", "a", 0, 100, 1), ("other", "b", 0, 100, 1), ("wide", "a", 1, 50, 16)]
     source = played(tmp_path, *rows)
     cells = "16 GPUs are more than the cells of a can ever hold for one job"
@@ -115,7 +93,7 @@ def test_a_job_too_large_for_its_cells_can_only_borrow_where_gpus_are_lent(tmp_p
     assert quota == "16 GPUs are more than the quota of a allows: it can only borrow"
 
 
-def test_a_quota_with_scattered_free_gpus_is_distinguished_from_one_that_is_used_up(tmp_path: Path) -> None:
+def test_scattered_and_used_up_quota(tmp_path: Path) -> None:
     """The sharing anomaly in its smallest form: b's two GPUs are one on each node, and a's pair fits neither."""
     spec = spec_text(
         {"NODE": ("GPU", 2)}, [{"cellType": "NODE", "cellAddress": "n[0-1]"}], {"a": {"NODE": 1}, "b": {"NODE": 1}}
@@ -129,7 +107,7 @@ def test_a_quota_with_scattered_free_gpus_is_distinguished_from_one_that_is_used
     assert third.why[0] == "b uses 2 of its quota of 2 GPUs, and this job asks for 2"
 
 
-def test_jobs_that_run_on_loans_keep_their_place_before_waiting_jobs(tmp_path: Path) -> None:
+def test_jobs_on_loans_keep_their_place(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 100, 8), ("lent", "a", 1, 90, 8), ("next", "a", 2, 5, 8)]
     waiter = played(tmp_path, *rows).picture(HIVED, 3).queue[0]
     assert waiter.id == "next"
@@ -138,53 +116,44 @@ def test_jobs_that_run_on_loans_keep_their_place_before_waiting_jobs(tmp_path: P
     ]  # fmt: skip
 
 
-def test_a_queue_of_hundreds_is_cut_to_the_first_of_every_line(tmp_path: Path) -> None:
+def test_a_queue_of_hundreds(tmp_path: Path) -> None:
+    """It is cut to the first of every line; the rest, and what has ended, are had part by part."""
     rows = [(f"a{n}", "a", 1, 5, 8) for n in range(300)] + [(f"b{n}", "b", 2, 5, 8) for n in range(30)]
-    picture = played(tmp_path, *rows).picture("private yarn-cs", 3)
+    source = played(tmp_path, *rows)
+    view = "private yarn-cs"
+    picture = source.picture(view, 3)
     assert (picture.queue_total, len(picture.queue)) == (328, 200)
     assert [job.id for job in picture.queue[:4]] == ["a1", "b1", "a2", "b2"]
     assert sum(job.vc == "b" for job in picture.queue) == 29
     assert picture.queue[2].why[1] == "1 job of a is ahead"
     assert [usage.waiting for usage in picture.usage] == [299, 29]
-
-
-def test_the_rest_of_a_queue_and_what_has_ended_are_had_part_by_part(tmp_path: Path) -> None:
-    rows = [(f"a{n}", "a", 1, 5, 8) for n in range(300)] + [(f"b{n}", "b", 2, 5, 8) for n in range(30)]
-    source = played(tmp_path, *rows)
-    view = "private yarn-cs"
-    first = source.picture(view, 3).queue
     parts = [source.queue(view, 3, offset, 150) for offset in (0, 150, 300, 450)]
     assert [len(part.jobs) for part in parts] == [150, 150, 28, 0]
     assert {part.total for part in parts} == {328}
-    assert [job for part in parts for job in part.jobs][:200] == first
+    assert [job for part in parts for job in part.jobs][:200] == picture.queue
     assert len({job.id for part in parts for job in part.jobs}) == 328
     assert source.ended(view, 5.9, 0, 9).total == 0
     over = source.ended(view, 20, 0, 3)
     assert (over.total, [(job.id, job.at, job.why) for job in over.jobs]) == (
-        6, [("b2", 17, "waited 10 s"), ("a2", 16, "waited 10 s"), ("b1", 12, "waited 5 s")],
-    )  # fmt: skip
+        6,
+        [("b2", 17, "waited 10 s"), ("a2", 16, "waited 10 s"), ("b1", 12, "waited 5 s")],
+    )
     assert [job.id for job in source.ended(view, 20, 3, 9).jobs] == ["a1", "b0", "a0"]
     assert source.ended(view, None, 0, 1).total == 330
 
 
-def test_the_layout_says_until_when_jobs_arrive(tmp_path: Path) -> None:
+def test_end_of_arrivals(tmp_path: Path) -> None:
     source = played(tmp_path, ("first", "a", 0, 100, 8), ("last", "b", 10, 5, 8))
     assert (source.layout().arrivals_end, source.layout().end) == (52.5, 100)
 
 
-def test_what_the_end_of_the_simulation_cuts_off_still_runs_there(tmp_path: Path) -> None:
-    rows = [("done", "a", 0, 5, 8), ("cut", "b", 0, 10, 8), ("later", "a", 6, 1, 1)]
-    picture = played(tmp_path, *rows, until_s=5).picture(HIVED)
-    assert [holder.id for holder in picture.holders] == ["cut"]
-    assert picture.queue_total == 0
-
-
-def test_a_moment_outside_is_taken_for_the_nearest(story: ResultsSource) -> None:
+def test_moments_outside(story: ResultsSource) -> None:
+    """The nearest one is taken."""
     assert story.picture(HIVED, -5).holders == story.picture(HIVED, 0).holders
-    assert story.picture(HIVED, 1e30).holders == []
+    assert story.picture(HIVED, 1e30).holders == story.picture(HIVED).holders == []
 
 
-def test_a_view_that_is_not_there_is_not_found(story: ResultsSource) -> None:
+def test_unknown_view(story: ResultsSource) -> None:
     for ask in (
         story.picture,
         story.curves,
@@ -195,7 +164,7 @@ def test_a_view_that_is_not_there_is_not_found(story: ResultsSource) -> None:
             ask("hived fifo")
 
 
-def test_the_layout_has_a_view_per_scheme_and_the_tenants_own_clusters_in_private(story: ResultsSource) -> None:
+def test_layout_has_a_view_per_scheme(story: ResultsSource) -> None:
     layout = story.layout()
     assert (layout.clock, layout.start, layout.end, layout.synthetic) == ("trace", 0, 35, False)
     assert [(view.key, view.label) for view in layout.views] == [
@@ -218,10 +187,11 @@ def test_the_layout_has_a_view_per_scheme_and_the_tenants_own_clusters_in_privat
 # -- any cluster, any trace
 
 
+@examples(fast=12, slow=60)
 @given(
     cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5, 20.5]), st.booleans(), st.data()
 )
-def test_any_picture_is_what_a_look_through_the_files_gives(
+def test_any_picture(
     case: Case, preempted: str, until_s: float | None, opportunistic: bool, data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as name:
@@ -272,8 +242,9 @@ def no_gpu_is_held_twice(source: ResultsSource, view: str, picture: Picture) -> 
     assert len(held) <= picture.totals.gpus
 
 
+@examples(fast=8, slow=60)
 @given(cases(max_jobs=20))
-def test_over_time_pictures_add_up_to_what_the_summary_says(case: Case) -> None:
+def test_pictures_add_up_to_the_summary(case: Case) -> None:
     """Utilization and fragmentation are those of ``metrics.py``: means over the time in which jobs arrive."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -296,7 +267,7 @@ def test_over_time_pictures_add_up_to_what_the_summary_says(case: Case) -> None:
         assert fragmented / window == pytest.approx(outcome.fragmentation, abs=2e-6)
 
 
-def test_names_with_the_placements_own_signs_and_devices_of_other_numbers_are_found(tmp_path: Path) -> None:
+def test_odd_names_and_devices(tmp_path: Path) -> None:
     spec = spec_text(
         {"NODE": ("GPU", 2)},
         [

@@ -14,8 +14,7 @@ from hived.simulator import Options, Sharing, run_experiment
 from hived.simulator.study import Study
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec.compiled import ClusterSpec
-from tests.simulator import test_antman
-from tests.simulator.test_gandiva import cluster_spec, job
+from tests.simulator.sharing import cluster_spec, job
 
 MINUTE = 60.0
 
@@ -32,8 +31,10 @@ def turns(folder: Path) -> ResultsSource:
     return source(folder, [job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
 
 
-def test_jobs_that_take_turns_are_one_holder_each_and_a_gpu_counts_once(tmp_path: Path) -> None:
-    picture = turns(tmp_path).picture("hived gandiva", 30 * MINUTE)
+def test_jobs_that_take_turns(tmp_path: Path) -> None:
+    """Each is one holder, a GPU counts once, and nobody waits."""
+    found = turns(tmp_path)
+    picture = found.picture("hived gandiva", 30 * MINUTE)
     assert sorted(holder.id for holder in picture.holders) == [f"j{n}" for n in range(6)]
     for holder in picture.holders:
         assert (holder.gpus, holder.kind) == (1, "guaranteed")
@@ -44,16 +45,10 @@ def test_jobs_that_take_turns_are_one_holder_each_and_a_gpu_counts_once(tmp_path
     assert (totals.gpus, totals.guaranteed, totals.opportunistic, totals.guests) == (4, 4, 0, 0)
     assert [(usage.used, usage.waiting) for usage in picture.usage] == [(4, 0)]
     assert picture.queue_total == 0
-
-
-def test_the_curve_of_waiting_jobs_counts_those_that_take_turns_as_running(tmp_path: Path) -> None:
-    curves = turns(tmp_path).curves("hived gandiva")
+    curves = found.curves("hived gandiva")
     assert len(curves.at) > 2
     assert set(curves.waiting) == {0}
-
-
-def test_a_story_says_what_share_a_job_had_and_how_fast_it_was(tmp_path: Path) -> None:
-    story = turns(tmp_path).story("hived gandiva", "j2")
+    story = found.story("hived gandiva", "j2")
     assert "Asks for 1 GPU of a, for 1 h." in story.explanation
     assert "While it ran it had its GPUs 66.9% of the time, at 0.657 of" in story.explanation
     assert "Holds" not in story.explanation
@@ -64,7 +59,7 @@ def test_a_story_says_what_share_a_job_had_and_how_fast_it_was(tmp_path: Path) -
     assert any("66.7% of the time" in moment.text for moment in story.moments)
 
 
-def test_packed_jobs_are_slower_and_count_once(tmp_path: Path) -> None:
+def test_packed_jobs(tmp_path: Path) -> None:
     jobs = [job(f"j{n}", 1, 60, at=n / 10, model=name) for n, name in enumerate(["vae", "rhn"] * 3)]
     found = source(tmp_path, jobs, Gandiva())
     picture = found.picture("hived gandiva", 5 * MINUTE)
@@ -75,10 +70,10 @@ def test_packed_jobs_are_slower_and_count_once(tmp_path: Path) -> None:
     assert sum(part[3] for holder in picture.holders for part in holder.parts) > 4
 
 
-def test_guests_have_a_number_of_their_own_and_hold_nothing(tmp_path: Path) -> None:
+def test_guests(tmp_path: Path) -> None:
     early = [job(f"own{n}", 1, 60, model="GCN") for n in range(4)]
     late = [job(f"late{n}", 1, 20, at=5, model="ESPnet")._replace(mode="opportunistic") for n in range(2)]
-    found = source(tmp_path, early + late, AntMan(), test_antman.cluster_spec({"a": 1}))
+    found = source(tmp_path, early + late, AntMan())
     picture = found.picture("hived antman", 15 * MINUTE)
     guests = [holder for holder in picture.holders if holder.kind == "guest"]
     assert guests
@@ -101,7 +96,7 @@ def test_guests_have_a_number_of_their_own_and_hold_nothing(tmp_path: Path) -> N
     assert all(outcome.guests is not None and 0 < outcome.guests <= 0.5 for outcome in comparison.outcomes)
 
 
-def test_a_timeline_of_a_node_has_its_jobs_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_timeline_of_a_node(tmp_path: Path) -> None:
     found = turns(tmp_path)
     node = found.layout().views[-1].chains[0].nodes[0]
     shown = found.timeline("hived gandiva", node, 10 * MINUTE, 20 * MINUTE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from hived.errors import NotFoundError
 from hived.server import results_view
 from hived.server.results import ResultsSource
-from tests.simulator.helpers import nodes_of_8, trace_text
+from tests.simulator.helpers import Row, examples, nodes_of_8, trace_text
 from tests.simulator.strategies import Case, cases
 
 from .helpers import TWO_NODES, played, results, waiting
@@ -23,7 +24,7 @@ HIVED = "hived yarn-cs"
 ALL = ",".join(map(str, range(8)))
 
 
-def test_the_story_of_a_preempted_job_is_shown(tmp_path: Path) -> None:
+def test_preempted_job(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8), ("owner", "b", 5, 10, 8)]
     story = played(tmp_path, *rows).story(HIVED, "early")
     assert (story.id, story.name, story.vc, story.gpus, story.state, story.command) == (
@@ -46,26 +47,27 @@ def test_the_story_of_a_preempted_job_is_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_a_turn_that_comes_while_a_job_runs_on_a_loan_is_shown(tmp_path: Path) -> None:
-    story = played(tmp_path, ("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8)).story(HIVED, "early")
+@pytest.mark.parametrize(
+    ("more", "gpus", "where"),
+    [([], 8, ""), ([("neighbour", "b", 0, 100, 1)], 4, ", on n0:0-3")],
+    ids=["stays", "moves"],
+)
+def test_turn_of_a_job_on_a_loan(tmp_path: Path, more: list[Row], gpus: int, where: str) -> None:
+    source = played(tmp_path, ("first", "a", 0, 10, 8), *more, ("early", "a", 1, 20, gpus))
+    story = source.story(HIVED, "early")
     assert [stay.kind for stay in story.stays] == ["opportunistic", "guaranteed"]
-    assert [moment.text for moment in story.moments][2:] == ["its turn came: guaranteed from now on", "finished"]
+    turn = f"its turn came: guaranteed from now on{where}"
+    assert [moment.text for moment in story.moments][2:] == [turn, "finished"]
 
 
-def test_a_move_to_its_own_cells_says_where(tmp_path: Path) -> None:
-    rows = [("first", "a", 0, 10, 8), ("neighbour", "b", 0, 100, 1), ("early", "a", 1, 20, 4)]
-    texts = [moment.text for moment in played(tmp_path, *rows).story(HIVED, "early").moments]
-    assert texts[2] == "its turn came: guaranteed from now on, on n0:0-3"
-
-
-def test_work_that_is_done_again_is_shown_apart_from_waiting(tmp_path: Path) -> None:
+def test_work_done_again(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 10, 8), ("early", "a", 0, 20, 8), ("owner", "b", 5, 10, 8)]
     results(tmp_path, TWO_NODES, trace_text(rows), preempted="restart")
     told = ResultsSource(tmp_path).story(HIVED, "early").explanation
     assert "Waited 10 s in all, 5 s of it for work that it had to do again, and was preempted 1 time." in told
 
 
-def test_a_job_larger_than_a_node_says_that_it_holds_whole_nodes(tmp_path: Path) -> None:
+def test_job_larger_than_a_node(tmp_path: Path) -> None:
     source = played(tmp_path, ("wide", "a", 0, 10, 44), spec=nodes_of_8(6, {"a": 6}))
     story = source.story(HIVED, "wide")
     assert "Holds 48: a job larger than a node takes whole nodes." in story.explanation
@@ -73,7 +75,7 @@ def test_a_job_larger_than_a_node_says_that_it_holds_whole_nodes(tmp_path: Path)
     assert len(story.stays[0].where.split(";")) == 6
 
 
-def test_jobs_that_did_not_finish_say_how_far_they_came(tmp_path: Path) -> None:
+def test_jobs_that_did_not_finish(tmp_path: Path) -> None:
     rows = [
         ("done", "a", 0, 5, 8), ("cut", "b", 0, 10, 8), ("stuck", "b", 1, 5, 8), ("wide", "a", 2, 1, 17),
         ("later", "a", 9, 1, 1),
@@ -94,28 +96,25 @@ def test_jobs_that_did_not_finish_say_how_far_they_came(tmp_path: Path) -> None:
     assert not stories["later"].moments
 
 
-def test_a_job_of_no_work_waits_and_holds_nothing(tmp_path: Path) -> None:
+def test_job_of_no_work(tmp_path: Path) -> None:
     story = played(tmp_path, ("long", "a", 0, 10, 8), ("nothing", "a", 1, 0, 8)).story("private yarn-cs", "nothing")
     assert [(stay.start, stay.end, stay.kind) for stay in story.stays] == [(1, 10, "waiting")]
     assert story.moments[-1].text == "its turn came, and with no work to do it was finished"
 
 
-def test_a_job_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    source = played(tmp_path, ("j", "a", 0, 10, 8))
+def test_job_by_any_id(tmp_path: Path) -> None:
+    ids = ["a/b", "../x", "with space", "😀", '"q", r', "?view=x", "%41"]
+    quoted = ['"' + job.replace('"', '""') + '"' for job in ids]
+    source = played(tmp_path, *((job, "a", 0, 10, 1) for job in quoted))
+    assert [source.story(HIVED, job).id for job in ids] == ids
+    assert {holder.id for holder in source.picture(HIVED, 1).holders} == set(ids)
     with pytest.raises(NotFoundError, match="no job 'k'"):
         source.story(HIVED, "k")
 
 
-@pytest.mark.parametrize("job", ["a/b", "../x", "with space", "😀", '"q", r', "?view=x", "%41"])
-def test_a_job_is_found_by_whatever_text_is_its_id(tmp_path: Path, job: str) -> None:
-    quoted = '"' + job.replace('"', '""') + '"'
-    source = played(tmp_path, (quoted, "a", 0, 10, 8))
-    assert source.story(HIVED, job).id == job
-    assert source.picture(HIVED, 1).holders[0].id == job
-
-
+@examples(fast=10, slow=60)
 @given(cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5]))
-def test_stays_follow_one_another_and_add_up_to_the_delay(case: Case, preempted: str, until_s: float | None) -> None:
+def test_stays_add_up_to_the_delay(case: Case, preempted: str, until_s: float | None) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         found = results(folder, case.spec, case.trace, preempted=preempted, until_s=until_s)
@@ -144,15 +143,16 @@ def test_stays_follow_one_another_and_add_up_to_the_delay(case: Case, preempted:
 # -- curves and comparison
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three tenants that meet, one that submits nothing."""
+    folder = tmp_path_factory.mktemp("curves")
     rows = [
         (f"j{n}", "abc"[n * 7 % 3], n * 2, n * 31 % 83 + 1, [1, 1, 2, 4, 1, 8, 3, 16, 64][n * 4 % 9])
         for n in range(200)
     ]
-    results(tmp_path, nodes_of_8(5, {"a": 1, "b": 1, "c": 2, "idle": 1}), trace_text(rows))
-    return tmp_path
+    results(folder, nodes_of_8(5, {"a": 1, "b": 1, "c": 2, "idle": 1}), trace_text(rows))
+    return folder
 
 
 def series(folder: Path, scheme: str) -> list[dict[str, str]]:
@@ -174,7 +174,7 @@ def test_curves_are_the_series(folder: Path) -> None:
     assert curves.delay["a"][:known] == [pytest.approx(float(row["delay_s a"]), rel=1e-5) for row in rows]
 
 
-def test_after_the_last_submission_only_the_number_of_waiting_jobs_is_known(folder: Path) -> None:
+def test_curves_after_the_last_arrival(folder: Path) -> None:
     curves = ResultsSource(folder).curves("private yarn-cs")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     first = len(series(folder, "private"))
@@ -187,7 +187,7 @@ def test_after_the_last_submission_only_the_number_of_waiting_jobs_is_known(fold
     assert curves.waiting[-1] == summary["runs"][0]["unfinished"]
 
 
-def test_the_curve_of_waiting_jobs_is_that_of_the_pictures(tmp_path: Path) -> None:
+def test_curve_of_waiting_jobs(tmp_path: Path) -> None:
     rows = [(f"j{n}", "ab"[n % 2], n * 3 % 50, n * 7 % 19, [8, 4, 1][n % 3]) for n in range(60)]
     found = results(tmp_path, TWO_NODES, trace_text(rows))
     source = ResultsSource(tmp_path)
@@ -200,9 +200,7 @@ def test_the_curve_of_waiting_jobs_is_that_of_the_pictures(tmp_path: Path) -> No
             assert count == len(waiting(found[record.scheme], round(at * 1000), record.end))
 
 
-def test_long_curves_are_thinned_to_means_over_the_points_left_out(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_curves_are_thinned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ResultsSource(folder).curves(HIVED)
     known = len(series(folder, "hived"))
     monkeypatch.setattr(results_view, "MOST_POINTS", 12)
@@ -241,7 +239,8 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
             assert tenant.mean_completion_s == row["completion_mean_s"]
 
 
-def test_results_of_an_older_version_are_compared_by_what_they_have(folder: Path) -> None:
+def test_comparison_of_old_results(folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder, tmp_path / "old"))
     told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for run in told["runs"]:
         for name in ("guaranteed", "internal", "external", "preempted_gpus", "lost_gpu_s", "guests"):
