@@ -130,6 +130,49 @@ def test_pod_on_a_node_outside_the_spec() -> None:
 # -- pods that contradict each other ----------------------------------------------------------------------------------
 
 
+ONE = there(pod("one", 4), ("n1", FOUR))
+PART = pod("one", 2, group="g", group_size="2")
+TWO = (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "devices", "message"),
+    [
+        (annotated(ONE, BIND_INFO="nonsense"), FOUR, "cannot be understood"),
+        (annotated(ONE, BIND_INFO="[" * 60_000), FOUR, "cannot be understood"),
+        (annotated(ONE, BIND_INFO="nonsense", ISOLATION="x"), FOUR, "cannot be understood"),
+        (annotated(ONE, BIND_INFO="nonsense", ISOLATION=None), FOUR, "cannot be understood"),
+        (annotated(ONE, BIND_INFO=None), FOUR, "was bound to n1 by somebody else"),
+        (on(ONE, "n2"), FOUR, "it is on n2, and its annotations say n1"),
+        (there(PART, ("n1", FOUR)), FOUR, "a pod has 4 devices, more than the 2 asked for"),
+        (there(PART, ("n1", TWO), ("n2", TWO), ("n3", TWO)), TWO, "it places 3 pods, and its group t/g has 2"),
+        (there(PART, ("n1", TWO), ("n1", (1, 2))), TWO, "two pods of its group t/g have the same device"),
+    ],
+    ids=["nonsense", "deep", "devices", "no devices", "none", "node", "wide", "many", "twice"],
+)
+def test_wrong_annotations(wrong: Pod, devices: tuple[int, ...], message: str) -> None:
+    """Devices that such a pod may use are kept from jobs; other pods are adopted."""
+    world = started(wrong, there(pod("honest", 4, "b"), ("n0", FOUR)))
+    assert message in refusal(world, wrong)
+    assert world.guaranteed("honest") == [True]
+    world.nobody_gets(wrong.spec.node_name or "", *devices)
+
+
+@pytest.mark.parametrize(
+    ("group", "slot", "message"),
+    [
+        ((("n0", FOUR), ("n1", FOUR)), 0, "was bound to the same GPUs"),
+        ((("n2", FOUR), ("n3", FOUR)), 1, "do not agree about where the group is"),
+    ],
+    ids=["place", "group"],
+)
+def test_pods_of_a_gang_that_contradict(group: Sequence[Place], slot: int, message: str) -> None:
+    one, two = gang_of("g", 2, 4)
+    world = started(there(one, ("n0", FOUR), ("n1", FOUR)), there(two, *group, slot=slot))
+    assert message in refusal(world, two)
+    world.nobody_gets(world.home(two), *FOUR)
+
+
 def test_earlier_of_two_pods_keeps_the_device() -> None:
     early, late = pod("early", 4, created=1), pod("late", 4, "b", created=2)
     world = started(there(late, ("n0", FOUR)), there(early, ("n0", FOUR)))
@@ -140,20 +183,6 @@ def test_earlier_of_two_pods_keeps_the_device() -> None:
     world.end(late)
     world.deliver_all()
     assert not world.gang_scheduler.conflicts
-
-
-def test_two_pods_of_a_gang_on_one_place() -> None:
-    one, two = gang_of("g", 2, 4)
-    group = (("n1", FOUR), ("n3", FOUR))
-    world = started(there(one, *group), there(two, *group))
-    assert "was bound to the same GPUs" in refusal(world, two)
-
-
-def test_pod_that_disagrees_keeps_its_devices() -> None:
-    one, two = gang_of("g", 2, 4)
-    world = started(there(one, ("n0", FOUR), ("n1", FOUR)), there(two, ("n2", FOUR), ("n3", FOUR), slot=1))
-    assert "do not agree about where the group is" in refusal(world, two)
-    world.nobody_gets("n3", *FOUR)
 
 
 def test_placement_of_most_pods_wins() -> None:
@@ -179,25 +208,6 @@ def test_place_of_an_unknown_pod_is_not_given() -> None:
     assert world.home(late) == "n1"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"BIND_INFO": "nonsense"}, "cannot be understood"),
-        ({"BIND_INFO": "[" * 60_000}, "cannot be understood"),
-        ({"BIND_INFO": "nonsense", "ISOLATION": "x"}, "cannot be understood"),
-        ({"BIND_INFO": "nonsense", "ISOLATION": None}, "cannot be understood"),
-        ({"BIND_INFO": None}, "was bound to n1 by somebody else"),
-    ],
-    ids=["nonsense", "deep", "devices", "no devices", "none"],
-)
-def test_unreadable_annotations(change: dict[str, str | None], message: str) -> None:
-    """Devices that such a pod may use are kept from jobs."""
-    one = annotated(there(pod("one", 4), ("n1", FOUR)), **change)
-    world = started(one)
-    assert message in refusal(world, one)
-    world.nobody_gets("n1", *FOUR)
-
-
 def test_annotations_lost_before_a_restart() -> None:
     """Without them, a bound pod keeps its whole node."""
     world = Scenario(SPEC)
@@ -217,31 +227,6 @@ def test_labels_lost_before_a_restart() -> None:
     world.restart(compare=False)
     assert "names no virtual cluster" in refusal(world, one)
     world.nobody_gets(where, *FOUR)
-
-
-def test_annotation_of_another_node() -> None:
-    one = there(pod("one", 4), ("n1", FOUR))
-    moved = replace(one, spec=replace(one.spec, node_name="n2"))
-    world = started(moved)
-    assert "it is on n2, and its annotations say n1" in refusal(world, moved)
-    world.nobody_gets("n2", *FOUR)
-
-
-@pytest.mark.parametrize(
-    ("group", "message"),
-    [
-        ([("n1", FOUR)], "a pod has 4 devices, more than the 2 asked for"),
-        ([("n1", (0, 1)), ("n2", (0, 1)), ("n3", (0, 1))], "it places 3 pods, and its group t/g has 2"),
-        ([("n1", (0, 1)), ("n1", (1, 2))], "two pods of its group t/g have the same device"),
-    ],
-    ids=["devices", "pods", "twice"],
-)
-def test_impossible_placement(group: list[Place], message: str) -> None:
-    one = there(pod("one", 2, group="g", group_size="2"), *group)
-    world = started(one, there(pod("honest", 4, "b"), ("n0", FOUR)))
-    assert message in refusal(world, one)
-    assert world.guaranteed("honest") == [True]
-    world.nobody_gets("n1", *group[0][1])
 
 
 def test_pod_without_gpus_that_claims_some() -> None:

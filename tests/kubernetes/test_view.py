@@ -20,8 +20,8 @@ from hived.server.kubernetes.view import AFTER, waiting, why
 from hived.server.live import VIEW, stays
 
 from ..server import looking
-from ..server.looking import applied, devices_of, in_order
-from .pods import foreign, gang_of, node, pod
+from ..server.looking import applied, in_order
+from .pods import gang_of, pod
 from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
 from .scenario import Scenario
 from .virtual_time import played
@@ -167,56 +167,20 @@ def test_update_without_news() -> None:
     update = source.update(VIEW, world.gang_scheduler.seq)
     assert update is not None
     assert (update.gone, update.holders, update.bad) == ([], [], None)
-    for ask in (
-        source.picture,
-        source.curves,
-        lambda view: source.update(view, 0),
-        lambda view: source.story(view, "t/own"),
-    ):
-        with pytest.raises(NotFoundError, match="no view"):
-            ask("other")
+    with pytest.raises(NotFoundError, match="no view"):
+        source.picture("other")
 
 
-@pytest.mark.parametrize("new", ["gang", "scheduler"])
 @played
-async def test_watcher_is_notified(new: str) -> None:
-    replica = Replica()
-    source = looking_at(replica)
+async def test_watcher_is_notified() -> None:
+    world = racks()
+    source = looking_at(Replica(world))
     waits = asyncio.create_task(source.changed(source.picture(VIEW).seq))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waits.done()
-    if new == "gang":
-        replica.world.create(pod("own", 1, "vision"))
-    else:
-        replica.stand_by()
-        replica.lead()
+    world.create(pod("own", 1, "vision"))
     await asyncio.wait_for(waits, 120)
-
-
-def test_faulty_gpus_and_those_kept_otherwise() -> None:
-    """GPUs of cordoned nodes and of foreign pods are not drawn as faulty; a gang on bad hardware is counted once."""
-    world = racks()
-    source = looking_at(Replica(world))
-    before = source.picture(VIEW)
-    world.cordon("a1")
-    world.set_node(node("b0", bad="2,7"))
-    world.update(foreign("serve", 1, "a0"))
-    update = source.update(VIEW, before.seq)
-    assert update is not None
-    assert update.bad == [(1, 0, 1, 2)]
-    assert update.drained is not None
-    (kept,) = world.gang_scheduler.foreign.pods["uid-t-serve"].kept
-    assert devices_of(source.layout(), update.drained) == {("a0", kept), *(("a1", device) for device in range(4))}
-    assert (update.totals.bad, update.totals.drained) == (2, 5)
-    world.gone("serve")
-    world.run(pod("own", 4, "vision"))
-    world.set_node(node(world.home("own"), ready=False))
-    totals = source.picture(VIEW).totals
-    assert (totals.guaranteed, totals.bad, totals.drained) == (4, 2, 4)
-    world.gone("own")
-    totals = source.picture(VIEW).totals
-    assert (totals.guaranteed, totals.bad, totals.drained) == (0, 6, 4)
 
 
 def test_history_of_a_gang() -> None:
