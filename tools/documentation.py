@@ -110,7 +110,7 @@ def _prose(text: str) -> str:
 def _with_links_to_repository(markdown: str, page: str) -> Iterator[str]:
     """The text with every link out of ``docs/`` to the repository; without one, the words of the link."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
-    repository = urls.get("Repository") or urls.get("Source")
+    repository = urls.get("Repository") or urls.get("Homepage")
 
     def outside(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link[3]))

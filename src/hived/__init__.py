@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
     from .events.recorded import RecordedCluster
     from .events.replay import ReplayError, replay
+    from .installed import __version__
     from .simulator.study import simulate
-
-__version__ = "0.1.0"
 
 #: the module of each public name, imported lazily: a command that only talks to an engine needs none of them
 _MODULES = {
@@ -56,6 +55,7 @@ _MODULES = {
     "RequestError": "errors",
     "SpecError": "errors",
     "Wait": "cluster.decisions",
+    "__version__": "installed",
     "reasons": "cluster",
     "replay": "events.replay",
     "simulate": "simulator.study",

@@ -1,4 +1,4 @@
-"""This installation of hived: compiled or not, and the command that adds an extra."""
+"""This installation of hived: its version, compiled or not, and the command that adds an extra."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+try:
+    __version__ = distribution("hived").version  #: which the build took from the tag
+except PackageNotFoundError:  # a checkout on the path
+    __version__ = "0.0"
 
 
 def form() -> str:

@@ -57,7 +57,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an engine that does not run, where every verb looks for one."""
     folder = tmp_path / "s"
     folder.mkdir()
-    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TZ"):
+    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TERM", "TZ"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HIVED_STATE", str(folder))
     return folder

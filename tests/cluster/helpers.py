@@ -142,10 +142,6 @@ class Jobs:
         """Whether a job of this size fits the empty VC."""
         return not self.cluster.never_fits(self.new(tenant, gpus).own)
 
-    def can_ever_lend(self, gpus: int) -> bool:
-        """Whether a loan of this size fits the empty cluster."""
-        return not self.cluster.never_fits(self.new(self.cluster.spec.virtual_clusters[0].name, gpus).loan)
-
     def release(self, *jobs: Job) -> None:
         """End these jobs."""
         for job in jobs:

@@ -12,9 +12,17 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hived import Bind, Preempt
 from hived.cluster import BindingKind, Cluster, Decision, Member, Placement, Request, Sharing, Wait
@@ -22,7 +30,7 @@ from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec, GuestsOf
 
-from ..strategies import feasible_specs
+from ..strategies import feasible_specs, tiers
 from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, devices, spots
 
 #: what to draw for a request: tenant, size, and where the dice fall
@@ -616,11 +624,10 @@ class PrivateMachine(SharingMachine):
                     assert owners.setdefault(node, group.vc) == group.vc
 
 
-for machine in (HivedMachine, SafetyMachine, StaticMachine, StaticSafetyMachine, QuotaMachine, PrivateMachine):
-    machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
-TestHived = HivedMachine.TestCase
-TestSharingSafety = SafetyMachine.TestCase
-TestStatic = StaticMachine.TestCase
-TestStaticSafety = StaticSafetyMachine.TestCase
-TestQuota = QuotaMachine.TestCase
-TestPrivate = PrivateMachine.TestCase
+MACHINES = (HivedMachine, SafetyMachine, StaticMachine, StaticSafetyMachine, QuotaMachine, PrivateMachine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@tiers(15, 200)
+def test_any_sequence(machine: type[SharingMachine], examples: int) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))

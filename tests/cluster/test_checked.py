@@ -19,7 +19,7 @@ def job(name: str) -> Request:
     return Request(name, "a", members=(Member(1, 8),))
 
 
-def test_an_answer_is_checked_too() -> None:
+def test_answer_is_checked_too() -> None:
     cluster = CheckedCluster(SPEC)
     cluster._state.chains[0].used[0] = 1  # a deliberate fault
     with pytest.raises(InvariantError, match="leaf cells"):
@@ -38,7 +38,7 @@ CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_broken_invariant_is_found_at_the_next_change(change: Callable[[CheckedCluster], Any]) -> None:
+def test_broken_invariant_is_found(change: Callable[[CheckedCluster], Any]) -> None:
     cluster = CheckedCluster(SPEC)
     cluster.commit(cluster.schedule(job("one")))
     cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
@@ -47,7 +47,7 @@ def test_a_broken_invariant_is_found_at_the_next_change(change: Callable[[Checke
         change(cluster)
 
 
-def test_a_call_that_fails_in_the_middle_leaves_nothing_behind() -> None:
+def test_failed_call_leaves_nothing_behind() -> None:
     cluster = Cluster(SPEC)
     cluster.commit(cluster.schedule(job("one")))
     nodes = cluster._state.chains[0]

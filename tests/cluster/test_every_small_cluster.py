@@ -147,7 +147,12 @@ def name_of(chain: ChainSpec) -> str:
     return f"{fanouts}-nodes-of-{chain.gpus_per_node}-at-{chain.node_level}"
 
 
-@pytest.mark.parametrize("chain", [pytest.param(chain, id=name_of(chain)) for chain in hierarchies()])
-def test_every_vc_is_as_good_as_a_private_cluster_in_every_reachable_state(chain: ChainSpec) -> None:
+EVERY = [
+    pytest.param(chain, id=name_of(chain), marks=pytest.mark.slow if chain.gpus > 2 else ()) for chain in hierarchies()
+]
+
+
+@pytest.mark.parametrize("chain", EVERY)
+def test_every_vc_is_as_good_as_private(chain: ChainSpec) -> None:
     for spec in assignments(chain):
         assert check_every_state(spec) > 1

@@ -192,22 +192,19 @@ SENTENCES: list[tuple[Reason, str]] = [
 
 
 @pytest.mark.parametrize(("reason", "sentence"), SENTENCES, ids=[reason.kind.value for reason, _ in SENTENCES])
-def test_a_reason_is_one_sentence(reason: Reason, sentence: str) -> None:
+def test_reason_is_one_sentence(reason: Reason, sentence: str) -> None:
+    """Numbers and nouns agree, and no code is shown."""
     assert say(reason) == sentence
-
-
-def test_every_kind_of_reason_has_its_sentence() -> None:
-    assert {type(reason) for reason, _ in SENTENCES} == set(get_args(Reason))
-    assert {reason.kind for reason in get_args(Reason)} == set(ReasonKind)
-
-
-@pytest.mark.parametrize(("reason", "sentence"), SENTENCES, ids=[reason.kind.value for reason, _ in SENTENCES])
-def test_numbers_and_nouns_agree_and_no_code_is_shown(reason: Reason, sentence: str) -> None:
     assert not re.search(r"\b1 (GPUs|pods|groups|nodes|others)\b", sentence)
     assert not re.search(r"_|\bNone\b|\bTrue\b|\(\)|[A-Z]\w+\(", sentence.replace(getattr(reason, "message", ""), ""))
 
 
-def test_a_wait_names_the_group_and_then_its_reasons_one_per_line() -> None:
+def test_every_kind_has_its_sentence() -> None:
+    assert {type(reason) for reason, _ in SENTENCES} == set(get_args(Reason))
+    assert {reason.kind for reason in get_args(Reason)} == set(ReasonKind)
+
+
+def test_wait() -> None:
     wait = Wait("job-7", (BehindOthers(1, ("job-1",)), NothingIdle(8, 0)))
     assert in_lines(explained(wait)).splitlines() == [
         "job-7 waits:",
@@ -216,7 +213,7 @@ def test_a_wait_names_the_group_and_then_its_reasons_one_per_line() -> None:
     ]
 
 
-def test_names_that_cannot_be_printed_do_not_break_the_line() -> None:
+def test_names_that_cannot_be_printed() -> None:
     wait = Wait("a\nb", (Misconfigured("vc", "no\nvc"), WaitingForPreemption(("x\ny", "z\x1b[1m"))))
     text = in_lines(explained(wait))
     assert len(text.splitlines()) == 3
@@ -234,7 +231,7 @@ def test_any_decision_can_be_explained(decision: Decision) -> None:
     assert all(line and line.isprintable() for line in explained(decision))
 
 
-def test_a_start_says_where_and_what_it_costs() -> None:
+def test_start() -> None:
     placement = Placement("RACK", (PodPlacement("n1", (0, 1, 2, 3)), PodPlacement("n2", (0, 2, 3, 7))), (4, 4))
     bind = Bind(
         "job-7", placement, within="RACK", relaxed=("NODE",), downgraded=("job-1",), overtaken=("job-2", "job-3")
@@ -251,7 +248,7 @@ def test_a_start_says_where_and_what_it_costs() -> None:
     ]
 
 
-def test_a_lent_start_says_that_it_can_be_taken_back() -> None:
+def test_lent_start() -> None:
     bind = Bind("job-7", Placement("NODE", (PodPlacement("n1", (5,)),)))
     assert in_lines(explained(bind)).splitlines() == [
         "job-7 can start on 1 GPU:",
@@ -261,7 +258,7 @@ def test_a_lent_start_says_that_it_can_be_taken_back() -> None:
     ]
 
 
-def test_a_preemption_names_all_its_victims() -> None:
+def test_preemption_names_all_victims() -> None:
     placement = Placement("NODE", (PodPlacement("n1", (0, 1)),), (1,))
     preempt = Preempt("job-7", placement, MANY, within="NODE", relaxed=("PAIR", "SOCKET"), overtaken=("job-9",))
     lines = in_lines(explained(preempt)).splitlines()

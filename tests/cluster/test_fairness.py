@@ -13,7 +13,7 @@ WANTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, m
 
 
 @given(st.integers(0, 60), WANTS)
-def test_no_share_could_grow_except_from_a_tenant_with_less(total: int, tenants: list[tuple[int, int]]) -> None:
+def test_shares_are_max_min(total: int, tenants: list[tuple[int, int]]) -> None:
     wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
     found = shares(total, wanted, weights)
     assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
@@ -26,11 +26,11 @@ def test_no_share_could_grow_except_from_a_tenant_with_less(total: int, tenants:
 
 
 @given(st.integers(0, 60), WANTS, st.integers(2, 5))
-def test_only_the_proportion_of_weights_counts(total: int, tenants: list[tuple[int, int]], factor: int) -> None:
+def test_only_proportions_count(total: int, tenants: list[tuple[int, int]], factor: int) -> None:
     wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
     assert shares(total, wanted, [factor * weight for weight in weights]) == shares(total, wanted, weights)
 
 
-def test_weights_become_whole_numbers_in_proportion() -> None:
+def test_whole_weights() -> None:
     assert whole([Fraction(1, 2), Fraction(2, 3), Fraction(3)]) == [3, 4, 18]
     assert whole([]) == []

@@ -22,7 +22,7 @@ def full() -> CheckedCluster:
     return cluster
 
 
-def test_the_lowest_priorities_that_make_room_are_preempted_at_every_priority() -> None:
+def test_lowest_priorities_are_preempted() -> None:
     cluster = full()
     order = list(range(1, 2 * (VIEWS + 14) + 1, 2))
     random.Random(1).shuffle(order)
@@ -38,7 +38,7 @@ def test_the_lowest_priorities_that_make_room_are_preempted_at_every_priority() 
     cluster.validate()
 
 
-def test_what_was_asked_at_many_priorities_is_right_after_the_groups_have_changed() -> None:
+def test_right_after_groups_have_changed() -> None:
     cluster = full()
     for priority in range(1, 60, 2):
         cluster.schedule(Request(f"asks-{priority}", "a", priority, (Member(1, 8),)))
@@ -51,7 +51,7 @@ def test_what_was_asked_at_many_priorities_is_right_after_the_groups_have_change
     assert sorted(answer.victims) == ["low", "p2"]
 
 
-def test_a_view_of_a_priority_is_dropped_after_some_time_without_requests() -> None:
+def test_unused_view_is_dropped() -> None:
     cluster = full()
     cluster.schedule(Request("once", "a", 59, (Member(1, 8),)))
     (pool,) = cluster._state.pools[0]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from hived import Bind, Member, Request
 from hived.cluster import Cluster
 from hived.spec.compiled import ChainSpec
 
-from ..strategies import NODE, chain_of, chains, cluster_of, nodes_of_8, vc
+from ..strategies import NODE, chain_of, chains, cluster_of, given_in_tiers, nodes_of_8, vc
 from .helpers import Job, Jobs, VirtualLeaves, leaves_of, spots
 
 #: how leaves are spread over a cell: their number under each child that has any, in order of size, all the way down
@@ -32,9 +32,10 @@ def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
     return tuple(sorted(spread(chain, level - 1, child) for child in children.values()))
 
 
-@settings(max_examples=250)
-@given(st.one_of(chains(max_gpus=32), st.just(nodes_of_8(2)), st.just(chain_of((3, 2, 2), 2, 1))), st.data())
-def test_a_job_in_an_empty_vc_stays_if_its_cells_can_be_bound_there(chain: ChainSpec, data: st.DataObject) -> None:
+@given_in_tiers(
+    60, 500, st.one_of(chains(max_gpus=32), st.just(nodes_of_8(2)), st.just(chain_of((3, 2, 2), 2, 1))), st.data()
+)
+def test_stays_if_cells_can_be_bound_there(chain: ChainSpec, data: st.DataObject) -> None:
     """The VC is the whole cluster, so that any cell can be bound; loans that came and went have left holes."""
     assume(len(chain.levels) <= chain.node_level + 1)  # racks at most above the nodes
     spec = cluster_of(chain, vc("a", (chain, len(chain.levels), chain.top_cells)))
@@ -62,7 +63,7 @@ def test_a_job_in_an_empty_vc_stays_if_its_cells_can_be_bound_there(chain: Chain
         assert (grant[1], job.parts) == ((), parts)
 
 
-def test_a_job_across_the_racks_of_a_row_stays_though_its_first_rack_is_the_odd_one() -> None:
+def test_across_racks_of_a_row() -> None:
     """It has two nodes of rack 0 and all three of rack 1; its VC, a row, gives it a whole rack first."""
     chain = chain_of((2, 2, 2, 3, 2), 1, NODE, "ROW")
     jobs = Jobs(Cluster(cluster_of(chain, vc("a", (chain, NODE + 2, 1)))))
@@ -72,7 +73,7 @@ def test_a_job_across_the_racks_of_a_row_stays_though_its_first_rack_is_the_odd_
     assert jobs.promote(lodger) == (True, ())
 
 
-def test_where_it_would_stay_is_remembered_with_the_answer() -> None:
+def test_last_placement_is_kept_with_the_answer() -> None:
     """Something is asked between the answer and its commit, so that the answer is worked out again."""
     chain = nodes_of_8(4)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, NODE, 4))))

@@ -1,10 +1,9 @@
-"""Both state machines, every pair of state and event: the tables, docs/reference/states.md and what happens are one."""
+"""Both state machines: the tables in the code and in docs/reference/states.md are one, and masks of leaves obey them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -39,139 +38,39 @@ def rows_of(title: str) -> Iterator[list[str]]:
             yield [cell.strip().strip("*") for cell in line.strip("|").split("|")]
 
 
-def shown_transitions(title: str) -> tuple[Table, list[str], list[str]]:
-    """What the first table under a heading allows, and the states and events that it has."""
-    rows = rows_of(title)
-    _, *events = next(rows)
-    table: Table = {}
-    states = []
-    for state, *cells in rows:
-        if state == "state":
-            break
-        states.append(state)
-        assert len(cells) == len(events)
-        table |= {(state, event): cell for event, cell in zip(events, cells, strict=True) if cell != "-"}
-    return table, states, events
-
-
 def names(kind: type[Enum]) -> list[str]:
     return [member.value for member in kind]
 
 
-GROUPS_SHOWN, LEAVES_SHOWN = shown_transitions("Affinity groups"), shown_transitions("Leaf cells")
-
-# ---------------------------------------------------------------------------------------------- the page
-
-
-def test_the_page_shows_the_table_of_groups() -> None:
-    in_code = {(state.value, event.value): after.value for (state, event), after in GROUP_TABLE.items()}
-    assert (in_code, names(GroupState), names(GroupEvent)) == GROUPS_SHOWN
-
-
-def test_the_page_shows_the_table_of_leaf_cells() -> None:
-    in_code = {(state.value, event.value): after.value for (state, event), after in LEAF_TABLE.items()}
-    assert (in_code, names(LeafState), names(LeafEvent)) == LEAVES_SHOWN
-
-
 @pytest.mark.parametrize(
-    ("title", "states", "events"), [("Affinity groups", GroupState, GroupEvent), ("Leaf cells", LeafState, LeafEvent)]
+    ("title", "states", "events", "table"),
+    [
+        ("Affinity groups", GroupState, GroupEvent, GROUP_TABLE),
+        ("Leaf cells", LeafState, LeafEvent, LEAF_TABLE),
+    ],
 )
-def test_the_page_says_what_every_state_and_event_means(title: str, states: type[Enum], events: type[Enum]) -> None:
+def test_page_shows_the_table(title: str, states: type[Enum], events: type[Enum], table: dict[object, Enum]) -> None:
+    """And says in a sentence what each state and event means."""
     rows = list(rows_of(title))
-    by_head = {row[0]: number for number, row in enumerate(rows) if row[0] in ("state", "event")}
-    assert [row[0] for row in rows[by_head["state"] + 1 : by_head["event"]]] == names(states)
-    assert [row[0] for row in rows[by_head["event"] + 1 :]] == names(events)
-    assert all(cell.endswith(".") for row in rows[by_head["state"] + 1 :] for cell in row[1:] if row[0] != "event")
+    (_, *columns), shown = rows[0], rows[1 : 1 + len(states)]
+    assert columns == names(events)
+    assert [row[0] for row in shown] == names(states)
+    on_page = {(state, event): cell for state, *cells in shown for event, cell in zip(columns, cells, strict=True)}
+    assert on_page == {
+        (state.value, event.value): table[state, event].value if (state, event) in table else "-"
+        for state in states
+        for event in events
+    }
+    meanings = rows[1 + len(states) :]
+    assert [row[0] for row in meanings] == ["state", *names(states), "event", *names(events)]
+    assert all(cell.endswith(".") for head, *cells in meanings for cell in cells if head not in ("state", "event"))
 
 
-# ---------------------------------------------------------------------------------------------- groups
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(GroupState, GroupEvent)), ids=lambda member: member.value)
-def test_a_group_goes_where_the_page_says_or_nowhere(state: GroupState, event: GroupEvent) -> None:
-    after = GROUPS_SHOWN[0].get((state.value, event.value))
-    if after is None:
-        with pytest.raises(InvariantError, match=f"a group that is {state.value} cannot {event.value}"):
-            next_group_state(state, event)
-    else:
-        assert next_group_state(state, event) is GroupState(after)
-
-
-def test_every_state_of_a_group_can_be_reached_and_all_can_end() -> None:
-    reached = {GroupState.PENDING}
-    for _ in GroupState:
-        reached |= {after for (state, _), after in GROUP_TABLE.items() if state in reached}
-    assert reached == set(GroupState)
-    ended = {state for (state, event) in GROUP_TABLE if event is GroupEvent.END}
-    assert ended == set(GroupState) - {GroupState.DELETED}
-
-
-# ------------------------------------------------------------------------------------------ leaf cells
-
-#: events that lead from free to each state
-WAYS: dict[LeafState, tuple[LeafEvent, ...]] = {
-    LeafState.FREE: (),
-    LeafState.USED: (LeafEvent.ALLOCATE,),
-    LeafState.RESERVING: (LeafEvent.ALLOCATE, LeafEvent.RESERVE),
-    LeafState.RESERVED: (LeafEvent.RESERVE,),
-}
-
-
-def free_leaves(nodes: int, leaves: int = 8) -> Nodes:
-    """Unused nodes."""
-    chain = chain_of((leaves,), nodes, 2)
-    return Nodes(0, BuddyAllocator(Hierarchy(chain), 2), Undo())
-
-
-def one_leaf_in_each_state() -> Nodes:
-    """Leaf ``i`` of both nodes in the ``i``-th state."""
-    states = free_leaves(2)
-    for node in range(2):
-        for leaf, state in enumerate(LeafState):
-            for event in WAYS[state]:
-                states.apply(event, node, 1 << leaf)
-    return states
-
-
-def all_states(states: Nodes, nodes: int, leaves: int) -> list[LeafState]:
-    return [states.leaf_state(node, leaf) for node in range(nodes) for leaf in range(leaves)]
-
-
-def test_all_leaves_are_free_at_first() -> None:
-    assert all_states(free_leaves(3), 3, 8) == [LeafState.FREE] * 24
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(LeafState, LeafEvent)), ids=lambda member: member.value)
-def test_a_leaf_goes_where_the_page_says_or_nowhere(state: LeafState, event: LeafEvent) -> None:
-    states = one_leaf_in_each_state()
-    before = all_states(states, 2, 4)
-    assert before == list(LeafState) * 2
-    leaf = list(LeafState).index(state)
-    after = LEAVES_SHOWN[0].get((state.value, event.value))
-    if after is None:
-        with pytest.raises(InvariantError, match=f"node 1: {event.value} of leaf cells"):
-            states.apply(event, 1, 1 << leaf)
-    else:
-        states.apply(event, 1, 1 << leaf)
-        before[4 + leaf] = LeafState(after)
-    assert all_states(states, 2, 4) == before
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "event"), list(product(LeafState, LeafState, LeafEvent)), ids=lambda member: member.value
-)
-def test_leaves_change_together_or_not_at_all(one: LeafState, other: LeafState, event: LeafEvent) -> None:
-    states = one_leaf_in_each_state()
-    mask = 1 << list(LeafState).index(one) | 1 << list(LeafState).index(other)
-    before = all_states(states, 2, 4)
-    if (one, event) in LEAF_TABLE and (other, event) in LEAF_TABLE:
-        states.apply(event, 0, mask)
-        assert states.leaf_state(0, list(LeafState).index(one)) is LEAF_TABLE[one, event]
-        assert states.leaf_state(0, list(LeafState).index(other)) is LEAF_TABLE[other, event]
-    else:
-        with pytest.raises(InvariantError):
-            states.apply(event, 0, mask)
-        assert all_states(states, 2, 4) == before
+def test_next_state_of_a_group() -> None:
+    """The one of the table, and an error where it has none."""
+    assert next_group_state(GroupState.ALLOCATED, GroupEvent.CHOOSE) is GroupState.BEING_PREEMPTED
+    with pytest.raises(InvariantError, match="a group that is preempting cannot spare"):
+        next_group_state(GroupState.PREEMPTING, GroupEvent.SPARE)
 
 
 class NaiveLeaves:
@@ -196,9 +95,11 @@ class NaiveLeaves:
 
 
 @given(st.data())
-def test_masks_do_what_the_table_does_leaf_by_leaf(data: st.DataObject) -> None:
+def test_masks_obey_the_table_leaf_by_leaf(data: st.DataObject) -> None:
+    """Leaves change together or not at all."""
     nodes, leaves = data.draw(st.integers(1, 3), "nodes"), data.draw(st.sampled_from([1, 2, 4, 8, 70]), "leaves")
-    masks, naive = free_leaves(nodes, leaves), NaiveLeaves(nodes, leaves)
+    masks = Nodes(0, BuddyAllocator(Hierarchy(chain_of((leaves,), nodes, 2)), 2), Undo())
+    naive = NaiveLeaves(nodes, leaves)
     for _ in range(data.draw(st.integers(1, 40), "events")):
         event = data.draw(st.sampled_from(LeafEvent))
         node = data.draw(st.integers(0, nodes - 1))
@@ -208,7 +109,8 @@ def test_masks_do_what_the_table_does_leaf_by_leaf(data: st.DataObject) -> None:
         if naive.apply(event, node, mask):
             masks.apply(event, node, mask)
         else:
-            with pytest.raises(InvariantError):
+            with pytest.raises(InvariantError, match=f"node {node}: {event.value} of leaf cells"):
                 masks.apply(event, node, mask)
-        assert all_states(masks, nodes, leaves) == [state for row in naive.states for state in row]
+        states = [[masks.leaf_state(node, leaf) for leaf in range(leaves)] for node in range(nodes)]
+        assert states == naive.states
         assert all(mask >> leaves == 0 for mask in (*masks.used, *masks.reserved))

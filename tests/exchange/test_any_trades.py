@@ -1,6 +1,6 @@
 """Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold after each.
 
-``HIVED_TRADE_EVENTS=1000000 pytest tests/exchange/test_any_trades.py -k long`` plays a million events.
+``HIVED_TRADE_EVENTS=1000000 pytest -m slow tests/exchange/test_any_trades.py -k long`` plays a million events.
 """
 
 from __future__ import annotations
@@ -204,29 +204,37 @@ class Walk:
         assert self.market.trades.in_force() == in_force
 
 
-@settings(max_examples=25)
-@given(st.integers(0, 1 << 40), st.sampled_from(["balanced", "auction"]))
-def test_no_trade_breaks_safety(seed: int, arbiter: str) -> None:
-    walk = Walk(seed, arbiter)
-    for step in range(80):
-        walk.event()
-        if step % 8 == 0:
-            walk.cluster.validate()
-    assert abs(sum(walk.market.surplus.values())) < 1e-6
-
-
-@pytest.mark.parametrize("arbiter", ["balanced", "auction"])
-def test_a_long_walk_has_everything_in_it(arbiter: str) -> None:
-    events = int(os.environ.get("HIVED_TRADE_EVENTS", "6000")) // 2
-    counts: Counter[str] = Counter()
-    for seed in range(max(1, events // 1000)):
+@pytest.mark.parametrize("examples", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_no_trade_breaks_safety(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(st.integers(0, 1 << 40), st.sampled_from(["balanced", "auction"]))
+    def play(seed: int, arbiter: str) -> None:
         walk = Walk(seed, arbiter)
-        for _ in range(min(events, 1000)):
+        for step in range(80):
+            walk.event()
+            if step % 8 == 0:
+                walk.cluster.validate()
+        assert abs(sum(walk.market.surplus.values())) < 1e-6
+
+    play()
+
+
+EVENTS = int(os.environ.get("HIVED_TRADE_EVENTS", "6000"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arbiter", ["balanced", "auction"])
+def test_long_walk_has_everything_in_it(arbiter: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(max(1, EVENTS // 2000)):
+        walk = Walk(seed, arbiter)
+        for _ in range(min(EVENTS // 2, 1000)):
             walk.event()
         walk.cluster.validate()
         counts += walk.counts
     print(arbiter, dict(counts))
-    for kind in ("trades", "spatial", "refused", "refused posts", "ended by a spec", "called off", "begun later"):
-        assert counts[kind], kind
-    for kind in ("in place", "reconfigured", "_restart", "_hardware"):
+    for kind in (
+        "trades", "spatial", "refused", "refused posts", "ended by a spec", "called off", "begun later",
+        "in place", "reconfigured", "_restart", "_hardware",
+    ):  # fmt: skip
         assert counts[kind], kind

@@ -46,10 +46,27 @@ def market(of: ClusterSpec, arbiter: str = "balanced", used: dict[str, int] | No
     return Market(of, make_arbiter(arbiter), lambda tenant: {NODE.kind: (used or {}).get(tenant, 0)}, lambda spec: ())
 
 
-def test_a_trade_moves_cells_for_a_while_and_gpu_hours_from_who_takes_to_who_gives() -> None:
-    trading = market(spec(a=2, b=1, c=1))
-    trading.board.offer(Offer("a", NODE._replace(number=2), 0, 10 * HOUR), 0)
-    trading.board.request(Request("b", NODE, 0, 5 * HOUR), 0)
+def post(trading: Market, *posts: Offer | Request) -> Market:
+    """Tenants post these at time 0, one after another."""
+    for one in posts:
+        if isinstance(one, Offer):
+            trading.board.offer(one, 0)
+        else:
+            trading.board.request(one, 0)
+    return trading
+
+
+#: b asks for a node for an hour, and a offers one
+ASKS, OFFERS = Request("b", NODE, 0, HOUR), Offer("a", NODE, 0, HOUR)
+BOTH, GPU = NODE._replace(number=2), Cells("NODE", 1)
+
+
+# -- trades -------------------------------------------------------------------------------------------------------
+
+
+def test_trade_moves_cells_for_a_while() -> None:
+    """And GPU hours from the taker to the giver."""
+    trading = post(market(spec(a=2, b=1, c=1)), Offer("a", BOTH, 0, 10 * HOUR), Request("b", NODE, 0, 5 * HOUR))
     (trade,), refused = trading.match(0)
     assert (trade.giver, trade.taker, trade.cells, trade.gpu_hours, refused) == ("a", "b", NODE, 20, [])
     assert trading.surplus == {"a": 20, "b": -20}
@@ -65,63 +82,56 @@ def test_a_trade_moves_cells_for_a_while_and_gpu_hours_from_who_takes_to_who_giv
     assert (cells(5 * HOUR), trading.trades.next_end) == ([2, 1, 1], inf)
 
 
-def test_a_trade_agreed_for_later_begins_then_and_is_called_off_and_paid_back_if_its_cells_are_in_use() -> None:
+@pytest.mark.parametrize("in_use", [1, 2])
+def test_trade_for_later_begins_then(in_use: int) -> None:
+    """It is called off and paid back if its cells are in use."""
     used: dict[str, int] = {}
-    for in_use in (1, 2):
-        trading = market(spec(a=2, b=1), used=used)
-        trading.board.offer(Offer("a", NODE, HOUR, 3 * HOUR), 0)
-        trading.board.request(Request("b", NODE, HOUR, 3 * HOUR), 0)
-        used["a"] = 2  # now; the trade is for later
-        (trade,), _ = trading.match(0)
-        assert not trading.trades.is_on(trade)
-        assert trading.trades.in_force() == trading.trades.spec
-        assert (trading.trades.next_start, trading.surplus) == (HOUR, {"a": 8, "b": -8})
-        used["a"] = in_use
-        due = trading.begin_due(HOUR)
-        if in_use == 1:
-            assert (due.begun, due.called_off) == ([trade], [])
-            assert trading.trades.is_on(trade)
-        else:
-            assert due.called_off == [(trade, "a has 2 x NODE, 2 of them in use or bad, and would give 1")]
-            assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
+    trading = market(spec(a=2, b=1), used=used)
+    post(trading, Offer("a", NODE, HOUR, 3 * HOUR), Request("b", NODE, HOUR, 3 * HOUR))
+    used["a"] = 2  # now; the trade is for later
+    (trade,), _ = trading.match(0)
+    assert not trading.trades.is_on(trade)
+    assert trading.trades.in_force() == trading.trades.spec
+    assert (trading.trades.next_start, trading.surplus) == (HOUR, {"a": 8, "b": -8})
+    used["a"] = in_use
+    due = trading.begin_due(HOUR)
+    if in_use == 1:
+        assert (due.begun, due.called_off) == ([trade], [])
+        assert trading.trades.is_on(trade)
+    else:
+        assert due.called_off == [(trade, "a has 2 x NODE, 2 of them in use or bad, and would give 1")]
+        assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
 
 
-def test_a_market_goes_on_from_its_state() -> None:
-    trading = market(spec(a=2, b=2))
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
-    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+def test_market_goes_on_from_its_state() -> None:
+    trading = post(market(spec(a=2, b=2)), OFFERS, ASKS)
     trading.match(0)
-    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+    post(trading, ASKS)
     again = market(spec(a=2, b=2))
     again.restore(trading.state())
     assert again.state() == trading.state()
     assert again.trades.in_force() == trading.trades.in_force()
-    again.board.offer(Offer("a", NODE, 0, HOUR), 0)
-    (trade,), _ = again.match(0)
+    (trade,), _ = post(again, OFFERS).match(0)
     assert trade.number == 2
 
 
-def test_who_has_given_most_is_served_first_and_is_sorted_anew_after_each_match() -> None:
-    """Algorithm 2 of the draft, by hand."""
+def test_who_has_given_most_is_served_first() -> None:
+    """Algorithm 2 of the draft, by hand: sorted anew after each match."""
     trading = market(spec(a=4, b=4, c=4, d=4))
     trading.surplus.update(a=10, b=6, c=0, d=-1)
-    for tenant in "ab":
-        for _ in range(2):
-            trading.board.request(Request(tenant, NODE, 0, HOUR), 0)
-    for tenant in "cd":
-        trading.board.offer(Offer(tenant, NODE._replace(number=2), 0, HOUR), 0)
+    post(trading, *(Request(tenant, NODE, 0, HOUR) for tenant in "aabb"))
+    post(trading, *(Offer(tenant, BOTH, 0, HOUR) for tenant in "cd"))
     made, _ = trading.match(0)
     # 4 GPU hours each: a has 6 after its first match, and comes first by its name; then b, then a again
     assert [(trade.taker, trade.giver) for trade in made] == [("a", "d"), ("a", "c"), ("b", "d"), ("b", "c")]
     assert trading.surplus == {"a": 2, "b": -2, "c": 8, "d": 7}
 
 
-def test_an_auction_is_won_by_the_highest_bid_for_the_second_highest() -> None:
-    trading = market(spec(a=2, b=1, c=1, d=1), "auction")
-    trading.board.offer(Offer("a", NODE, 0, HOUR, price=1.0), 0)
-    trading.board.offer(Offer("a", NODE, 0, HOUR, price=2.5), 0)
-    for tenant, bid in (("b", 2.0), ("c", 5.0), ("d", 3.0)):
-        trading.board.request(Request(tenant, NODE, 0, HOUR, bid=bid), 0)
+def test_auction_is_won_for_the_second_highest_bid() -> None:
+    trading = post(
+        market(spec(a=2, b=1, c=1, d=1), "auction"), *(Offer("a", NODE, 0, HOUR, price=p) for p in (1.0, 2.5))
+    )
+    post(trading, *(Request(tenant, NODE, 0, HOUR, bid=bid) for tenant, bid in (("b", 2.0), ("c", 5.0), ("d", 3.0))))
     made, _ = trading.match(0)
     assert [(trade.taker, trade.price) for trade in made] == [("c", 3.0), ("d", 2.5)]
     assert trading.surplus == {"a": 4 * 3.0 + 4 * 2.5, "c": -12, "d": -10}
@@ -129,7 +139,7 @@ def test_an_auction_is_won_by_the_highest_bid_for_the_second_highest() -> None:
 
 @pytest.mark.parametrize("arbiter", ["balanced", "auction"])
 @given(st.integers(0, 1 << 40))
-def test_equal_requests_posted_at_once_are_served_as_one_by_one(arbiter: str, seed: int) -> None:
+def test_requests_at_once_are_as_one_by_one(arbiter: str, seed: int) -> None:
     rng = Random(seed)
     at_once, one_by_one = (market(spec(a=3, b=3, c=3), arbiter) for _ in range(2))
     for _ in range(rng.randint(1, 8)):
@@ -176,18 +186,16 @@ def test_every_match_is_that_of_algorithm_2(seed: int) -> None:
     assert ([] if match is None else [(match.request, match.offer)]) == expected
 
 
-def test_a_trade_of_unlike_levels_is_of_what_both_have_and_only_where_jobs_keep_their_cells() -> None:
+def test_trade_of_unlike_levels() -> None:
     """A rack for the four sockets of another tenant, which has jobs on both nodes of the other rack, or not."""
     of = spec_from_dict(racks({"a": {"RACK": 1}, "b": {"RACK.NODE.SOCKET": 4}}, count=2))
     rack, sockets = Cells("RACK", 4), Cells("RACK", 2, 4)
     displaced: list[str] = []
     trading = Market(of, Balanced(), lambda tenant: {}, lambda spec: displaced)
-    trading.board.offer(Offer("a", rack, 0, HOUR, wants=sockets), 0)
     for jobs in (["job"], []):
         displaced[:] = jobs
         trading.board.clear()
-        trading.board.offer(Offer("a", rack, 0, HOUR, wants=sockets), 0)
-        trading.board.request(Request("b", rack, 0, HOUR, gives=sockets), 0)
+        post(trading, Offer("a", rack, 0, HOUR, wants=sockets), Request("b", rack, 0, HOUR, gives=sockets))
         made, refused = trading.match(0)
         assert len(made) == (not jobs)
         assert [one.why for one in refused] == ["jobs could not keep their cells where they run: job"] * bool(jobs)
@@ -199,7 +207,7 @@ def test_a_trade_of_unlike_levels_is_of_what_both_have_and_only_where_jobs_keep_
 
 
 @given(st.integers(0, 1 << 40))
-def test_what_a_tenant_has_and_owns_at_any_time_is_counted_trade_by_trade(seed: int) -> None:
+def test_what_a_tenant_has_and_owns_at_any_time(seed: int) -> None:
     rng = Random(seed)
     trades = Trades(spec(a=4, b=4, c=4))
     for number in range(12):
@@ -226,19 +234,18 @@ def test_what_a_tenant_has_and_owns_at_any_time_is_counted_trade_by_trade(seed: 
         assert own == {tenant: trades.least(tenant, NODE.kind, at, at + 1) for tenant in "abc"}
 
 
-def test_an_offer_whose_cells_are_in_use_is_refused_and_withdrawn() -> None:
-    trading = market(spec(a=2, b=1), used={"a": 2})
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
-    trading.board.request(Request("b", NODE, 0, HOUR), 0)
+def test_offer_of_cells_in_use_is_withdrawn() -> None:
+    trading = post(market(spec(a=2, b=1), used={"a": 2}), OFFERS, ASKS)
     made, refused = trading.match(0)
     assert (made, [one.why for one in refused]) == ([], ["a has 2 x NODE, 2 of them in use or bad, and would give 1"])
     assert (list(trading.board.offers), list(trading.board.requests)) == ([], [2])
 
 
-def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> None:
-    trading = market(spec(a=2, b=1))
-    trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
-    trading.board.request(Request("b", NODE._replace(number=2), 0, HOUR), 0)
+# -- other specs --------------------------------------------------------------------------------------------------
+
+
+def test_trade_ends_with_a_reason_under_another_spec() -> None:
+    trading = post(market(spec(a=2, b=1)), Offer("a", BOTH, 0, HOUR), Request("b", BOTH, 0, HOUR))
     (trade,), _ = trading.match(0)
     assert trading.under(spec(a=3, b=1)).ended == []
     rebased = trading.under(spec(a=1, b=1))
@@ -249,20 +256,19 @@ def test_trades_end_with_a_reason_under_a_spec_in_which_they_cannot_stand() -> N
     assert trading.trades.in_force() == spec(a=1, b=1)
 
 
-def test_trades_and_posts_are_of_the_same_cell_type_under_a_spec_with_another_level() -> None:
+def test_cell_type_stays_under_a_spec_with_another_level() -> None:
     """A level number may mean other cells there."""
     before = spec_from_dict(racks({"a": {"RACK.NODE": 2}, "b": {"RACK.NODE": 1}}, count=2))
-    trading = market(before)
     node = Cells("RACK", 3)
-    trading.board.offer(Offer("a", node, 0, HOUR), 0)
-    trading.board.request(Request("b", node, 0, HOUR), 0)
+    offer = Offer("a", node, 0, HOUR)
+    trading = post(market(before), offer, Request("b", node, 0, HOUR))
     trading.match(0)
-    trading.board.offer(Offer("a", node, 0, HOUR), 0)
+    post(trading, offer)
     levels = before.chains[0].levels
     more = replace(before.chains[0], levels=(levels[0], LevelSpec("PAIR", 1, 1), *levels[1:]), node_level=4)
-    vcs = tuple([
-        replace(vc, cells=tuple([replace(cells, level=4) for cells in vc.cells])) for vc in before.virtual_clusters
-    ])  # fmt: skip
+    vcs = tuple(
+        [replace(vc, cells=tuple([replace(cells, level=4) for cells in vc.cells])) for vc in before.virtual_clusters]
+    )
     after = replace(before, chains=(more,), virtual_clusters=vcs)
     assert after.chains[0].path_to(4) == before.chains[0].path_to(3)
     rebased = trading.under(after)
@@ -271,21 +277,22 @@ def test_trades_and_posts_are_of_the_same_cell_type_under_a_spec_with_another_le
     assert [offer.cells for offer in rebased.board.offers.values()] == [Cells("RACK", 4)]
 
 
-def test_a_vc_of_exact_safety_trades_no_cells() -> None:
-    trading = market(spec(a=2, b=1))
-    trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
-    trading.board.request(Request("b", NODE, 0, HOUR), 0)
-    (trade,), _ = trading.match(0)
+def test_vc_of_exact_safety_trades_no_cells() -> None:
     before = spec(a=2, b=1)
+    trading = post(market(before), Offer("a", BOTH, 0, HOUR), ASKS)
+    (trade,), _ = trading.match(0)
     exact = replace(before, virtual_clusters=tuple([replace(vc, safety="exact") for vc in before.virtual_clusters]))
     rebased = trading.under(exact)
     assert rebased.ended == [(trade, "a is of exact safety, and so trades no cells")]
     assert "a is of exact safety" in rebased.dropped[0][2]
     with pytest.raises(HivedError, match="tenant: a is of exact safety: its jobs end as in a private cluster"):
-        rebased.board.offer(Offer("a", NODE, 0, HOUR), 0)
+        rebased.board.offer(OFFERS, 0)
 
 
-def test_cell_types_are_named_as_in_a_spec_or_by_their_end() -> None:
+# -- the board ----------------------------------------------------------------------------------------------------
+
+
+def test_cell_type_is_named_in_full_or_by_its_end() -> None:
     of = spec_from_dict(racks({"a": {"RACK.NODE": 2}}, count=2))
     assert kind_of(of, "RACK.NODE") == kind_of(of, "NODE") == ("RACK", 3)
     assert kind_of(of, "RACK") == ("RACK", 4)
@@ -294,7 +301,7 @@ def test_cell_types_are_named_as_in_a_spec_or_by_their_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("post", "field", "says"),
+    ("refused", "field", "says"),
     [
         (Offer("a", NODE._replace(number=3), 0, 1), "number", "a has 2 x NODE in that time"),
         (Offer("x", NODE, 0, 1), "tenant", "'x': no such virtual cluster; there is a, b"),
@@ -308,51 +315,40 @@ def test_cell_types_are_named_as_in_a_spec_or_by_their_end() -> None:
         (Offer("a", NODE, 0, inf), "end", "seconds, not inf"),
         (Offer("a", NODE, 0, 1, wants=NODE), "wants", "these are the same"),
         (Offer("a", NODE, 0, 1, price=-1), "price", "at least 0, not -1"),
-        (
-            Request("a", NODE._replace(number=2), 0, 1),
-            "number",
-            "no other tenant has 2 x NODE; the most that one has is 1",
-        ),
-        (
-            Request("a", NODE, 0, 1, gives=Cells("NODE", 1)),
-            "gives",
-            "a has 0 x NODE.SOCKET.GPU in that time, and gives 1",
-        ),
+        (Request("a", BOTH, 0, 1), "number", "no other tenant has 2 x NODE; the most that one has is 1"),
+        (Request("a", NODE, 0, 1, gives=GPU), "gives", "a has 0 x NODE.SOCKET.GPU in that time, and gives 1"),
         (Request("a", NODE, 0, 1, bid=nan), "bid", "at least 0, not nan"),
         (Request("a", NODE, 0, 1, times=0), "times", "at least 1, not 0"),
     ],
 )
-def test_what_cannot_be_is_refused_and_the_board_is_as_it_was(post: Offer | Request, field: str, says: str) -> None:
-    board = market(spec(a=2, b=1)).board
-    do = board.offer if isinstance(post, Offer) else board.request
+def test_what_cannot_be_is_refused(refused: Offer | Request, field: str, says: str) -> None:
+    """The board is as it was."""
+    trading = market(spec(a=2, b=1))
     with pytest.raises(HivedError) as error:
-        do(post, 0)  # type: ignore[arg-type]
+        post(trading, refused)
     assert str(error.value).startswith(f"{field}: ")
     assert says in str(error.value)
+    board = trading.board
     assert (board.offers, board.requests, board.next_number) == ({}, {}, 1)
 
 
-def test_cells_that_are_offered_or_traded_already_are_not_offered_again() -> None:
-    trading = market(spec(a=2, b=2))
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
+def test_cells_offered_or_traded_are_not_offered_again() -> None:
+    trading = post(market(spec(a=2, b=2)), OFFERS, OFFERS)
     with pytest.raises(HivedError, match="2 of which it has offered already, and offers 1; offer at most 0"):
-        trading.board.offer(Offer("a", NODE, 0.5 * HOUR, 2 * HOUR), 0)
-    trading.board.offer(Offer("a", NODE, HOUR, 2 * HOUR), 0)
+        post(trading, Offer("a", NODE, 0.5 * HOUR, 2 * HOUR))
+    post(trading, Offer("a", NODE, HOUR, 2 * HOUR))
     trading.board.clear()
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
-    trading.board.request(Request("b", NODE, 0, HOUR), 0)
-    trading.match(0)
+    post(trading, OFFERS, ASKS).match(0)
     with pytest.raises(HivedError, match="a has 1 x NODE in that time, and offers 2"):
-        trading.board.offer(Offer("a", NODE._replace(number=2), 0, HOUR), 0)
+        post(trading, Offer("a", BOTH, 0, HOUR))
     # and b has what it took, and does not own it
     with pytest.raises(HivedError, match="b has 2 x NODE in that time, and offers 3"):
-        trading.board.offer(Offer("b", NODE._replace(number=3), 0, HOUR), 0)
+        post(trading, Offer("b", NODE._replace(number=3), 0, HOUR))
 
 
-def test_a_post_is_withdrawn_by_its_tenant() -> None:
+def test_post_is_withdrawn_by_its_tenant() -> None:
     board = market(spec(a=2, b=1)).board
-    number = board.offer(Offer("a", NODE, 0, HOUR), 0)
+    number = board.offer(OFFERS, 0)
     with pytest.raises(ConflictError, match="1 is of a, not of b"):
         board.withdraw(number, "b")
     board.withdraw(number, "a")
@@ -360,10 +356,8 @@ def test_a_post_is_withdrawn_by_its_tenant() -> None:
         board.withdraw(number, "a")
 
 
-def test_posts_whose_window_is_over_are_removed() -> None:
-    board = market(spec(a=2, b=1)).board
-    board.offer(Offer("a", NODE, 0, 5), 0)
-    board.offer(Offer("a", NODE, 0, 10), 0)
+def test_post_is_removed_when_its_window_is_over() -> None:
+    board = post(market(spec(a=2, b=1)), Offer("a", NODE, 0, 5), Offer("a", NODE, 0, 10)).board
     board.expire(5)
     assert [(offer.start, offer.end) for offer in board.offers.values()] == [(5, 10)]
 
@@ -386,9 +380,9 @@ class Wrong(Proxy):
 @pytest.mark.parametrize(
     ("raises", "says"), [(True, "of b: raises KeyError: 'no idea'"), (False, "of b: number: b has 1")]
 )
-def test_a_wrong_proxy_is_one_clear_error_and_the_board_is_as_it_was(raises: bool, says: str) -> None:
-    trading = market(spec(a=2, b=1))
-    trading.board.offer(Offer("a", NODE, 0, HOUR), 0)
+def test_wrong_proxy_is_one_clear_error(raises: bool, says: str) -> None:
+    """The board is as it was."""
+    trading = post(market(spec(a=2, b=1)), OFFERS)
     before = dict(trading.board.offers)
     views = [TenantView(tenant, 0.0, NODE.kind, 4, 1, 1, 0, 0, 0, 0.0) for tenant in "ab"]
     with pytest.raises(PolicyError, match=f"policy Wrong, at 0.000 s: {says}"):
@@ -396,7 +390,7 @@ def test_a_wrong_proxy_is_one_clear_error_and_the_board_is_as_it_was(raises: boo
     assert trading.board.offers == before
 
 
-def test_there_is_no_arbiter_of_another_name() -> None:
+def test_no_arbiter_of_another_name() -> None:
     assert isinstance(make_arbiter("auction"), SecondPrice)
     with pytest.raises(HivedError, match="exchange 'barter': no such arbiter; there is balanced, auction"):
         make_arbiter("barter")

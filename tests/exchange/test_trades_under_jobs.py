@@ -67,10 +67,7 @@ class Watch:
                 self.seen.setdefault(number, []).append((scheduler._now, entry.status is Status.GUARANTEED))
 
 
-@pytest.mark.parametrize("policy", ["yarn-cs", "fifo", "srtf", "tiresias"])
-@settings(max_examples=15)
-@given(seed=st.integers(0, 1 << 40))
-def test_jobs_go_on_whatever_their_tenants_trade(policy: str, seed: int) -> None:
+def play(policy: str, seed: int) -> None:
     rng = Random(seed)
     spec = spec_from_dict(rng.choice(_SPECS))
     policies = policies_of(spec, policy)
@@ -86,3 +83,9 @@ def test_jobs_go_on_whatever_their_tenants_trade(policy: str, seed: int) -> None
     for run in record.runs:  # loans are recorded as loans, also where a trade made them such
         seen = [guaranteed for at, guaranteed in watch.seen.get(run.job, ()) if run.start < at < run.end]
         assert set(seen) <= {run.kind is Kind.GUARANTEED}
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["yarn-cs", "fifo", "srtf", "tiresias"])
+def test_jobs_go_on_whatever_their_tenants_trade(policy: str, examples: int) -> None:
+    settings(max_examples=examples)(given(seed=st.integers(0, 1 << 40))(lambda seed: play(policy, seed)))()

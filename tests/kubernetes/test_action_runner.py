@@ -13,6 +13,8 @@ from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang import Evict, RecordEvent
 
+from .virtual_time import played
+
 
 class OutOfReach:
     """An API server that evicts at once, and does not answer Events before that; then it breaks so many of them off."""
@@ -38,54 +40,52 @@ class OutOfReach:
         return b"{}"
 
 
-def evicting(api: OutOfReach, spared: bool = False) -> int:
+async def evicting(api: OutOfReach, spared: bool = False) -> int:
     """A pod gets an Event, and is evicted unless it is spared meanwhile; how many Events were given up."""
+    counts = Counts()
 
-    async def story() -> int:
-        counts = Counts()
+    def nothing(*_: object) -> None:
+        pass
 
-        def nothing(*_: object) -> None:
-            pass
-
-        runner = ActionRunner(cast(KubeApi, api), counts, lambda: 0.0, nothing, lambda uid: not spared, nothing)
-        runner.carry_out(RecordEvent("uid", "default/pod", "HivedPreempted", "preempted by job of a", True))
-        runner.carry_out(Evict("uid", "default/pod", "preempted by job of a"))
-        await runner.stop(5)
-        return counts.events_dropped
-
-    return asyncio.run(story())
+    runner = ActionRunner(cast(KubeApi, api), counts, lambda: 0.0, nothing, lambda uid: not spared, nothing)
+    runner.carry_out(RecordEvent("uid", "default/pod", "HivedPreempted", "preempted by job of a", True))
+    runner.carry_out(Evict("uid", "default/pod", "preempted by job of a"))
+    await runner.stop(120)
+    return counts.events_dropped
 
 
 @pytest.mark.parametrize(("broken", "tokens"), [(0, 10.0), (0, 0.0), (2, 10.0)])
-def test_no_pod_is_evicted_before_there_is_an_event_about_it(
-    broken: int, tokens: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@played
+async def test_event_before_eviction(broken: int, tokens: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(action_runner, "_RETRY_S", (0.001,) * 5)
     monkeypatch.setattr(action_runner, "_EVENTS_PER_S", 0.0)
     monkeypatch.setattr(action_runner, "_EVENTS_AT_ONCE", tokens)
+    monkeypatch.setattr(action_runner, "_WARNING_S", 120.0)
     api = OutOfReach(broken, 503, answers=True)
-    evicting(api)
+    await evicting(api)
     assert api.done == ["HivedPreempted", "evicted"]
 
 
 @pytest.mark.parametrize(
     ("broken", "status", "sent"), [(3, 0, 1), (1, 503, 1), (2, 403, 1), (1, 404, 0), (100, 0, 0), (100, 403, 0)]
 )
-def test_an_event_that_is_not_answered_holds_no_eviction_up_and_is_repeated(
+@played
+async def test_unanswered_event_is_repeated(
     broken: int, status: int, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It holds no eviction up."""
     monkeypatch.setattr(action_runner, "_RETRY_S", (0.001,) * 5)
     monkeypatch.setattr(action_runner, "_WARNING_S", 0.01)
     api = OutOfReach(broken, status)
-    dropped = evicting(api)
+    dropped = await evicting(api)
     assert (api.done, dropped) == (["evicted"] + ["HivedPreempted"] * sent, 1 - sent)
 
 
 @pytest.mark.parametrize("spared", [False, True])
-def test_a_pod_that_is_gone_when_it_is_evicted_gets_the_event_that_could_not_be_sent_and_a_spared_one_does_not(
-    spared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@played
+async def test_event_of_a_pod_that_is_gone(spared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent if the pod was evicted, and not if it was spared."""
     monkeypatch.setattr(action_runner, "_RETRY_S", ())
     api = OutOfReach(1, 503, answers=True, gone=True)  # the one attempt at an Event fails; then kube-scheduler deletes
-    evicting(api, spared)
+    await evicting(api, spared)
     assert api.done == ([] if spared else ["HivedPreempted"])

@@ -18,6 +18,7 @@ from hived.engines.kubernetes.pods.owners import Owners
 
 from .fake_kubernetes import World
 from .pods import flat_spec, node, node_names, pod
+from .virtual_time import played
 
 SPEC = flat_spec(a=2, b=1)
 
@@ -53,40 +54,38 @@ class Server(KubeApi):
         return msgspec.json.encode(self.there[path.rpartition("/")[2]])
 
 
-def test_a_pod_that_was_read_during_a_list_is_not_removed_by_it() -> None:
+@played
+async def test_list_removes_no_pod_read_meanwhile() -> None:
     # its GPUs were given to another gang while it ran, or requests for it were refused for ever as for a removed pod
-    async def story() -> None:
-        server, world, tasks = Server(), World(SPEC), []
+    server, world, tasks = Server(), World(SPEC), []
 
-        def spawn(task: Coroutine[Any, Any, Any]) -> None:
-            tasks.append(asyncio.get_running_loop().create_task(task))
+    def spawn(task: Coroutine[Any, Any, Any]) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(task))
 
-        def begin(_nodes: list[Node], _pods: list[Sized]) -> GangScheduler:
-            return world.gang_scheduler
+    def begin(_nodes: list[Node], _pods: list[Sized]) -> GangScheduler:
+        return world.gang_scheduler
 
-        feed = Informers(server, Owners(server), Counts(), lambda: world.now, spawn, begin, lambda: None)
-        feed.start()
-        old = of_version(pod("old", 4), 3)
-        server.lists.put_nowait(([old], "5"))
-        await feed.pods.synced.wait()
-        while feed._gang_scheduler is None:
-            await asyncio.sleep(0)
-        world.gang_scheduler.pod_changed(old, None, world.now)
+    feed = Informers(server, Owners(server), Counts(), lambda: world.now, spawn, begin, lambda: None)
+    feed.start()
+    old = of_version(pod("old", 4), 3)
+    server.lists.put_nowait(([old], "5"))
+    await feed.pods.synced.wait()
+    while feed._gang_scheduler is None:
+        await asyncio.sleep(0)
+    world.gang_scheduler.pod_changed(old, None, world.now)
 
-        server.breaks.set()  # it lists again, and while it does a pod comes that kube-scheduler asks about
-        young = of_version(pod("young", 4), 12)
-        server.there["young"] = young
-        assert await feed.confirm(world.gang_scheduler, young) is not None
-        world.gang_scheduler.asked(young, None, node_names(SPEC), world.now)
-        before = world.gang_scheduler.gangs["t/young"].placement
-        assert before is not None
-        server.lists.put_nowait(([], "10"))  # of the moment when it began: `old` was gone, `young` not yet there
-        while "uid-t-old" in world.gang_scheduler.pods:
-            await asyncio.sleep(0)
-        assert world.gang_scheduler.gangs["t/young"].placement == before
-        assert "uid-t-young" in world.gang_scheduler.pods
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(story())
+    server.breaks.set()  # it lists again, and while it does a pod comes that kube-scheduler asks about
+    young = of_version(pod("young", 4), 12)
+    server.there["young"] = young
+    assert await feed.confirm(world.gang_scheduler, young) is not None
+    world.gang_scheduler.asked(young, None, node_names(SPEC), world.now)
+    before = world.gang_scheduler.gangs["t/young"].placement
+    assert before is not None
+    server.lists.put_nowait(([], "10"))  # of the moment when it began: `old` was gone, `young` not yet there
+    while "uid-t-old" in world.gang_scheduler.pods:
+        await asyncio.sleep(0)
+    assert world.gang_scheduler.gangs["t/young"].placement == before
+    assert "uid-t-young" in world.gang_scheduler.pods
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

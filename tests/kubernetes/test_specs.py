@@ -10,10 +10,12 @@ import pytest
 from hived.engines.kubernetes import spec_source as specs
 from hived.errors import InputError
 
+from .virtual_time import played
 
-def test_a_removed_file_is_reported_once_and_read_when_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+@played
+async def test_removed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported once, and read when it is back."""
     monkeypatch.setattr(specs, "_POLL_S", 0.001)
     file = tmp_path / "spec.yaml"
     file.write_text("one")
@@ -28,13 +30,10 @@ def test_a_removed_file_is_reported_once_and_read_when_it_is_back(
         heard.append(str(error))
         file.write_text("one")
 
-    async def watch() -> None:
-        source = specs.FileSpec(file)
-        await source.read()
-        file.unlink()
-        following = asyncio.create_task(source.follow(changed, refused))
-        await asyncio.wait_for(back.wait(), 30)
-        following.cancel()
-
-    asyncio.run(watch())
+    source = specs.FileSpec(file)
+    await source.read()
+    file.unlink()
+    following = asyncio.create_task(source.follow(changed, refused))
+    await asyncio.wait_for(back.wait(), 120)
+    following.cancel()
     assert heard == [f"{file}: cannot be read any more: No such file or directory", "one"]

@@ -399,16 +399,9 @@ class FakeService(LocalService):
         self._look(view)
         of = self.job(job)
         return pictures.Story(
-            id=job,
-            name=of.name,
-            vc=of.vc,
-            gpus=of.gpus,
-            state=of.state,
-            command="",
-            explanation="",
-            stays=[],
-            moments=[],
-        )
+            id=job, name=of.name, vc=of.vc, gpus=of.gpus, priority=of.priority, state=of.state, command="",
+            explanation="", stays=[], moments=[],
+        )  # fmt: skip
 
     def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
         self._look(view)

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ def wish(*command: str, vc: str = "vision", **more: object) -> schema.Submission
     return schema.Submission.model_validate({"vc": vc, "command": list(command), "name": "job", **more})
 
 
-async def ran(engine: Engine, *command: str, **more: object) -> LocalService:
+async def ran(engine: Engine, *command: str, **more: Any) -> LocalService:
     """The service, once a job has run."""
     service = LocalService(engine)
     job = await service.submit(wish(*command, **more), "")
@@ -108,7 +110,7 @@ async def test_every_state_is_explained(engine: Engine) -> None:
     deaf = "trap '' TERM; echo here; while :; do sleep 0.02; done"
     done = await service.submit(wish("true"), "")
     failed = await service.submit(wish("sh", "-c", "exit 3", vc="speech"), "")
-    back = await service.submit(wish("false", vc="research", retries=1, backoff_s=600.0), "")
+    back = await service.submit(wish("false", vc="research", retries=1, backoff_s=300.0), "")
     await ended(engine, engine.find(str(done.id)), engine.find(str(failed.id)))
     await state(engine, engine.find(str(back.id)), JobState.BACKOFF)
     loan = await service.submit(wish("sh", "-c", deaf, vc="research", gpus=8, priority=-1, grace_s=3.0), "")
@@ -293,7 +295,7 @@ async def test_output_of_a_failed_start_ends(engine: Engine) -> None:
     # nobody had claimed it, so it was taken for one that is yet to come, for as long as the pause before the next try
     service = LocalService(engine)
     (engine.folder / "jobs").write_text("")  # no folder can be made below it
-    await service.submit(wish("true", retries=1, backoff_s=600.0), "")
+    await service.submit(wish("true", retries=1, backoff_s=300.0), "")
     await state(engine, engine.find("1"), JobState.BACKOFF)
     assert service.log("1", 0, None, 0, 100).end
 
@@ -304,7 +306,7 @@ async def test_reading_never_blocks(engine: Engine) -> None:
     service = await ran(engine, "true")
     output = engine.task(engine.find("1"), 0).output
     output.unlink()
-    places = {
+    places: dict[str, Callable[[], object]] = {
         "gone": lambda: None,
         "a FIFO": lambda: os.mkfifo(output),
         "a link": lambda: output.symlink_to("/dev/zero"),

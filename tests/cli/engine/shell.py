@@ -67,9 +67,9 @@ def until(true: Callable[[], object], what: str) -> None:
 class Terminal:
     """A ``hived`` on a terminal."""
 
-    def __init__(self, arguments: Sequence[object], width: int = 120, height: int = 40, **environment: str) -> None:
+    def __init__(self, arguments: Sequence[object], width: int = 120, height: int = 40) -> None:
         ours, theirs = pty.openpty()
-        variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width), "LINES": str(height), **environment}
+        variables = {"TERM": "xterm-256color", **os.environ, "COLUMNS": str(width), "LINES": str(height)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _WITH_TERMINAL, *map(str, arguments)],
             stdin=theirs,

@@ -96,11 +96,14 @@ def test_ps_has_colours_and_fits(running: Running) -> None:
     assert lines[3].rstrip().endswith("…")
 
 
-@pytest.mark.parametrize(("verb", "variable"), [("ps", ("NO_COLOR", "1")), ("top", ("TERM", "dumb"))])
-def test_plain_terminal(running: Running, verb: str, variable: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("verb", "variable", "value"), [("ps", "NO_COLOR", "1"), ("top", "TERM", "dumb")])
+def test_plain_terminal(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str, variable: str, value: str
+) -> None:
     """Where colours are not wanted, and where nothing but text can be shown: one picture."""
     fill(running.engine)
-    with Terminal([verb], **dict([variable])) as terminal:
+    monkeypatch.setenv(variable, value)
+    with Terminal([verb]) as terminal:
         assert terminal.code() == 0
         assert "late-3" in terminal.seen
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal.seen)

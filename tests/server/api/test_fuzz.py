@@ -77,5 +77,5 @@ class Lives(schema.as_state_machine()):  # type: ignore[misc]
 
 
 @pytest.mark.slow
-class TestLives(Lives.TestCase):  # type: ignore[misc]
+class TestLives(Lives.TestCase):  # type: ignore[misc,name-defined]
     settings = settings(max_examples=5, stateful_step_count=8, deadline=None)
