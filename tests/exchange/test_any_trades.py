@@ -1,11 +1,7 @@
-"""Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold after each.
-
-``HIVED_TRADE_EVENTS=1000000 pytest -m slow tests/exchange/test_any_trades.py -k long`` plays a million events.
-"""
+"""Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold after each."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -219,16 +215,15 @@ def test_no_trade_breaks_safety(examples: int) -> None:
     play()
 
 
-EVENTS = int(os.environ.get("HIVED_TRADE_EVENTS", "6000"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("arbiter", ["balanced", "auction"])
-def test_long_walk_has_everything_in_it(arbiter: str) -> None:
+@pytest.mark.parametrize(
+    "events", [pytest.param(3_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.release)]
+)
+def test_long_walk_has_everything_in_it(events: int, arbiter: str) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(max(1, EVENTS // 2000)):
+    for seed in range(events // 1000):
         walk = Walk(seed, arbiter)
-        for _ in range(min(EVENTS // 2, 1000)):
+        for _ in range(1000):
             walk.event()
         walk.cluster.validate()
         counts += walk.counts
