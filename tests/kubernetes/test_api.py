@@ -112,6 +112,14 @@ async def test_lines_cut_anywhere(tmp_path: Path) -> None:
 
 
 @played
+async def test_line_longer_than_buffers(tmp_path: Path) -> None:
+    name = "x" * 900_000
+    line = event("ADDED", metadata={"name": name}) + b"\n"
+    async with talking(tmp_path, lambda _: chunks(line)) as api:
+        assert await watched(api) == [f"ADDED {name}"]
+
+
+@played
 async def test_watch_that_breaks(tmp_path: Path) -> None:
     """It is no answer, and half a line is no event."""
     broken = chunks(event("ADDED", metadata={"name": "a"}), b'{"type": "DEL', whole=False)

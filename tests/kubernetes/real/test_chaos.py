@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from tools.control_plane.plane import ControlPlane
-from tools.control_plane.workloads import make_pod
 
 from ..chaos import GPUS, VCS, Chaos
 
@@ -48,21 +47,6 @@ def test_outages_under_load(make: Make, outages: int) -> None:
     chaos.settle()
     assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["works that ran"] > 3 * outages
-
-
-@pytest.mark.release
-def test_confused_kube_scheduler(control_plane: ControlPlane, make: Make) -> None:
-    """One that ends, since a pod was recreated while its watch was broken, is restarted; kubernetes#141255."""
-    chaos = make(1, {"a": 1}, GPUS)
-    chaos.start()
-    chaos.cluster.create_pod(make_pod("again", "a", 1))
-    chaos.wait(chaos.cluster.placed, "it is bound")
-    with control_plane.scheduler_stands_still():
-        control_plane.restart_api_server()  # its watch breaks: what happened since then is in its next list
-        chaos.cluster.delete_pod("again", force=True)
-        chaos.cluster.create_pod(make_pod("again", "a", 1))
-    chaos.wait(chaos.cluster.placed, "the new one is bound")
-    assert not chaos.found, "\n".join(chaos.found)
 
 
 @pytest.mark.parametrize("pods", [60, pytest.param(400, marks=pytest.mark.release)])

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -20,17 +19,9 @@ TUTORIAL = (ROOT / "docs" / "tutorials" / "kubernetes.md").read_text(encoding="u
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
-class Playground(NamedTuple):
-    """It runs; ``engine``: what it says of HiveD, for the environment of the command line."""
-
-    process: subprocess.Popen[str]
-    kubeconfig: Path
-    engine: dict[str, str]
-
-
 @pytest.fixture
-def playground(control_plane: object, tmp_path: Path) -> Iterator[Playground]:
-    """With HiveD, on a port of its own. (``control_plane``: without one there is no playground either.)"""
+def playground(control_plane: object, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """With HiveD, on a port of its own: what it says to export. (``control_plane``: not where there can be none.)"""
     with socket.socket() as at:
         at.bind(("127.0.0.1", 0))
         port = at.getsockname()[1]
@@ -41,13 +32,13 @@ def playground(control_plane: object, tmp_path: Path) -> Iterator[Playground]:
         try:
             assert process.stdout is not None
             said = ""
-            for line in process.stdout:
-                said += line
-                if "Ctrl-C ends it" in line:
-                    break
-            engine = dict(re.findall(r"(HIVED_\w+)=(\S+)", said))
-            assert f"KUBECONFIG={kubeconfig}" in said
-            yield Playground(process, kubeconfig, engine)
+            while "Ctrl-C ends it" not in said:
+                said += (line := process.stdout.readline())
+                assert line, f"it has ended: {said}"
+            yield dict(re.findall(r"((?:HIVED|KUBE)\w+)=(\S+)", said))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 0
+            assert not kubeconfig.exists()
         finally:
             process.kill()
 
@@ -59,45 +50,42 @@ def manifest(name: str) -> str:
 
 
 @pytest.mark.smoke
-def test_tutorial(playground: Playground) -> None:
+def test_tutorial(playground: dict[str, str]) -> None:
     """A Job whose pods are preempted makes others, which wait; the playground's kubelets never let it know."""
-    api = Api(playground.kubeconfig)
+    api = Api(Path(playground["KUBECONFIG"]))
 
     def hived(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hived", *arguments]
-        environment = {**playground.engine, "COLUMNS": "200"}
+        environment = {**playground, "COLUMNS": "200"}
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
-
-    def apply(name: str) -> None:
-        api("POST", JOBS, yaml.safe_load(manifest(name)))
 
     def pods(job: str) -> dict[str, Json]:
         found = api("GET", "/api/v1/namespaces/default/pods", labelSelector=f"job-name={job}")["items"]
         return {pod["metadata"]["name"]: pod for pod in found}
 
-    def running(job: str) -> set[str]:
-        return {name for name, pod in pods(job).items() if pod["status"]["phase"] == "Running"}
+    def wait_running(job: str, number: int) -> set[str]:
+        def running() -> set[str]:
+            names = {name for name, pod in pods(job).items() if pod["status"]["phase"] == "Running"}
+            return names if len(names) == number else set()
 
-    apply("sweep.yaml")
-    first = wait_until(lambda: found if len(found := running("sweep")) == 4 else None, "the sweep runs") or set()
+        return wait_until(running, f"{job} runs", seen=lambda: pods(job))
+
+    api("POST", JOBS, yaml.safe_load(manifest("sweep.yaml")))
+    first = wait_running("sweep", 4)
     plan = hived("plan", "-f", "-", stdin=manifest("train.yaml"))
     assert plan.returncode == 0, plan.stderr
     assert "default/train (16 GPUs of vision): now, once default/sweep-" in plan.stdout
-    apply("train.yaml")
-    wait_until(lambda: len(running("train")) == 2, "the gang runs", seen=lambda: pods("train"))
-    wait_until(
-        lambda: len(pods("sweep").keys() - first) == 2, "the Job makes two pods anew", seen=lambda: pods("sweep")
+    api("POST", JOBS, yaml.safe_load(manifest("train.yaml")))
+    wait_running("train", 2)
+    new = wait_until(
+        lambda: found if len(found := pods("sweep").keys() - first) == 2 else set(),
+        "the Job makes two pods anew",
+        seen=lambda: pods("sweep"),
     )
     status = api("GET", f"{JOBS}/sweep")["status"]
     assert status.get("failed", 0) == 0, "being preempted is no failure"
     assert [one for one in status.get("conditions", ()) if one["type"] in ("Failed", "FailureTarget")] == []
-
-    waits = min(pods("sweep").keys() - first)
-    wait_until(lambda: "waits for 8 GPUs" in hived("explain", waits).stdout, "the new one says why it waits")
+    wait_until(lambda: "waits for 8 GPUs" in hived("explain", min(new)).stdout, "the new one says why it waits")
     events = api("GET", "/api/v1/namespaces/default/events", fieldSelector="reason=HivedPreempted")["items"]
     assert {event["involvedObject"]["name"] for event in events} == first - pods("sweep").keys()
-
     api.close()
-    playground.process.send_signal(signal.SIGINT)
-    assert playground.process.wait(120) == 0
-    assert not playground.kubeconfig.exists()

@@ -137,8 +137,7 @@ def test_config_map(cluster: Cluster, tmp_path: Path, nodes: list[str]) -> None:
         wait_reserved(cluster, service, a=4, b=12)
         write("virtualClusters: 3\n")
         wait_problem(cluster, service, "configmap/hived/hived-spec", "virtualClusters")
-        assert service.metric(REFUSED) == 1
-        assert reserved(service) == {"a": 4, "b": 12}
+        assert (service.metric(REFUSED), reserved(service)) == (1, {"a": 4, "b": 12})
         write(make_spec(nodes, {"a": 2, "b": 2}))
         wait_reserved(cluster, service, a=8, b=8)
         assert service.get("/v1/status")["spec"]["problem"] == ""

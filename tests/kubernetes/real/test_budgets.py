@@ -1,4 +1,4 @@
-"""With the controllers of Kubernetes: a Job's pods are a gang, and disruption budgets hold evictions up for a while."""
+"""Disruption budgets, which the controllers of Kubernetes count: they hold evictions up, for a while."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tools.control_plane.cluster import Cluster, Json
 from tools.control_plane.service import Service
-from tools.control_plane.workloads import make_pod, make_spec, places
+from tools.control_plane.workloads import make_pod, make_spec
 
-BATCH, POLICY = "/apis/batch/v1/namespaces", "/apis/policy/v1/namespaces"
+POLICY = "/apis/policy/v1/namespaces"
 pytestmark = pytest.mark.usefixtures("controller_manager")
 
 
@@ -23,36 +23,6 @@ def spec(nodes: list[str]) -> Json:
 def options() -> tuple[str, ...]:
     """Enough patience for budgets that a test does not meet its end."""
     return ("--evict-patience=600",)
-
-
-def test_job_is_a_gang(cluster: Cluster, service: Service) -> None:
-    """Its new pods come back to the places of the old ones."""
-    template = make_pod("", "a", 2)
-    template["spec"]["restartPolicy"] = "Never"
-    spec = {
-        "parallelism": 2,
-        "completions": 2,
-        "template": {"metadata": {"labels": template["metadata"]["labels"]}, "spec": template["spec"]},
-    }
-    cluster.api("POST", f"{BATCH}/{cluster.namespace}/jobs", {"metadata": {"name": "train"}, "spec": spec})
-
-    def all_places() -> list[tuple[str, int]]:
-        return sorted(place for pod in cluster.pods().values() if pod["spec"].get("nodeName") for place in places(pod))
-
-    before = cluster.wait_until(lambda: found if len(found := all_places()) == 4 else [], "both pods are placed")
-    assert len(set(before)) == 4
-    names = set(cluster.pods())
-    group = service.groups()[f"{cluster.namespace}/train"]
-    assert (group["state"], group["size"], len(group["pods"])) == ("placed", 2, 2)
-
-    cluster.delete_pod(min(names), force=True)
-    cluster.wait_until(
-        lambda: len(placed := cluster.placed()) == 2 and len(names & set(placed)) == 1, "the Job made one anew"
-    )
-    assert all_places() == before
-
-
-# -- disruption budgets -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
