@@ -44,35 +44,35 @@ def go(walk: Walk, steps: int) -> None:
         raise
 
 
-def seeds(*fast: int, slow: range) -> pytest.MarkDecorator:
-    """Parametrize a walk by seeds: these are of the fast tier, and all others of the slow one."""
-    others = [pytest.param(seed, marks=pytest.mark.slow) for seed in slow if seed not in fast]
-    return pytest.mark.parametrize("seed", [*fast, *others])
+def walks(fast: int, *slow: int, steps: int) -> pytest.MarkDecorator:
+    """Parametrize a walk by its seed and steps: a short one is of the fast tier."""
+    longer = [pytest.param(seed, steps, marks=pytest.mark.slow) for seed in slow]
+    return pytest.mark.parametrize(("seed", "steps"), [(fast, 50), *longer])
 
 
-@seeds(0, slow=range(12))
-def test_any_events(seed: int) -> None:
-    go(Walk(SMALL[seed % 3], seed, rough=False), 120)
+@walks(0, *range(12), steps=120)
+def test_any_events(seed: int, steps: int) -> None:
+    go(Walk(SMALL[seed % 3], seed, rough=False), steps)
 
 
-@seeds(1, slow=range(12))
-def test_any_events_and_new_specs(seed: int) -> None:
-    go(Walk(SMALL[seed % 4], seed, SMALL, rough=False), 120)
+@walks(1, *range(12), steps=120)
+def test_any_events_and_new_specs(seed: int, steps: int) -> None:
+    go(Walk(SMALL[seed % 4], seed, SMALL, rough=False), steps)
 
 
-@seeds(0, 3, slow=range(12))
-def test_other_clients_interfere(seed: int) -> None:
-    go(Walk(SMALL[seed % 3], 1000 + seed, SMALL if seed % 2 else ()), 150)
+@walks(3, *range(12), steps=150)
+def test_other_clients_interfere(seed: int, steps: int) -> None:
+    go(Walk(SMALL[seed % 3], 1000 + seed, SMALL if seed % 2 else ()), steps)
 
 
-@seeds(119, 644, slow=range(16))
-def test_exact_safety(seed: int) -> None:
+@walks(4, *range(16), 119, 644, steps=150)
+def test_exact_safety(seed: int, steps: int) -> None:
     """Of some tenants, in some specs.
 
     119: cells that were owed to a gang were reserved by one that went elsewhere.
     644: the turn of a gang that waited for leave to preempt was over, and it could borrow.
     """
-    go(Walk(SOME_EXACT[seed % 4], 2000 + seed, SOME_EXACT if seed % 3 else (), rough=seed % 2 == 0), 150)
+    go(Walk(SOME_EXACT[seed % 4], 2000 + seed, SOME_EXACT if seed % 3 else (), rough=seed % 2 == 0), steps)
 
 
 @pytest.mark.slow

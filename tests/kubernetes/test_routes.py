@@ -18,6 +18,7 @@ from ..server.api.test_fuzz import CHECKS
 from ..server.fakes import FAILURES, WHY, FakeKubernetes, kubernetes_app
 
 TOKEN = "t0ken"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OPERATIONS = {
     "GET /healthz": "check_health",
     "GET /v1/status": "get_status",
@@ -42,21 +43,14 @@ def client(service: FakeKubernetes) -> Client:
     return Client(kubernetes_app(service), base_url="http://hived")
 
 
-def test_it_says_that_it_is_on_kubernetes(client: Client) -> None:
-    assert client.get("/healthz").json() == {"status": "ok", "engine": "kubernetes"}
-
-
-def test_the_status_and_its_virtual_clusters(client: Client, service: FakeKubernetes) -> None:
-    service.add("train")
-    told = client.get("/v1/status").json()
-    assert (told["guaranteed"], told["groups"]) == (4, {"placed": 1})
-    assert client.get("/v1/vcs").json() == told["vcs"]
-    assert [vc["used"] for vc in told["vcs"]] == [4, 0]
-
-
-def test_one_virtual_cluster(client: Client, service: FakeKubernetes) -> None:
+def test_status_and_virtual_clusters(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
     service.add("next", state="waiting", why=(WHY,))
+    assert client.get("/healthz").json() == {"status": "ok", "engine": "kubernetes"}
+    told = client.get("/v1/status").json()
+    assert (told["guaranteed"], told["groups"]) == (4, {"placed": 1, "waiting": 1})
+    assert client.get("/v1/vcs").json() == told["vcs"]
+    assert [vc["used"] for vc in told["vcs"]] == [4, 0]
     told = client.get("/v1/vcs/vision").json()
     assert [group["name"] for group in told["running"]] == ["train"]
     assert [group["why"] for group in told["waiting"]] == [[WHY]]
@@ -65,7 +59,8 @@ def test_one_virtual_cluster(client: Client, service: FakeKubernetes) -> None:
     assert error(answer)["message"].startswith("there is no virtual cluster 'a/b'")
 
 
-def test_groups_are_found_by_vc_and_state_and_page_by_page(client: Client, service: FakeKubernetes) -> None:
+def test_list_of_groups(client: Client, service: FakeKubernetes) -> None:
+    """By VC and state, and page by page."""
     for number in range(5):
         service.add(f"g{number}", vc="vision" if number % 2 else "speech", state="waiting" if number > 2 else "placed")
 
@@ -79,68 +74,35 @@ def test_groups_are_found_by_vc_and_state_and_page_by_page(client: Client, servi
     assert client.get("/v1/groups?limit=1").json()["total"] == 5
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [("state=lost", "state"), ("limit=0", "limit"), ("limit=1001", "limit"), ("offset=-1", "offset"), ("vc=", "vc")],
-)
-def test_what_no_group_can_be_is_refused(client: Client, query: str, field: str) -> None:
-    answer = client.get(f"/v1/groups?{query}")
-    assert (answer.status_code, error(answer)["field"]) == (422, field)
-
-
 @pytest.mark.parametrize("path", ["/v1/groups", "/v1/explain"])
 @pytest.mark.parametrize("ref", ["team/train-0", "team%2Ftrain-0", "jobs/of/ann/train", "jobs%2Fof%2Fann%2Ftrain"])
-def test_a_group_is_found_by_its_name_and_by_its_pods_whatever_their_slashes(
-    client: Client, service: FakeKubernetes, path: str, ref: str
-) -> None:
+def test_group_by_name_or_pod(client: Client, service: FakeKubernetes, path: str, ref: str) -> None:
+    """Whatever slashes these have."""
     service.add("jobs/of/ann/train")
     told = client.get(f"{path}/{ref}").json()
     assert told.get("name", told.get("group")) == "jobs/of/ann/train"
     assert service.asked == [ref.replace("%2F", "/")]
 
 
-def test_an_explanation_has_words_and_data(client: Client, service: FakeKubernetes) -> None:
+def test_explanation_in_words_and_data(client: Client, service: FakeKubernetes) -> None:
     service.add("train", state="waiting", why=(WHY,))
     assert client.get("/v1/explain/team/train-0").json() == {
-        "group": "train", "pod": "team/train-0", "text": f"train is waiting\n- {WHY}",
+        "group": "train",
+        "pod": "team/train-0",
+        "text": f"train is waiting\n- {WHY}",
         "reasons": [{"kind": "vc_exhausted", "need": 8}],
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize("path", ["/v1/groups/", "/v1/explain/", f"/v1/explain/{'x' * 1025}"])
-def test_a_name_that_nothing_can_have_is_refused(client: Client, service: FakeKubernetes, path: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, error(answer)["field"]) == (422, "ref")
-    assert service.asked == []
-
-
-def test_a_plan_is_asked_with_the_objects_as_they_are(client: Client, service: FakeKubernetes) -> None:
+def test_plan_of_objects(client: Client, service: FakeKubernetes) -> None:
     service.plans("train", "waits", "it would wait:\n- for its turn")
     told = client.post("/v1/plan", json={"objects": [POD]}).json()
     assert [(group["group"], group["outcome"]) for group in told["groups"]] == [("default/train", "waits")]
     client.post("/v1/plan", json={"objects": [POD], "namespace": "team"})
-    assert service.planned == [
-        PlanRequest(objects=[POD], namespace="default"), PlanRequest(objects=[POD], namespace="team"),
-    ]  # fmt: skip
+    assert service.planned == [PlanRequest(objects=[POD], namespace=name) for name in ("default", "team")]
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "objects"), ({"objects": []}, "objects"), ({"objects": [POD] * 1001}, "objects"),
-        ({"objects": [POD, "pod"]}, "objects.1"), ({"objects": [POD], "namespace": "n" * 64}, "namespace"),
-        ({"objects": [POD], "dry": True}, "dry"),
-    ],
-)  # fmt: skip
-def test_a_plan_of_what_is_none_names_the_field(
-    client: Client, service: FakeKubernetes, body: dict[str, object], field: str
-) -> None:
-    answer = client.post("/v1/plan", json=body)
-    assert (answer.status_code, error(answer)["field"]) == (422, field)
-    assert service.planned == []
-
-
-def test_a_node_is_drained_and_taken_back(client: Client, service: FakeKubernetes) -> None:
+def test_drain(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
     told = client.post("/v1/drain", json={"node": "gpu1"}).json()
     assert told == {"node": "gpu1", "drained": True, "gpus": 8, "groups": ["train"]}
@@ -148,11 +110,48 @@ def test_a_node_is_drained_and_taken_back(client: Client, service: FakeKubernete
     assert client.post("/v1/drain", json={"node": "n9"}).status_code == 404
 
 
-@pytest.mark.parametrize("body", [{}, {"node": ""}, {"node": "gpu1", "undo": "yes"}, {"node": "gpu1", "now": True}])
-def test_a_drain_that_is_not_understood_changes_nothing(
-    client: Client, service: FakeKubernetes, body: dict[str, object]
-) -> None:
-    assert client.post("/v1/drain", json=body).status_code == 422
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/groups?state=lost", "state"),
+        ("/v1/groups?limit=0", "limit"),
+        ("/v1/groups?limit=1001", "limit"),
+        ("/v1/groups?offset=-1", "offset"),
+        ("/v1/groups?vc=", "vc"),
+        ("/v1/groups/", "ref"),
+        ("/v1/explain/", "ref"),
+        (f"/v1/explain/{'x' * 1025}", "ref"),
+    ],
+    ids=["state", "no limit", "limit", "offset", "vc", "no group", "no pod", "long name"],
+)
+def test_wrong_query(client: Client, service: FakeKubernetes, path: str, field: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, error(answer)["field"]) == (422, field)
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("plan", {}, "objects"),
+        ("plan", {"objects": []}, "objects"),
+        ("plan", {"objects": [POD] * 1001}, "objects"),
+        ("plan", {"objects": [POD, "pod"]}, "objects.1"),
+        ("plan", {"objects": [POD], "namespace": "n" * 64}, "namespace"),
+        ("plan", {"objects": [POD], "dry": True}, "dry"),
+        ("drain", {}, "node"),
+        ("drain", {"node": ""}, "node"),
+        ("drain", {"node": "gpu1", "undo": "yes"}, "undo"),
+        ("drain", {"node": "gpu1", "now": True}, "now"),
+    ],
+)
+def test_wrong_body(client: Client, service: FakeKubernetes, path: str, body: dict[str, object], field: str) -> None:
+    answer = client.post(f"/v1/{path}", json=body)
+    assert (answer.status_code, error(answer)["field"]) == (422, field)
+    assert service.planned == []
     assert service.drained == set()
 
 
@@ -167,29 +166,25 @@ def calls(client: Client) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("status", FAILURES)
-def test_what_the_engine_cannot_do_has_its_status_and_its_words(
-    client: Client, service: FakeKubernetes, status: int
-) -> None:
+def test_failures_of_the_engine(client: Client, service: FakeKubernetes, status: int) -> None:
     service.fails = FAILURES[status]
     for operation, answer in calls(client):
         assert (answer.status_code, error(answer)["message"]) == (status, str(FAILURES[status])), operation
 
 
-def test_a_bug_is_reported_without_its_secrets(client: Client, service: FakeKubernetes) -> None:
+def test_bug_is_reported_without_secrets(client: Client, service: FakeKubernetes) -> None:
     service.fails = ZeroDivisionError("a secret")
     for operation, answer in calls(client):
         assert (answer.status_code, error(answer)["code"]) == (500, "bug"), operation
         assert "secret" not in answer.text
 
 
-def test_with_a_token_nothing_but_the_health_is_open(service: FakeKubernetes) -> None:
+def test_token_for_all_but_the_health(service: FakeKubernetes) -> None:
     closed = Client(kubernetes_app(service, TOKEN), base_url="http://hived")
     assert closed.get("/healthz").status_code == 200
     assert {answer.status_code for _, answer in calls(closed)} == {401}
     assert service.drained == set()
-    opened = Client(
-        kubernetes_app(service, TOKEN), base_url="http://hived", headers={"Authorization": f"Bearer {TOKEN}"}
-    )
+    opened = Client(kubernetes_app(service, TOKEN), base_url="http://hived", headers=BEARER)
     service.add("train")
     assert {answer.status_code for _, answer in calls(opened)} == {200}
 
@@ -197,7 +192,8 @@ def test_with_a_token_nothing_but_the_health_is_open(service: FakeKubernetes) ->
 # -- the document -----------------------------------------------------------------------------------------------------
 
 
-def test_the_document_has_every_path_its_errors_and_valid_examples(client: Client, service: FakeKubernetes) -> None:
+def test_document(client: Client, service: FakeKubernetes) -> None:
+    """It has every path, its errors and valid examples."""
     document = client.get("/openapi.json").json()
     found = {}
     for path, methods in document["paths"].items():
@@ -229,4 +225,4 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", kubernetes_app(fuzzed, 
 @settings(max_examples=3)
 def test_any_request(case: Any) -> None:
     checks = [check for check in CHECKS if check.__name__ != "ignored_auth"]  # declared by the whole application
-    case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"}, checks=checks)
+    case.call_and_validate(headers=BEARER, checks=checks)

@@ -11,9 +11,11 @@ import yaml
 from msgspec.structs import replace as changed
 
 from hived import Cluster, RecordedCluster, replay
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.gang import Binding, GangState
 from hived.engines.kubernetes.pods import keys
+from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared
 from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
 from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import ClusterSpec
@@ -312,29 +314,14 @@ class Walk:
         uid = self.some(u for u, there in self.world.pods.items() if not there.spec.node_name and not there.ended)
         if uid is None:
             return
-        where = self.random.choice(node_names(self.world.spec))
-        devices = self.random.choice([[0], [0, 1], [2], [2, 3], [0, 1, 2, 3]])
+        devices = self.random.choice([(0,), (0, 1), (2,), (2, 3), (0, 1, 2, 3)])
+        place = PodPlacement(self.random.choice(node_names(self.world.spec)), devices)
         chain = self.random.choice(self.world.spec.chains)
-        info = {
-            "node": where,
-            "leafCellIsolation": devices,
-            "cellChain": chain.name,
-            "affinityGroupBindInfo": [
-                {
-                    "podPlacements": [
-                        {
-                            "physicalNode": where,
-                            "physicalLeafCellIndices": devices,
-                            "preassignedCellTypes": [chain.levels[-1].cell_type] * len(devices),
-                        }
-                    ]
-                }
-            ],
-        }
-        notes = {keys.ISOLATION: ",".join(map(str, devices)), keys.BIND_INFO: yaml.safe_dump(info, sort_keys=False)}
-        self._behind(uid, Binding(uid, self.world.pods[uid].key, where, notes if self.random.random() < 0.8 else {}))
-
-    def _behind(self, uid: str, binding: Binding) -> None:
+        text = shared(
+            Placement(chain.name, (place,), (len(chain.levels),)), (Member(1, len(devices)),), self.world.spec
+        )
+        notes = pod_annotations(place, text) if self.random.random() < 0.8 else {}
+        binding = Binding(uid, self.world.pods[uid].key, place.node, notes)
         if self.world.land(Sent(binding, self.world.gang_scheduler, stale=True)):
             self.world.taint(self.world.pods[uid])
 
