@@ -10,13 +10,11 @@ happened, whatever the engine believes; :meth:`Chaos.check` compares the two.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,12 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import msgspec
 
-from hived import RecordedCluster, replay
-from hived.engines.job import Event
 from hived.engines.local.environment import MARK
-from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.model import Job, JobState
+from hived.engines.local.store import Store
+from hived.engines.local.tasks import Key
+
+from .living import record_faults
+from .real import PATIENCE_S
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
 
@@ -93,12 +93,12 @@ class Chaos:
             if self._one_life(engine, waiting, generator):
                 break
             engine.kill()
-            assert engine.wait(20) == -signal.SIGKILL, (self.folder / "engine.log").read_text()[-2000:]
+            assert engine.wait(PATIENCE_S) == -signal.SIGKILL, (self.folder / "engine.log").read_text()[-2000:]
             self.killed += 1
             if say and self.killed % 20 == 0:
                 print(f"{self.killed} kills, {len(waiting)} to submit, {time.monotonic() - began:.0f} s", flush=True)
         engine.send_signal(signal.SIGTERM)
-        assert engine.wait(20) == 143
+        assert engine.wait(PATIENCE_S) == 143
         self.check()
 
     def _one_life(
@@ -170,7 +170,7 @@ class Chaos:
 
     def _client(self) -> httpx.Client:
         transport = httpx.HTTPTransport(uds=str(self.state / "hived.sock"))
-        return httpx.Client(transport=transport, base_url="http://hived", timeout=20)
+        return httpx.Client(transport=transport, base_url="http://hived", timeout=PATIENCE_S)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -184,8 +184,8 @@ class Chaos:
 
     def check(self) -> None:
         """Compare the lines of the jobs with the engine's record; whatever does not agree is in ``found``."""
-        starts: Counter[tuple[int, int, int]] = Counter()
-        ends: Counter[tuple[int, int, int]] = Counter()
+        starts: Counter[Key] = Counter()
+        ends: Counter[Key] = Counter()
         for line in self.lines.read_text().splitlines():
             word, job, attempt, rank, _ = line.split()
             key = (int(job), int(attempt), int(rank))
@@ -198,35 +198,26 @@ class Chaos:
         for key, times in (*starts.items(), *ends.items()):
             if times != 1:
                 self.found.append(f"task {key} started or ended {times} times")
-        db = sqlite3.connect(self.state / "hived.db")
-        told = {(job, json.loads(data)["attempt"]) for job, data in
-                db.execute("SELECT job, data FROM events WHERE kind = 'stopping'")}  # fmt: skip
-        by_job: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        with closing(Store(self.state)) as store:
+            told = {(event.job, event.data["attempt"]) for event in store.events(0, 1 << 40, None)
+                    if event.kind == "stopping"}  # fmt: skip
+            jobs, _ = store.jobs((), None, 1 << 40, None)
+            faults, counts = record_faults(store)
+            mark = store.value("mark")
+        if len(jobs) != self.jobs:
+            self.found.append(f"{self.jobs} jobs were submitted, and {len(jobs)} are known")
+        if len({found.name.rpartition("-")[0] for found in jobs}) != len(jobs):
+            self.found.append("a job was taken in twice")
+        by_job: dict[int, list[Key]] = defaultdict(list)
         for key in starts:
             by_job[key[0]].append(key)
-        rows = db.execute("SELECT id, name, spec, status FROM jobs ORDER BY id").fetchall()
-        if len(rows) != self.jobs:
-            self.found.append(f"{self.jobs} jobs were submitted, and {len(rows)} are known")
-        if len({name.rpartition("-")[0] for _, name, _, _ in rows}) != len(rows):
-            self.found.append("a job was taken in twice")
-        for number, _, spec_text, status in rows:
-            self._check_job(
-                Job.restored(number, json.loads(spec_text), json.loads(status)),
-                by_job,
-                ends,
-                told,
-            )
-        self._check_record(db)
-        db.close()
-        self._check_processes()
+        for found in jobs:
+            self._check_job(found, by_job[found.id], ends, told)
+        self.found += faults
+        self.counts += counts
+        self._check_processes(f"{MARK}={mark}/".encode())
 
-    def _check_job(
-        self,
-        job: Job,
-        starts: dict[int, list[tuple[int, int, int]]],
-        ends: Counter[tuple[int, int, int]],
-        told: set[tuple[int, int]],
-    ) -> None:
+    def _check_job(self, job: Job, starts: list[Key], ends: Counter[Key], told: set[tuple[int, int]]) -> None:
         self.counts[job.state.value] += 1
         self.counts["resumes"] += job.resumes
         self.counts["retries"] += job.retries
@@ -236,7 +227,7 @@ class Chaos:
         whole = sum(ends[job.id, job.attempt, rank] for rank in range(job.spec.tasks))
         if whole != job.spec.tasks:
             self.found.append(f"{job.name} succeeded, and {whole} of its {job.spec.tasks} tasks came to their end")
-        for _, attempt, rank in starts[job.id]:
+        for _, attempt, rank in starts:
             if attempt > job.attempt:
                 self.found.append(f"{job.name} started attempt {attempt}, of which nobody knows")
             if attempt < job.attempt and ends[job.id, attempt, rank]:
@@ -245,42 +236,11 @@ class Chaos:
                     self.found.append(f"{job.name} came to its end twice, and nobody had told it to stop")
                 self.counts["ended while being stopped"] += 1
 
-    def _check_record(self, db: sqlite3.Connection) -> None:
-        """Every job is what its events say, and every life of the core replays byte for byte."""
-        events = db.execute("SELECT seq, at, kind, job, data FROM events ORDER BY seq").fetchall()
-        if [seq for seq, *_ in events] != list(range(1, len(events) + 1)):
-            self.found.append("event numbers have gaps")
-        texts = db.execute("SELECT id, spec FROM jobs")
-        specs = {number: msgspec.convert(json.loads(text), JobSpec) for number, text in texts}
-        jobs: dict[int, Job] = {}
-        for seq, at, kind, number, data in events:
-            if kind == "submitted":
-                jobs[number] = Job(number, specs[number], at)
-            elif number is not None:
-                jobs[number].apply(Event(seq, at, kind, number, json.loads(data)))
-        kept = dict(db.execute("SELECT id, status FROM jobs"))
-        different = [n for n, job in jobs.items() if json.loads(json.dumps(job.status())) != json.loads(kept[n])]
-        if different:
-            self.found.append(f"{len(different)} jobs are not what their events say: {different[:5]}")
-        self.counts["events"] = len(events)
-        life: list[str] = []
-        for (line,) in [*db.execute("SELECT line FROM decisions ORDER BY seq"), ("",)]:
-            if life and (not line or '"is":"Opened"' in line[:60]):
-                logged: list[str] = []
-                replay(life, lambda spec, logged=logged: RecordedCluster(spec, logged.append))  # type: ignore[misc]
-                if logged != life:
-                    self.found.append("a life of the core does not replay")
-                self.counts["lives"] += 1
-                life = []
-            life.append(line)
-
-    def _check_processes(self) -> None:
-        with closing(sqlite3.connect(self.state / "hived.db")) as db:
-            mark = db.execute("SELECT value FROM meta WHERE name = 'mark'").fetchone()[0]
+    def _check_processes(self, mark: bytes) -> None:
         for process in Path("/proc").iterdir():
             if process.name.isdigit() and int(process.name) != os.getpid():
                 try:
-                    if f"{MARK}={mark}/".encode() in (process / "environ").read_bytes():
+                    if mark in (process / "environ").read_bytes():
                         self.found.append(f"orphan: {(process / 'cmdline').read_bytes()!r}")
                     elif str(self.state).encode() in (process / "cmdline").read_bytes():
                         self.found.append(f"a supervisor is left: {(process / 'cmdline').read_bytes()!r}")

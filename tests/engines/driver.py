@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from heapq import heappop, heappush
 from typing import Any
@@ -53,6 +53,17 @@ def shares(*of: tuple[str, int], devices: int = 8, node: str = "node") -> Cluste
 def states(*jobs: Job) -> str:
     """The states of the jobs now, as words."""
     return " ".join(job.state.value for job in jobs)
+
+
+def replayed(events: Iterable[Event], specs: Mapping[int, JobSpec]) -> dict[int, Job]:
+    """All jobs, as their events alone say."""
+    jobs: dict[int, Job] = {}
+    for event in events:
+        if event.kind == "submitted" and event.job is not None:
+            jobs[event.job] = Job(event.job, specs[event.job], event.at)
+        elif event.job is not None:
+            jobs[event.job].apply(event)
+    return jobs
 
 
 class Driver:
@@ -107,9 +118,9 @@ class Driver:
         fact(self.job_scheduler)
         self.settle()
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: Job, user: str = "") -> None:
         """A user withdraws or stops a job."""
-        self.do(lambda job_scheduler: job_scheduler.cancel(job, self.now))
+        self.do(lambda job_scheduler: job_scheduler.cancel(job, self.now, user))
 
     def drain(self, places: Sequence[Device] = EVERYWHERE, undo: bool = False, now: bool = False) -> None:
         """The owner of the machine drains devices, or undoes that."""
@@ -241,13 +252,8 @@ class Driver:
 
     def check_record(self) -> None:
         """Check that events alone determine every job."""
-        replayed: dict[int, Job] = {}
-        for event in self.events:
-            if event.kind == "submitted" and event.job is not None:
-                replayed[event.job] = Job(event.job, self.jobs[event.job].spec, event.at)
-            elif event.job is not None:
-                replayed[event.job].apply(event)
-        assert {number: found.status() for number, found in replayed.items()} == {
+        jobs = replayed(self.events, {number: found.spec for number, found in self.jobs.items()})
+        assert {number: found.status() for number, found in jobs.items()} == {
             number: found.status() for number, found in self.jobs.items()
         }
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from hived import RecordedCluster, replay
 from hived.engines.job import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
@@ -18,7 +21,7 @@ from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError
 
-from .driver import small_spec
+from .driver import replayed, small_spec
 from .real import PATIENCE_S
 
 
@@ -122,11 +125,6 @@ class Lives:
         with self.store() as store:
             return store.events(0, 100_000, None)
 
-    def lines(self) -> list[str]:
-        """The core's log."""
-        with self.store() as store:
-            return list(store.decisions())
-
     def marked(self) -> dict[int, str]:
         """Processes of tasks of this folder, and the task of each."""
         mark = f"{self.engines[-1]._mark}/"
@@ -152,6 +150,30 @@ class Lives:
 def shell(vc: str, script: str, gpus: int = 1, **more: Any) -> JobSpec:
     """A job that is a line of shell."""
     return JobSpec(vc, ("sh", "-c", script), gpus=gpus, **{"name": "job", "grace_s": 5.0, **more})
+
+
+def record_faults(store: Store) -> tuple[list[str], Counter[str]]:
+    """What does not agree in a store, in words, and counts: no gaps, jobs are as events say, every life replays."""
+    faults: list[str] = []
+    events = store.events(0, 1 << 40, None)
+    if [event.seq for event in events] != list(range(1, len(events) + 1)):
+        faults.append("event numbers have gaps")
+    kept = {job.id: job for job in store.jobs((), None, 1 << 40, None)[0]}
+    jobs = replayed(events, {number: job.spec for number, job in kept.items()})
+    different = [n for n, job in jobs.items() if json.dumps(job.status()) != json.dumps(kept[n].status())]
+    if different:
+        faults.append(f"{len(different)} jobs are not what their events say: {different[:5]}")
+    lives: list[list[str]] = []
+    for line in store.decisions():
+        if '"is":"Opened"' in line[:60]:
+            lives.append([])
+        lives[-1].append(line)
+    for life in lives:
+        logged: list[str] = []
+        replay(life, lambda spec, logged=logged: RecordedCluster(spec, logged.append))  # type: ignore[misc]
+        if logged != life:
+            faults.append("a life of the core does not replay")
+    return faults, Counter(events=len(events), lives=len(lives))
 
 
 async def state(engine: Engine, job: Job, *wanted: JobState) -> Job:

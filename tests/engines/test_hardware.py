@@ -8,6 +8,7 @@ from hived.engines.local.job_scheduler import Health
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
+from ..contract.specs import cell_types, cluster_spec, reserves
 from .driver import EVERYWHERE, Driver, job, shares, small_spec, states
 
 # -- drained ------------------------------------------------------------------------------------------------------
@@ -153,19 +154,8 @@ def test_reserved_gpus_are_those_of_the_spec(engine: Driver) -> None:
     engine.reconfigure(shares(("vision", 6), ("new", 2)))
     health = engine.job_scheduler.health
     assert [health.reserved_gpus(vc) for vc in ("vision", "new", "speech")] == [6, 2, 0]
-    pinned = {
-        "physicalCluster": {
-            "cellTypes": {"NODE": {"childCellType": "GPU", "childCellNumber": 4, "isNodeLevel": True}},
-            "physicalCells": [
-                {"cellType": "NODE", "cellAddress": "a", "pinnedCellId": "own"},
-                {"cellType": "NODE", "cellAddress": "b"},
-            ],
-        },
-        "virtualClusters": {
-            "one": {
-                "virtualCells": [{"cellType": "NODE.GPU", "cellNumber": 3}],
-                "pinnedCells": [{"pinnedCellId": "own"}],
-            }
-        },
-    }
+    nodes = [{"cellType": "NODE", "cellAddress": name} for name in "ab"]
+    nodes[0]["pinnedCellId"] = "own"
+    one = reserves({"NODE.SOCKET.GPU": 3}, pinned=["own"])
+    pinned = cluster_spec(cell_types(), nodes, {"one": one})
     assert Health(Told(spec_from_dict(pinned))).reserved_gpus("one") == 7  # type: ignore[arg-type]

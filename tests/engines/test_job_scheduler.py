@@ -203,8 +203,8 @@ def test_end_of_a_task_counts_once_for_its_attempt(engine: Driver) -> None:
 
 def test_running_job_is_cancelled_by_stopping_it(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
-    engine.cancel(train)
-    assert states(train) == "stopping"
+    engine.cancel(train, "ann")
+    assert (states(train), train.reason) == ("stopping", "cancelled by ann")
     with pytest.raises(ConflictError, match="being cancelled already"):
         engine.job_scheduler.cancel(train, engine.now)
     engine.gone(train)
@@ -245,7 +245,7 @@ def test_no_pause_is_longer_than_five_minutes(engine: Driver) -> None:
     engine.end(flaky, FAILED)
     assert flaky.retry_at == 500.0
     engine.wait(300)
-    assert (states(flaky), flaky.retry_at) == ("running", None)
+    assert (states(flaky), flaky.status()["retry_at"]) == ("running", None)
     flaky.retries = 1_100  # 2.0 to that is more than a float can say
     engine.end(flaky, FAILED)
     assert flaky.retry_at == 800.0
@@ -294,9 +294,14 @@ def test_environment_counts_resumes_and_retries(engine: Driver) -> None:
     assert told(loan, count) == ["1", "1", "3", "0", "-1"]
 
 
-def test_every_task_is_the_first_of_its_node(engine: Driver) -> None:
-    gang = engine.submit(job("vision", 1, tasks=2))
-    assert told(gang, "RANK LOCAL_RANK LOCAL_WORLD_SIZE", rank=1) == ["1", "0", "1"]
+def test_environment_of_a_gang(engine: Driver) -> None:
+    """As torchrun and torch.distributed want it; every task is the first of its own node."""
+    gang = engine.submit(job("vision", 2, tasks=2))
+    for rank in ("0", "1"):
+        assert told(gang, "RANK NODE_RANK PET_NODE_RANK HIVED_RANK", int(rank)) == [rank] * 4
+        assert told(gang, "WORLD_SIZE PET_NNODES HIVED_TASKS PET_NPROC_PER_NODE", int(rank)) == ["2"] * 4
+        assert told(gang, "LOCAL_RANK LOCAL_WORLD_SIZE", int(rank)) == ["0", "1"]
+        assert told(gang, "MASTER_ADDR MASTER_PORT", int(rank)) == ["127.0.0.1", "29500"]
 
 
 # -- one engine after another -------------------------------------------------------------------------------------

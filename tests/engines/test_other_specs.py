@@ -16,6 +16,7 @@ from hived.errors import ConflictError, InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
+from ..contract.specs import cell_types, cluster_spec, reserves
 from .driver import Driver, job, shares, states
 from .living import Lives, ended, shell
 
@@ -28,10 +29,7 @@ FOUR = shares(("vision", 4), devices=4)
 def two_nodes(*names: str) -> ClusterSpec:
     """Nodes of four, of which vision has one."""
     nodes = [{"cellType": "NODE", "cellAddress": name} for name in names]
-    types = {"NODE": {"childCellType": "GPU", "childCellNumber": 4, "isNodeLevel": True}}
-    physical = {"cellTypes": types, "physicalCells": nodes}
-    vision = {"virtualCells": [{"cellType": "NODE", "cellNumber": 1}]}
-    return spec_from_dict({"physicalCluster": physical, "virtualClusters": {"vision": vision}})
+    return spec_from_dict(cluster_spec(cell_types(), nodes, {"vision": reserves({"NODE": 1})}))
 
 
 def in_other_order() -> ClusterSpec:
@@ -41,12 +39,8 @@ def in_other_order() -> ClusterSpec:
         "PAIR": {"childCellType": "GPU", "childCellNumber": 2},
     }
     pairs = [{"cellChildren": [{"cellAddress": n}, {"cellAddress": n + 4}]} for n in (3, 1, 2, 0)]
-    physical = {
-        "cellTypes": types,
-        "physicalCells": [{"cellType": "NODE", "cellAddress": "node", "cellChildren": pairs}],
-    }
-    vision = {"virtualCells": [{"cellType": "NODE.PAIR", "cellNumber": 4}]}
-    return spec_from_dict({"physicalCluster": physical, "virtualClusters": {"vision": vision}})
+    node = {"cellType": "NODE", "cellAddress": "node", "cellChildren": pairs}
+    return spec_from_dict(cluster_spec(types, [node], {"vision": reserves({"NODE.PAIR": 4})}))
 
 
 def numbers(*jobs: Job) -> list[set[int]]:

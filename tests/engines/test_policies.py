@@ -129,7 +129,9 @@ def test_event_log_replays_with_the_policies_ranks(lives: Lives) -> None:
         return Cluster(spec, rank=policies.rank, ranks=policies.ranks)
 
     lives.live(story)
-    assert replay(lives.lines(), make).spec.virtual_clusters[0].policy == "fifo"
+    with lives.store() as store:
+        lines = list(store.decisions())
+    assert replay(lines, make).spec.virtual_clusters[0].policy == "fifo"
 
 
 def test_policies_of_a_start_go_over_those_before() -> None:

@@ -14,11 +14,12 @@ from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.explaining import event_text
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.trading import LiveTrading
-from hived.errors import ConflictError, RequestError, StorageError
+from hived.errors import ConflictError, StorageError
 from hived.exchange import Cells, Offer, Request, SecondPrice
 from hived.spec import spec_from_dict
 from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
+from ..contract.specs import racks
 from .driver import Driver, job, shares, states
 from .living import Clock, Lives, ended, noted, shell
 
@@ -164,27 +165,12 @@ def test_request_whose_own_cells_are_in_use_is_withdrawn(engine: Driver) -> None
 
 def test_end_of_a_trade_takes_nothing_of_a_third() -> None:
     """Of several levels: the taker's job of a high priority once got another level's cell, which was a third one's."""
-    node = {"childCellType": "GPU", "childCellNumber": 2, "isNodeLevel": True}
-    racks = [
-        {"cellType": "RACK", "cellChildren": [{"cellAddress": f"{r}-{n}"} for n in range(2)]} for r in range(2)
-    ]  # fmt: skip
-    vcs = {"a": "RACK.NODE", "b": "RACK", "c": "RACK.NODE"}
-    spec = spec_from_dict(
-        {
-            "physicalCluster": {
-                "cellTypes": {"NODE": node, "RACK": {"childCellType": "NODE", "childCellNumber": 2}},
-                "physicalCells": racks,
-            },
-            "virtualClusters": {
-                vc: {"virtualCells": [{"cellType": cell_type, "cellNumber": 1}]} for vc, cell_type in vcs.items()
-            },
-        }
-    )
+    spec = spec_from_dict(racks({"a": {"RACK.NODE": 1}, "b": {"RACK": 1}, "c": {"RACK.NODE": 1}}))
     engine = Driver(spec)
-    of_a, of_c = engine.submit(job("a", 2)), engine.submit(job("c", 2))
-    rack = Cells("RACK", 3)
+    of_a, of_c = engine.submit(job("a", 4)), engine.submit(job("c", 4))
+    rack = Cells("RACK", 4)
     act(engine, Offer("b", rack, engine.now, engine.now + 20), Request("c", rack, engine.now, engine.now + 6))
-    taken = engine.submit(job("c", 2, priority=3))
+    taken = engine.submit(job("c", 4, priority=3))
     assert taken.guaranteed
     records = engine.job_scheduler.cluster.records()
     engine.wait(7.0)
@@ -209,14 +195,6 @@ def test_trade_under_a_new_spec(engine: Driver) -> None:
     engine.reconfigure(replace(SPEC, virtual_clusters=(replace(VISION, cells=()), SPEECH)))
     assert sorted(found.guaranteed for found in running) == [False, True, True]
     assert told(engine)[-1] == "trade 1 ends: vision has 0 x NODE.SOCKET.PAIR in that time, and would give 1"
-
-
-def test_tenant_that_becomes_exact_trades_no_more(engine: Driver) -> None:
-    give(engine, 3600.0)
-    engine.reconfigure(replace(SPEC, virtual_clusters=(replace(VISION, safety=EXACT), SPEECH)))
-    assert told(engine)[-1] == "trade 1 ends: vision is of exact safety, and so trades no cells"
-    with pytest.raises(RequestError, match="vision is of exact safety"):
-        give(engine, 60.0)
 
 
 def test_timeline_of_an_exact_tenant_stays_under_trades_of_others() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hived.engines.local.model import Job
+from hived.spec.compiled import ClusterSpec
 
-from .driver import Driver, job, shares, states
+from .driver import Driver, job, shares, small_spec, states
 
 # -- lines --------------------------------------------------------------------------------------------------------
 
@@ -47,25 +50,6 @@ def test_job_of_a_vc_that_is_no_more_waits(engine: Driver) -> None:
     assert "speech" in engine.explain(late)
 
 
-def test_loans_go_to_the_tenant_with_the_least(engine: Driver) -> None:
-    busy = engine.submit(job("vision", 4))
-    for vc, gpus in (("research", 3), ("speech", 1)):
-        engine.submit(job(vc, gpus, priority=-1))
-    earlier, later = (engine.submit(job(vc, 4, priority=-1)) for vc in ("research", "speech"))
-    engine.end(busy)
-    assert states(earlier, later) == "queued running"
-
-
-def test_who_reserved_more_may_have_more_on_loan(engine: Driver) -> None:
-    busy = [engine.submit(job(vc, 2)) for vc in ("research", "vision")]
-    for vc in ("speech", "vision"):
-        engine.submit(job(vc, 2, priority=-1))
-    speech, vision = (engine.submit(job(vc, 4, priority=-1)) for vc in ("speech", "vision"))
-    for found in busy:
-        engine.end(found)
-    assert states(speech, vision) == "queued running"
-
-
 # -- before their turn --------------------------------------------------------------------------------------------
 
 
@@ -100,6 +84,25 @@ def test_early_job_moves_if_it_cannot_stay(engine: Driver, restarted: bool) -> N
     assert (states(early, stays, behind), early.guaranteed) == ("running running queued", True)
     assert set(early.devices()).isdisjoint(before)
     assert (early.attempt, early.resumes) == (2, 1)
+
+
+def test_loan_goes_within_a_lowered_cap(engine: Driver) -> None:
+    """Though it is being stopped already, and its preemptor waits for it."""
+
+    def capped(seconds: int) -> ClusterSpec:
+        spec = small_spec()
+        vcs = tuple(replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
+        return replace(spec, virtual_clusters=vcs)
+
+    engine.reconfigure(capped(3600))
+    loan = engine.submit(job("research", 8, priority=-1, grace_s=3600.0))
+    owner = engine.submit(job("vision", 4))
+    assert states(loan, owner) == "stopping reserved"
+    assert "it has 3600 s for that" in engine.explain(loan)
+    engine.stopped.clear()
+    engine.reconfigure(capped(0))
+    assert "it has 0 s for that" in engine.explain(loan)
+    assert engine.stopped == {(loan.id, 1)}, "it is told again"
 
 
 # -- put off their cells for another ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold after each."""
+"""Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold."""
 
 from __future__ import annotations
 
