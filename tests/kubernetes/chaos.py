@@ -305,7 +305,7 @@ class Chaos(World):
             f"of {len(self.nodes) * self.gpus}"
         )
 
-    def crowd(self, waiting: int, tries: int = 10) -> str:
+    def crowd(self, waiting: int, tries: int) -> str:
         """How long a pod of one tenant takes besides many waiting pods of another; in a line."""
         load = self.work(0)
         load.creates = load.finishes = False
@@ -396,10 +396,10 @@ def run_many(chaos: Chaos, pods: int) -> str:
     return chaos.many(pods)
 
 
-def run_crowd(chaos: Chaos, waiting: int) -> str:
+def run_crowd(chaos: Chaos, waiting: int, tries: int = 10) -> str:
     """Many waiting pods of one tenant, and another tenant."""
     chaos.start()
-    return chaos.crowd(waiting)
+    return chaos.crowd(waiting, tries)
 
 
 if __name__ == "__main__":

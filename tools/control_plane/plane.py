@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import re
@@ -303,16 +302,6 @@ class ControlPlane:
             said = self.log("kube-scheduler")[before:]
         found = re.search(r"redundant ?pods[:=] ?\[([^]]*)\]", said, re.IGNORECASE)
         return [] if found is None else re.findall(r"[0-9a-f-]{36}", found[1])
-
-    @contextlib.contextmanager
-    def scheduler_stands_still(self) -> Iterator[None]:
-        """Suspend its process within the context."""
-        process = self._running["kube-scheduler"]
-        process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGCONT)
 
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of ``deploy/``, except for the addresses."""

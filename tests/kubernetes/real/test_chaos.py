@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.control_plane.plane import ControlPlane
 
-from ..chaos import GPUS, VCS, Chaos
+from ..chaos import GPUS, VCS, Chaos, run_crowd, run_kills, run_many, run_outages
 
 Make = Callable[[int, dict[str, int], int], Chaos]
 
@@ -31,8 +31,7 @@ def make(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
 def test_kills_under_load(make: Make, kills: int) -> None:
     """A service that is killed again and again recovers its state, and loses no gang."""
     chaos = make(8, VCS, GPUS)
-    chaos.kills(kills)
-    chaos.settle()
+    run_kills(chaos, kills)
     assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["kills"] == kills
     assert chaos.counts["bound pods compared"] > 2 * kills, "hardly any pod was there to be compared"
@@ -42,9 +41,7 @@ def test_kills_under_load(make: Make, kills: int) -> None:
 def test_outages_under_load(make: Make, outages: int) -> None:
     """An API server that goes away again and again costs nothing but time."""
     chaos = make(8, VCS, GPUS)
-    chaos.start()
-    chaos.outages(outages)
-    chaos.settle()
+    run_outages(chaos, outages)
     assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["works that ran"] > 3 * outages
 
@@ -54,8 +51,7 @@ def test_many_pods_at_once(make: Make, pods: int) -> None:
     """All are placed or get a reason."""
     nodes = pods // 5
     chaos = make(nodes, {"a": nodes * 3 // 10, "b": nodes // 4, "c": nodes // 5}, 8)
-    chaos.start()
-    chaos.many(pods)
+    run_many(chaos, pods)
     assert not chaos.found, "\n".join(chaos.found)
     assert chaos.counts["pods bound"] > pods * 2 // 5
 
@@ -64,8 +60,7 @@ def test_many_pods_at_once(make: Make, pods: int) -> None:
 def test_crowd_of_another_tenant(control_plane: ControlPlane, make: Make) -> None:
     """A tenant with many waiting pods does not keep another from its own."""
     chaos = make(4, {"a": 2, "b": 2}, 4)
-    chaos.start()
-    chaos.crowd(60, tries=2)
+    run_crowd(chaos, 60, tries=2)
     assert not chaos.found, "\n".join(chaos.found)
     # it would be 14 a minute with short backoffs, whenever anybody's pod is gone; from 1.33 on kube-scheduler looks at
     # pods in their backoff when it has nothing else to do: each time that one of the four others comes, runs or goes

@@ -21,7 +21,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 @pytest.fixture
 def playground(control_plane: object, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """With HiveD, on a port of its own: what it says to export. (``control_plane``: not where there can be none.)"""
+    """With HiveD, on a port of its own: what it says to export. (``control_plane``: fails where there can be none.)"""
     with socket.socket() as at:
         at.bind(("127.0.0.1", 0))
         port = at.getsockname()[1]
