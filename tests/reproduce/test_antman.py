@@ -1,25 +1,19 @@
-"""AntMan's evaluation, quickly: every experiment runs; its measures and baselines on hand-made cases."""
+"""Measures and baselines of AntMan's evaluation, on hand-made cases."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from hived.cluster.sharing import Sharing
-from hived.policies import YarnCS
+from hived.policies import AntMan, YarnCS
 from hived.reproduce.against_private import REASONS, compare, reason
-from hived.reproduce.antman import EXPERIMENTS
 from hived.reproduce.antman.arms import ARMS, GUARANTEED, OPPORTUNISTIC, completion, in_use, play
 from hived.reproduce.antman.fig2 import waiting
-from hived.reproduce.command import reproduce
-from hived.reproduce.experiment import Shape
-from hived.reproduce.papers import Paper
 from hived.simulator.models import Models
 from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 
-from ..simulator import test_antman as simulated
+from ..simulator import sharing as simulated
 
 MODELS = Models.load()
 
@@ -28,17 +22,7 @@ def job(name: str, tenant: str, gpus: int, seconds: float, at: float = 0.0, mode
     return TraceJob(name, tenant, round(at * MS), round(seconds * MS), gpus, "pass", model=model)
 
 
-def test_the_report_has_all_experiments(tmp_path: Path) -> None:
-    report = reproduce(tmp_path, paper=Paper.ANTMAN, quick=True, processes=2)
-    shapes = {name: shape for name, _, shape in report.shapes()}
-    assert shapes.keys() == {experiment.name for experiment in EXPERIMENTS}
-    assert shapes["table4"] is Shape.HOLDS
-    text = (tmp_path / "index.md").read_text(encoding="utf-8")
-    assert "AntMan preempts nobody: **holds**" in text
-    assert all(reason in text for reason in REASONS)
-
-
-def test_yarn_preempts_packing_delays_and_antman_does_neither() -> None:
+def test_antman_neither_preempts_nor_delays() -> None:
     jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "RHN") for n in range(8)]
     jobs += [job(f"g{n}", GUARANTEED, 1, 600, 100 + n, "RHN") for n in range(8)]
     records = {arm: play(arm, jobs, 1, MODELS) for arm in ARMS}
@@ -52,7 +36,7 @@ def test_yarn_preempts_packing_delays_and_antman_does_neither() -> None:
     assert alone["YARN-CS"] > 15, "it waits for GPUs of the other tenant"
 
 
-def test_packing_with_profiles_joins_no_job_whose_packing_loses() -> None:
+def test_profiles_pack_only_what_gains() -> None:
     jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "LSTM") for n in range(9)]
     record = play(ARMS[2], jobs, 1, MODELS)
     assert {run.rate for run in record.runs} == {1.0}
@@ -61,7 +45,7 @@ def test_packing_with_profiles_joins_no_job_whose_packing_loses() -> None:
     assert max(record.finish) <= 616 * MS, "all at once, two on each"
 
 
-def test_gpus_wait_for_a_gang_from_their_grant_to_its_start() -> None:
+def test_gpus_wait_for_a_gang() -> None:
     jobs = [job("a", "a", 2, 100), job("b", "a", 2, 300), job("gang", "a", 4, 60, 50), job("next", "a", 4, 60, 50)]
     spec = simulated.cluster_spec({"a": 1}, guests="none")
     record = simulated.play(spec, jobs, YarnCS(), Sharing.QUOTA, early=False)
@@ -70,7 +54,7 @@ def test_gpus_wait_for_a_gang_from_their_grant_to_its_start() -> None:
     assert hours == pytest.approx(2 * 200 / 3600), "two GPUs, from the end of a to that of b"
 
 
-def test_gpus_in_use_count_once_whatever_shares_them() -> None:
+def test_gpus_in_use_count_once() -> None:
     jobs = [job("own", GUARANTEED, 4, 100), job("guest", OPPORTUNISTIC, 8, 100)]
     record = play("AntMan", jobs, 1, MODELS)
     gpus, used = in_use(record, MODELS, 8, 100 * MS)
@@ -78,7 +62,7 @@ def test_gpus_in_use_count_once_whatever_shares_them() -> None:
     assert MODELS.of("GCN").utilization * 0.5 < used < 2 * MODELS.of("GCN").utilization
 
 
-def test_who_is_worse_than_in_private_is_counted_with_the_reason() -> None:
+def test_jobs_worse_than_in_private() -> None:
     jobs = [
         job("own", "a", 4, 1_000),
         job("guest", "b", 4, 3_000),
@@ -86,8 +70,8 @@ def test_who_is_worse_than_in_private_is_counted_with_the_reason() -> None:
         job("late", "a", 4, 100, 990),
     ]
     spec = simulated.cluster_spec({"a": 1, "b": 1})
-    private = simulated.play(spec, jobs, sharing=Sharing.PRIVATE, early=False)
-    shared = simulated.play(spec, jobs)
+    private = simulated.play(spec, jobs, AntMan(), Sharing.PRIVATE, early=False)
+    shared = simulated.play(spec, jobs, AntMan())
     found = compare(shared, private)
     assert found["tenants"]["a"]["jobs"] == 2
     assert found["tenants"]["a"]["worse"] == 0, "0.8% and some seconds are not counted as later"
@@ -96,9 +80,9 @@ def test_who_is_worse_than_in_private_is_counted_with_the_reason() -> None:
     assert (found["tenants"]["b"]["worse"], found["reasons"]) == (1, {REASONS[4]: 1}), "it started later"
 
 
-def test_reasons_are_those_of_the_runs_in_this_order() -> None:
+def test_reasons_are_those_of_the_runs() -> None:
     jobs = [job("own", "a", 4, 1_000), job("guest", "b", 4, 3_000), job("other", "b", 4, 3_000, 1)]
-    record = simulated.play(simulated.cluster_spec({"a": 1, "b": 1}), jobs)
+    record = simulated.play(simulated.cluster_spec({"a": 1, "b": 1}), jobs, AntMan())
     of = [[run for run in record.runs if run.job == number] for number in range(3)]
     assert reason(0, record, of[0], ()) == REASONS[2]
     assert reason(2, record, of[2], ()) == REASONS[1]

@@ -26,7 +26,7 @@ def test_every_experiment_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_equal_simulations_of_two_experiments_are_one_task() -> None:
+def test_equal_simulations_are_one_task() -> None:
     keys = [
         experiment.simulations(WORKLOAD, FULL)[name].task("").key()
         for experiment, name in ((CROWDED, "all"), (fig7.EXPERIMENT, "all tenants"), (fig9.EXPERIMENT, "0"))
@@ -35,7 +35,7 @@ def test_equal_simulations_of_two_experiments_are_one_task() -> None:
 
 
 @pytest.mark.parametrize(("private", "quota", "verdict"), [(0, 9000, HOLDS), (5000, 9000, FAILS), (0, 20, NOT_SEEN)])
-def test_a_wait_that_private_has_too_is_no_anomaly(private: float, quota: float, verdict: str) -> None:
+def test_a_wait_of_private_is_no_anomaly(private: float, quota: float, verdict: str) -> None:
     found = result(
         private=run(over_time={"prod-a": [0, private, 0, 0]}), quota=run(over_time={"prod-a": [0, quota, 0, 0]})
     )
@@ -44,7 +44,7 @@ def test_a_wait_that_private_has_too_is_no_anomaly(private: float, quota: float,
     assert ours(outcome, "200 nodes: the same 12 hours in its private cluster").startswith(f"{private:,}")
 
 
-def test_figure_7_names_who_waits_longer_than_in_private() -> None:
+def test_figure_7_names_who_waits_longer() -> None:
     outcome = evaluate(fig7.EXPERIMENT, a=three(7.2, 0.1), b=three(1.7, 0.9, "res-f"), c=three(0.9, 0.8))
     assert ours(outcome, "all tenants: tenants above 1 under quota") == "prod-a 7.20"
     assert ours(outcome, "all tenants: tenants above 1 with HiveD") == "none"
@@ -52,7 +52,7 @@ def test_figure_7_names_who_waits_longer_than_in_private() -> None:
     assert set(shapes(outcome)[:-1]) == {HOLDS}
 
 
-def test_where_nobody_waits_a_ratio_is_no_number_and_shows_nothing() -> None:
+def test_where_nobody_waits_nothing_shows() -> None:
     idle = run(dict.fromkeys(TENANTS, 0.0))
     none = result(private=idle, quota=idle, hived=idle)
     outcome = evaluate(fig7.EXPERIMENT, a=none, b=none, c=none)
@@ -63,7 +63,7 @@ def test_where_nobody_waits_a_ratio_is_no_number_and_shows_nothing() -> None:
     assert shapes(outcome) == [NOT_SEEN] * 3
 
 
-def test_figure_7_fails_where_hived_leaves_somebody_above_1() -> None:
+def test_figure_7_fails_above_1() -> None:
     outcome = evaluate(fig7.EXPERIMENT, a=three(7.2, 1.1), b=three(0.9, 0.9, "res-f"), c=three(0.9, 0.8))
     assert shapes(outcome)[:4] == [FAILS, HOLDS, HOLDS, NOT_SEEN]
     assert outcome.shape == FAILS

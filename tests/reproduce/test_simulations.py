@@ -27,7 +27,7 @@ def gpu_time(trace: Trace, tenant: str) -> int:
     return sum(job.gpus * job.duration_ms for job in trace.jobs if job.tenant == tenant)
 
 
-def test_reshaped_jobs_keep_the_gpu_time_of_their_tenant() -> None:
+def test_reshaped_jobs_keep_gpu_time() -> None:
     trace = generate_table1(2000, 3)
     changed = reshape(trace, ("res-f",), 1)
     assert {job.gpus for job in changed.jobs if job.tenant == "res-f"} == {8}
@@ -63,7 +63,7 @@ def test_demand_over_time_is_exact() -> None:
     assert demand_over_time(jobs, 10, 4) == [1.0, 1.0, 2.0, 4.0]
 
 
-def test_a_simulation_has_the_measures_of_all_its_arms(tmp_path: Path) -> None:
+def test_a_simulation_measures_all_arms(tmp_path: Path) -> None:
     trace = generate_table1(600, 2)
     write_trace(trace, tmp_path / "trace.csv")
     workload = Workload("small", str(tmp_path / "trace.csv"), "", 0, 0, 1.0, 1.5, None)
