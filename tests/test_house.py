@@ -20,23 +20,23 @@ def run(*command: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_linter_has_nothing_to_say() -> None:
+def test_linter() -> None:
     run("ruff", "check", "--no-cache", ".")
 
 
-def test_the_formatter_would_change_nothing() -> None:
+def test_formatter() -> None:
     run("ruff", "format", "--check", "--no-cache", ".")
 
 
-def test_the_types_hold() -> None:
+def test_types() -> None:
     run("mypy")
 
 
-def test_arrows_run_downward_only_and_the_core_is_pure() -> None:
+def test_layers_and_purity() -> None:
     run("lint-imports", "--no-cache")
 
 
-def test_a_plain_install_needs_no_extra() -> None:
+def test_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
         "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', "
@@ -47,7 +47,17 @@ def test_a_plain_install_needs_no_extra() -> None:
     assert result.returncode == 0, f"imported at start: {result.stderr}"
 
 
-def test_the_paper_has_every_section_that_is_cited() -> None:
+def test_nothing_imports_the_tests() -> None:
+    """Benchmarks and tools stand without them."""
+    paths = [
+        ROOT / "noxfile.py",
+        *(path for name in ("src", "benchmarks", "tools") for path in (ROOT / name).rglob("*.py")),
+    ]
+    wrong = [path for path in paths if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)]
+    assert wrong == []
+
+
+def test_cited_sections_exist() -> None:
     cited = {}
     for folder in ("src", "tests", "docs", "benchmarks", "tools"):
         for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
