@@ -107,29 +107,22 @@ def test_no_place_for_results(hived: Hived, folder: Path, out: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
+    ("option", "values", "words"),
     [
-        ("--until", "0", "--until"),
-        ("--until", "-1", "--until"),
-        ("--until", "nan", "--until"),
-        ("--until", "inf", "--until"),
-        ("--until", "1e308", "--until"),
-        ("--clock-compression", "0", "compress"),
-        ("--clock-compression", "-2", "compress"),
-        ("--clock-compression", "nan", "compress"),
-        ("--clock-compression", "inf", "compress"),
-        ("--clock-compression", "1e-300", "compress"),
-        ("--tenant", "nobody", "nobody"),
-        ("--window", "70:80", "no job is submitted on days 70:80: the trace has 40 jobs, submitted on days 0.00 to"),
-        ("--window", "3", "DAY:DAY"),
-        ("--sample", "0.000001", "a sample of 1e-06 with seed 1 has no job: the trace has 40 jobs"),
-        ("--sample", "4", "sample 4: give the share"),
-        ("--filter", "gpus > 8", "no job meets the filter 'gpus > 8': the trace has 40 jobs"),
-        ("--filter", "gpu > 8", "unable to find column"),
+        ("--until", ["0", "-1", "nan", "inf", "1e308"], "--until"),
+        ("--clock-compression", ["0", "-2", "nan", "inf", "1e-300"], "compress"),
+        ("--tenant", ["nobody"], "nobody"),
+        ("--window", ["70:80"], "no job is submitted on days 70:80: the trace has 40 jobs, submitted on days 0.00 to"),
+        ("--window", ["3"], "DAY:DAY"),
+        ("--sample", ["0.000001"], "a sample of 1e-06 with seed 1 has no job: the trace has 40 jobs"),
+        ("--sample", ["4"], "sample 4: give the share"),
+        ("--filter", ["gpus > 8"], "no job meets the filter 'gpus > 8': the trace has 40 jobs"),
+        ("--filter", ["gpu > 8"], "unable to find column"),
     ],
 )
-def test_wrong_value_of_an_option(hived: Hived, folder: Path, option: str, value: str, words: str) -> None:
-    assert words in line_of(hived, *GOOD, option, value)
+def test_wrong_value_of_an_option(hived: Hived, folder: Path, option: str, values: list[str], words: str) -> None:
+    for value in values:
+        assert words in line_of(hived, *GOOD, option, value)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +149,9 @@ def test_unknown_word_of_an_option(hived: Hived, folder: Path, option: str, valu
     [
         ("trace", "generate", "-o", "trace.csv"),
         ("trace", "generate", "-o", "no/such/t.csv"),
-        ("trace", "generate", "-o", "trace.csv/t.csv"),
         ("trace", "generate", "--jobs", "100000000000", "-o", "t.csv"),
-        ("trace", "generate", "--days", "100000000000", "-o", "t.csv"),
         ("trace", "describe", "spec.yaml"),
         ("spec", "from-quotas", "--nodes", "3", "--quotas", "trace.csv"),
-        ("spec", "from-quotas", "--nodes", "3", "--quotas", "nothing.csv"),
         ("spec", "from-quotas", "--nodes", "1", "--quotas", "quotas.csv"),
         ("spec", "from-quotas", "--nodes", "999999999999", "--quotas", "quotas.csv"),
         ("spec", "from-quotas", "--nodes", "4", "--gpus-per-node", "3", "--quotas", "quotas.csv"),
@@ -172,10 +162,7 @@ def test_unknown_word_of_an_option(hived: Hived, folder: Path, option: str, valu
         ("spec", "from-demand", "--trace", "trace.csv", "--nodes", "999999999999"),
         ("spec", "from-demand", "--trace", "trace.csv", "--nodes", "4", "--like", "spec.yaml"),
         ("spec", "from-demand", "--trace", "trace.csv", "--like", "spec.yaml", "--quotas", "quotas.csv"),
-        ("spec", "from-demand", "--trace", "trace.csv", "--like", "nothing.yaml"),
         ("spec", "from-demand", "--trace", "spec.yaml", "--nodes", "4"),
-        ("spec", "from-demand", "--trace", "nothing.csv", "--nodes", "4"),
-        ("spec", "from-demand", "--trace", "trace.csv", "--nodes", "4", "--quotas", "nothing.csv"),
         ("spec", "from-demand", "--trace", "trace.csv", "--nodes", "4", "-o", "spec.yaml"),
         ("spec", "from-demand", "--trace", "trace.csv", "--nodes", "4", "-o", "no/such/spec.yaml"),
         ("simulate", "--nodes", "3", "--jobs", "5"),

@@ -33,7 +33,9 @@ def test_two_starts_one_after_the_other(hived: Hived, tmp_path: Path) -> None:
     assert answer.out == "8 lines of 2 starts of an engine: byte for byte the same\n"
     lines[6] = lines[6].replace("[0,1]", "[2,3]")
     log.write_text("\n".join(lines) + "\n")
-    assert f"{log}:7: not the same" in refused(hived("replay", log))
+    answer = hived("replay", log)
+    assert answer.code == 2
+    assert f"{log}:7: not the same" in answer.err
 
 
 @pytest.mark.parametrize(

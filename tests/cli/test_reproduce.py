@@ -22,11 +22,8 @@ def test_one_experiment(hived: Hived, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("hived", "--only", "fig99", "--out", "report"), "--only fig99: no such experiment"),
         (("hived", "--out", "trace.csv"), "trace.csv: is a file, not a folder for a report"),
-        (("hived", "--out", "."), "holds other files than a report's (spec.yaml, trace.csv)"),
         (("hived", "--trace", "trace.csv", "--out", "report"), "trace: tenant a (20 jobs) is none of the paper's"),
-        (("hived", "--trace", "none.csv", "--out", "report"), "none.csv: cannot be read"),
         (("themis", "--out", "report"), "themis"),
     ],
 )

@@ -101,9 +101,10 @@ def test_restart_as_at_the_last_start(hived: Hived, tmp_path: Path) -> None:
     try:
         life(*shares, of="a 2, b 2", kind="guaranteed")
         for others in (("--devices", "4", "--vc", "c=4"), ("--devices", "1", "--vc", "a=1")):
-            line = refused(hived("up", *others, *state))
+            answer = hived("up", *others, *state)
+            assert answer.code == 2
             for words in ("takes the cells of 1 running job", "sleep-1 (2 GPUs of a)", "--yes"):
-                assert words in line
+                assert words in answer.err
         line = refused(hived("up", "--devices", "3", *state))
         assert "4 GPUs are shared out as at the last start (--vc a=2 --vc b=2), and there are 3" in line
         life(of="4 simulated devices; a 2, b 2 (as at the last start)", kind="guaranteed")

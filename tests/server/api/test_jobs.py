@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submitted, listed, read, cancelled."""
+"""Jobs over HTTP: what the command line does not show, which lists, explains and follows them."""
 
 from __future__ import annotations
 
@@ -28,31 +28,6 @@ def test_job_by_id_and_by_name(client: Client, service: FakeService) -> None:
     assert client.get("/v1/jobs/2").json() == latest
 
 
-def test_list_by_state_vc_and_page(client: Client, service: FakeService) -> None:
-    for vc in ("vision", "speech", "vision", "vision"):
-        service.add(vc=vc)
-    service.end(service.all[0])
-    assert [job["id"] for job in client.get("/v1/jobs").json()["jobs"]] == [4, 3, 2, 1]
-    assert [job["id"] for job in client.get("/v1/jobs?state=succeeded&state=failed").json()["jobs"]] == [1]
-    page = client.get("/v1/jobs?vc=vision&limit=1&before=4").json()
-    assert [job["id"] for job in page["jobs"]] == [3]
-    assert page["total"] == 2
-
-
-def test_plan_submits_nothing(client: Client, service: FakeService) -> None:
-    assert client.post("/v1/plan", json=JOB).json()["outcome"] == "now"
-    assert not service.all
-
-
-def test_explain(client: Client, service: FakeService) -> None:
-    service.add()
-    assert client.get("/v1/jobs/1/explain").json() == {
-        "job": 1,
-        "text": "train-1 is running\n  ",
-        "reasons": [{"kind": "need"}],
-    }
-
-
 def test_cancel(client: Client, service: FakeService) -> None:
     job = service.add()
     first = client.post("/v1/jobs/1/cancel")
@@ -60,13 +35,6 @@ def test_cancel(client: Client, service: FakeService) -> None:
     service.end(job)
     again = client.post("/v1/jobs/1/cancel")
     assert (again.status_code, error(again)["code"]) == (409, "conflict")
-
-
-def test_output_from_start_and_end(client: Client, service: FakeService) -> None:
-    service.print(service.add(), "one\ntwo\n")
-    assert client.get("/v1/jobs/1/log").json() == {"text": "one\ntwo\n", "offset": 0, "next": 8, "end": False}
-    assert client.get("/v1/jobs/1/log?offset=-4").json()["text"] == "two\n"
-    assert client.get("/v1/jobs/1/log?limit=3").json()["text"] == "one"
 
 
 @pytest.mark.parametrize("ref", ["9", "9" * 40], ids=["9", "too large for a database"])

@@ -151,9 +151,10 @@ def test_open_job_follows(show: Show) -> None:
 def test_nothing_to_show(show: Show) -> None:
     """An empty cluster says how to use it; a job that is not there is said in words."""
     small = small_cluster()
-    shown = show(LiveStub(small.chains, small.vcs, "an empty box"), path="#job=999")
+    shown = show(LiveStub(small.chains, small.vcs, "an empty box"))
     shown.forgiven = (*shown.forgiven, "404")
     assert "hived submit --vc vision --gpus 2 -- python train.py" in shown.text("#queue")
+    shown.page.evaluate("__hived.app.select('999')")
     shown.until_text("#job", "no job 999")
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hived.errors import NotFoundError
 from hived.server.pictures import Picture
 from hived.server.results import ResultsSource
+from hived.server.results_view import Intervals
 from hived.simulator.metrics import submission_window
 from tests.simulator.helpers import examples, nodes_of_8, spec_text
 from tests.simulator.reader import Outcome
@@ -287,3 +289,20 @@ def test_odd_names_and_devices(tmp_path: Path) -> None:
     }  # fmt: skip
     words = [moment.text for job in ("one", "two", "three") for moment in source.story(HIVED, job).moments]
     assert any(text.startswith("started, guaranteed, on n%3A:1;x,:") for text in words)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=60),
+    st.lists(st.integers(-2, 60), min_size=1, max_size=20),
+)
+def test_intervals_at_any_moment(intervals: list[tuple[int, int]], moments: list[int]) -> None:
+    """They are those that a look at every one gives, in the order of their starts."""
+    table = np.asarray([(start, start + width) for start, width in intervals], dtype=np.int64).reshape(-1, 2)
+    found = Intervals(table[:, 0], table[:, 1])
+    naive = [[n for n, (start, end) in enumerate(table.tolist()) if start <= at < end] for at in moments]
+    for at, expected in zip(moments, naive, strict=True):
+        numbers = found.at(at).tolist()
+        assert sorted(numbers) == expected
+        starts = [int(table[n, 0]) for n in numbers]
+        assert starts == sorted(starts)
+    assert found.counts(np.asarray(moments, dtype=np.int64)).tolist() == [len(numbers) for numbers in naive]

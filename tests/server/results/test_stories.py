@@ -273,7 +273,7 @@ def test_comparison_of_old_results(folder: Path, tmp_path: Path) -> None:
     assert outcome.overall.mean_delay_s == told["runs"][2]["overall"]["mean_s"]
 
 
-def test_one_scheme_alone_is_compared_with_nothing(tmp_path: Path) -> None:
+def test_one_scheme_is_not_compared(tmp_path: Path) -> None:
     results(tmp_path, TWO_NODES, trace_text([("j", "a", 0, 10, 8)]), schemes=("hived",))
     source = ResultsSource(tmp_path)
     assert source.comparison() is None
