@@ -5,6 +5,8 @@
 * ``hashes.json``: SHA-256 of every file of results: the ten clusters, and the Philly trace on 279 and 200 nodes, which
   is not part of this repository.
 
-``python -m tests.golden check`` compares all that is at hand; ``write FOLDER`` leaves the files, so that those
-of two commits can be compared line by line; ``record`` makes today's results the expected ones.
+    python -m tests.golden check           compare all that is at hand: minutes
+    python -m tests.golden check --quick   the walks, and one simulation of each cluster, of every kind: seconds
+    python -m tests.golden write FOLDER    leave the files, so that those of two commits can be compared line by line
+    python -m tests.golden record          make today's results the expected ones
 """

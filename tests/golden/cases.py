@@ -18,6 +18,7 @@ from hived.spec.compiled import ClusterSpec
 from hived.spec.loading import parse_spec
 
 HERE = Path(__file__).parent
+HASHES = HERE / "hashes.json"
 SHARED = HERE.parents[2] / "shared" / "traces"
 PHILLY = SHARED / "philly-2017-oct-nov.csv.gz"
 RESULTS = ("jobs.csv", "runs.csv", "summary.json")
@@ -73,3 +74,18 @@ def philly() -> list[Case]:
         Case("philly-279", parse_spec(spec_from_quotas(279, quotas), "279"), PHILLY),
         Case("philly-200", parse_spec(spec_from_quotas(200, quotas), "200"), PHILLY, 1.5),
     ]
+
+
+#: a case, and with which options
+Simulated = tuple[Case, Options]
+
+
+def everything() -> list[Simulated]:
+    """All that is at hand, the longest first."""
+    return [(case, options) for case in [*philly(), *generated()] for options in case.options()]
+
+
+def quick() -> list[Simulated]:
+    """One simulation of each generated cluster, of every kind in turn."""
+    cases = generated()
+    return [(case, list(case.options())[number % 4]) for number, case in enumerate(cases)]

@@ -10,20 +10,30 @@ import pytest
 from hived import Cluster
 from hived.events.replay import replay
 
-from .cases import HERE, Case, generated
+from .cases import HASHES, Case, Simulated, generated, quick
 from .walks import walks
 
-EXPECTED: dict[str, str] = json.loads((HERE / "hashes.json").read_text())
+EXPECTED: dict[str, str] = json.loads(HASHES.read_text())
 
 
+def different(simulated: Simulated, folder: Path) -> list[str]:
+    case, options = simulated
+    found = case.write(options, folder)
+    return [name for name in found if found[name] != EXPECTED[name]]
+
+
+@pytest.mark.parametrize("simulated", quick(), ids=lambda simulated: simulated[0].name)
+def test_results_are_those_kept(simulated: Simulated, tmp_path: Path) -> None:
+    """One simulation of each cluster, of every kind in turn."""
+    assert different(simulated, tmp_path) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", generated(), ids=lambda case: case.name)
-def test_the_results_of_a_simulation_are_those_that_were_kept(case: Case, tmp_path: Path) -> None:
-    found: dict[str, str] = {}
-    for options in case.options():
-        found |= case.write(options, tmp_path)
-    assert [name for name in found if found[name] != EXPECTED[name]] == []
+def test_all_results_are_those_kept(case: Case, tmp_path: Path) -> None:
+    assert [name for options in case.options() for name in different((case, options), tmp_path)] == []
 
 
-def test_the_decisions_of_random_walks_are_those_that_were_kept() -> None:
+def test_decisions_of_walks_are_those_kept() -> None:
     for lines in walks():
         replay(lines, Cluster).validate()
