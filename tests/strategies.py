@@ -98,8 +98,11 @@ def chains(draw: st.DrawFn, name: str = "TOP", leaf_type: str = "GPU", max_gpus:
 
 
 @st.composite
-def feasible_specs(draw: st.DrawFn, max_gpus: int = 32) -> ClusterSpec:
-    """One or two chains, one to four tenants, pinned cells and cells of any level, as many as fit."""
+def feasible_specs(draw: st.DrawFn, max_gpus: int = 32, tight: bool = False) -> ClusterSpec:
+    """One or two chains, one to four tenants, pinned cells and cells of any level, as many as fit.
+
+    ``tight``: the tenants have reserved them to the last leaf.
+    """
     leaf_types = draw(st.sampled_from([("GPU",), ("GPU", "GPU"), ("V100", "K80")]))
     hardware = [draw(chains(f"TOP{i}", leaf_type, max_gpus)) for i, leaf_type in enumerate(leaf_types)]
     room = [NaiveBuddies(chain) for chain in hardware]
@@ -126,5 +129,8 @@ def feasible_specs(draw: st.DrawFn, max_gpus: int = 32) -> ClusterSpec:
         if count:
             owner = draw(st.sampled_from(tenants))
             cells[owner].append(VirtualCellsSpec(hardware[number].name, level, count))
+    for left in room if tight else ():
+        for level, _ in sorted(left.free):
+            cells[draw(st.sampled_from(tenants))].append(VirtualCellsSpec(left.chain.name, level, 1))
     vcs = [VirtualClusterSpec(f"tenant-{t}", tuple(cells[t]), tuple(pinned[t])) for t in tenants]
     return ClusterSpec(tuple(hardware), tuple(vcs))

@@ -1,4 +1,4 @@
-"""Both state machines: the tables in the code and in docs/reference/states.md are one, and masks of leaves obey them."""
+"""Both state machines: the tables in the code and of the page are one, and masks of leaves obey them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The model is updated by the contract alone: from requests, decisions, commits an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait, replay
-from hived.cluster.decisions import Decision, PodPlacement
+from hived.cluster.decisions import Decision, PodPlacement, Record
 from hived.cluster.reasons import PreemptedBy, Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec, spec_from_dict
@@ -332,19 +332,47 @@ class Driver:
                 del self.preempting[name]
         self.check()
 
-    def respecified(self, spec: Mapping[str, Any] | ClusterSpec) -> set[Device]:
-        """Check a new spec: running groups keep their devices, as far as these exist. Returns all devices."""
+    def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> dict[str, list[str]]:
+        """Give the cluster a new spec: groups run on where they are, as far as that exists. The report, by kind."""
+        before, preempting = dict(self.running), set(self.preempting)
+        report = self.cluster.reconfigure(spec)
+        lost, downgraded = ([name for name, *_ in listed] for listed in (report.lost, report.downgraded))
         self.hardware = Hardware(compiled(spec))
         there = {(node, device) for node in self.hardware.nodes for device in self.hardware.devices_of(node)}
         self.bad &= there
         self.preempting.clear()
+        for name in report.cancelled:
+            self.running.pop(name, None)
         for name, run in self.running.items():
+            listed = {*report.kept, *downgraded} if devices(run.whole) <= there else lost
+            assert name in listed, f"{name} is not reported as it runs now"
+            run.downgraded |= name in {*lost, *downgraded}
+            assert not (run.downgraded and self.guaranteed(name))
             placement = self.cluster.group(name).placement
             assert placement is not None
             untouched = {device for pod in run.whole if devices((pod,)) <= there for device in devices((pod,))}
             assert untouched <= devices(placement.pods) <= devices(run.whole) & there, f"{name} has moved"
             run.pods = placement.pods
-        return there
+        assert not set(report.kept) & set(downgraded)
+        assert all(before[name].guest for name in before.keys() - self.running.keys()), "only guests may have to go"
+        for name in preempting & {*self.cluster.groups()}:
+            assert self.cluster.group(name).state is GroupState.PENDING, "it asks again"
+        self.check()
+        return {"kept": sorted(report.kept), "downgraded": sorted(downgraded), "lost": sorted(lost)}
+
+    def recovered(self, spec: Mapping[str, Any] | ClusterSpec, records: Iterable[Record]) -> Driver:
+        """A driver of a fresh cluster that has recovered these records, with the same hardware broken."""
+        cluster = Cluster.from_spec(spec)
+        for node, device in sorted(self.bad):
+            cluster.set_device_health(node, device, healthy=False)
+        cluster.recover(records)
+        other = Driver(spec, cluster)
+        other.bad = set(self.bad)
+        other.running = {
+            name: Run(run.request, run.pods, run.downgraded, guest=run.guest) for name, run in self.running.items()
+        }
+        other.check()
+        return other
 
     def traded(self, spec: ClusterSpec) -> None:
         """Check a trade: all groups keep their devices, and reservations their places."""

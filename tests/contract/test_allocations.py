@@ -8,7 +8,7 @@ from hived import Bind, Cluster, Preempt, RequestError
 from hived.cluster.reasons import BehindOthers, PreemptedBy, Suspended
 from hived.cluster.states import GroupState, LeafState
 
-from .driver import Driver, nodes_of, replays, running, states
+from .driver import Driver, nodes_of, replays, running
 from .specs import flat, lent, racks, wants
 
 # ------------------------------------------------------------------------------------------------- jobs
@@ -29,6 +29,16 @@ def test_jobs_join_and_leave() -> None:
     cluster.validate()
     records = cluster.records()
     assert [record.jobs for record in records] == [(), ("second",)]
+    alone, first = records
+    for wrong, message in (
+        ([alone._replace(jobs=("first", "alone")), first], "or a job on it, runs already, or is given twice"),
+        ([alone, first._replace(jobs=("x", "x"))], "or a job on it, runs already, or is given twice"),
+        ([first._replace(jobs=("", "first"))], "jobs are names"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            Cluster.from_spec(spec).recover(wrong)
+    with pytest.raises(RequestError, match="runs already"):
+        cluster.recover([alone])
     fresh = Cluster.from_spec(spec)
     fresh.recover(records)
     assert (fresh.records(), fresh.snapshot()) == (records, cluster.snapshot())
@@ -73,21 +83,6 @@ def test_job_on_one_allocation() -> None:
     assert driver.cluster.snapshot() == before
 
 
-def test_jobs_in_records_are_checked() -> None:
-    driver = running(flat({"a": 2}), wants("one", "a", 4), wants("two", "a", 4), log=True)
-    one, two = driver.cluster.records()
-    driver.release("one", "two")
-    for wrong in ([one, two._replace(jobs=("two", "one"))], [one._replace(jobs=("x", "x")), two]):
-        with pytest.raises(RequestError, match="or a job on it, runs already, or is given twice"):
-            driver.cluster.recover(wrong)
-    with pytest.raises(RequestError, match="jobs are names"):
-        driver.cluster.recover([one._replace(jobs=("", "one"))])
-    driver.cluster.recover([one._replace(jobs=("one", "job"))])
-    with pytest.raises(RequestError, match="runs already"):
-        driver.cluster.recover([two._replace(jobs=("two", "job"))])
-    assert replays(driver)
-
-
 # ----------------------------------------------------------------------------------------------- moving
 
 
@@ -112,16 +107,6 @@ def test_move_off_a_node() -> None:
     assert replays(driver)
 
 
-def test_no_move_without_a_place() -> None:
-    groups = wants("low", "a", 4), wants("high", "a", 4, priority=5), lent("loan", "a", 4)
-    driver = running(flat({"a": 2, "b": 1}), *groups)
-    assert driver.ask_to_move("high", ["n0", "n1", "n2"]) is None
-    assert driver.ask_to_move("loan", nodes_of(driver, "loan")) is None
-    driver.release("loan")
-    driver.bind(wants("mine", "b", 4))
-    assert driver.ask_to_move("high", nodes_of(driver, "high")) is None, "not even for a lower priority"
-
-
 def test_own_leaves_are_free_to_a_move() -> None:
     driver = running(flat({"a": 1}), wants("first", "a", 1), wants("gang", "a", 3))
     driver.release("first")
@@ -141,16 +126,6 @@ def test_move_preempts_loans() -> None:
     assert isinstance(driver.ask(job), Preempt)
     driver.release("loan")
     assert isinstance(driver.run(job), Bind)
-
-
-def test_victim_moves_out_of_the_way() -> None:
-    driver = running(flat({"a": 1, "b": 1}), lent("loan", "b", 4), lent("other", "b", 4))
-    high = wants("high", "a", 4)
-    (victim,) = driver.preempt(high).victims
-    driver.release(*({"loan", "other"} - {victim}))
-    moves(driver, victim)
-    assert states(driver, victim) == [GroupState.ALLOCATED]
-    assert isinstance(driver.run(high), Bind)
 
 
 def test_downgraded_group_moves_back() -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Preempt, RequestError, Wait
+from hived import Bind, Preempt, RequestError
 from hived.cluster.reasons import BadHardware
 from hived.cluster.states import GroupState
 
 from .driver import Driver, devices, nodes_of, running, states
-from .specs import flat, lent, racks, wants
+from .specs import flat, lent, wants
 
 HIGH = wants("high", "a", 4, priority=1)
-
-
-@pytest.mark.parametrize("bad", ["n0", "n1", "n2"])
-@pytest.mark.parametrize("priority", [0, -1])
-def test_healthy_nodes_are_taken(bad: str, priority: int) -> None:
-    driver = Driver(flat({"a": 2}, spare=1))
-    driver.set_node(bad, healthy=False)
-    driver.bind(wants("job", "a", (2, 4), priority=priority))
 
 
 def test_partly_bad_node_is_used() -> None:
@@ -35,18 +27,6 @@ def test_partly_bad_node_is_used() -> None:
     driver.release("most")
     driver.bind(wants("pair", "a", 2))
     assert devices(driver.running["pair"].pods) == {("n0", 2), ("n0", 3)}
-
-
-def test_all_nodes_bad() -> None:
-    driver = Driver(flat({"a": 1}, spare=1))
-    for bad in ("n0", "n1"):
-        driver.set_node(bad, healthy=False)
-    waits = driver.wait(wants("job", "a", 1))
-    (reason,) = [reason for reason in waits.reasons if isinstance(reason, BadHardware)]
-    assert reason.leaf_cells >= 1
-    assert set(reason.nodes) <= {"n0", "n1"}
-    driver.set_node("n1", healthy=True)
-    driver.bind(wants("job", "a", 4))
 
 
 def test_group_on_a_node_that_turns_bad() -> None:
@@ -88,26 +68,6 @@ def test_broken_reservation_is_had_elsewhere(lazy: bool) -> None:
     driver.bind(HIGH)
 
 
-def test_no_victim_on_bad_hardware() -> None:
-    """The group could not start there."""
-    driver = running(flat({"a": 1}), wants("low", "a", 4))
-    driver.set_node("n0", healthy=False)
-    driver.wait(HIGH)
-    assert states(driver, "low") == [GroupState.ALLOCATED]
-
-
-def test_pinned_cell_gone_bad() -> None:
-    spec = flat({"a": 1}, spare=1)
-    spec["physicalCluster"]["physicalCells"][1]["pinnedCellId"] = "pin"
-    spec["virtualClusters"]["a"]["pinnedCells"] = [{"pinnedCellId": "pin"}]
-    driver = Driver(spec)
-    driver.set_node("n1", healthy=False)
-    waits = driver.wait(wants("job", "a", 1, pinned_cell_id="pin"))
-    assert any(isinstance(reason, BadHardware) for reason in waits.reasons)
-    driver.set_node("n1", healthy=True)
-    driver.bind(wants("job", "a", 4, pinned_cell_id="pin"))
-
-
 def test_marking_twice_is_marking_once() -> None:
     driver = Driver(flat({"a": 1}, spare=1))
     before = driver.cluster.snapshot()
@@ -131,23 +91,6 @@ def test_hardware_that_does_not_exist() -> None:
     driver.check()
 
 
-def test_reserved_rack_moves_to_the_healthy_one() -> None:
-    driver = Driver(racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}}, count=2, nodes=2))
-    driver.set_node("r0n1", healthy=False)
-    driver.bind(wants("whole", "a", (2, 4), within="RACK"))
-    assert nodes_of(driver, "whole") == ["r1n0", "r1n1"]
-    driver.bind(wants("one", "b", 4))
-    assert nodes_of(driver, "one") == ["r0n0"]
-
-
-def test_loan_on_what_is_left() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    for node in ("n0", "n1"):
-        driver.set_device(node, 0, healthy=False)
-    driver.wait(lent("whole", "a", 4))
-    driver.bind(lent("rest", "a", (2, 3)))
-
-
 def test_what_is_unavailable_is_counted() -> None:
     """To each VC, were it first, and to all at once; safety is not affected."""
     driver = Driver(flat({"a": 2, "b": 2}))
@@ -168,39 +111,6 @@ def test_what_is_unavailable_is_counted() -> None:
 
 
 DEVICE = st.tuples(st.integers(0, 4), st.integers(0, 3))
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("break"), DEVICE),
-            st.tuples(st.just("heal"), DEVICE),
-            st.tuples(st.just("node"), DEVICE),
-            st.tuples(st.sampled_from(["a", "b", "lent"]), st.tuples(st.integers(0, 3), st.integers(1, 4))),
-            st.tuples(st.just("end"), DEVICE),
-        ),
-        max_size=20,
-    )
-)
-def test_everything_fits_again_after_healing(events: list[tuple[str, tuple[int, int]]]) -> None:
-    driver = Driver(flat({"a": 2, "b": 2}, spare=1))
-    for i, (what, (x, y)) in enumerate(events):
-        if what in ("break", "heal"):
-            driver.set_device(f"n{x}", y, healthy=what == "heal")
-        elif what == "node":
-            driver.set_node(f"n{x}", healthy=y % 2 == 0)
-        elif what == "end":
-            if driver.running:
-                driver.release(sorted(driver.running)[x % len(driver.running)])
-        else:
-            vc, priority = ("b", -1) if what == "lent" else (what, x)
-            driver.run(wants(f"job-{i}", vc, (1 + x % 2, y), priority=priority))
-    for node in driver.hardware.nodes:
-        driver.set_node(node, healthy=True)
-    for vc in "ab":
-        decision = driver.run(wants(f"all-{vc}", vc, (2, 4), priority=1000))
-        assert not isinstance(decision, Wait)
 
 
 @given(st.sets(DEVICE, max_size=8), st.integers(1, 4))

@@ -57,23 +57,12 @@ def test_pair_is_a_switch(priority: int) -> None:
     assert level_of(driver, driver.bind(wants("pair", "a", 2, priority=priority))) == 2
 
 
-def test_single_gpus_leave_whole_nodes() -> None:
-    driver = running(flat({"a": 3}), *(wants(f"single-{i}", "a", 1) for i in range(4)))
-    driver.bind(wants("pair", "a", (2, 4)))
-
-
 def test_small_reserved_cell_first() -> None:
     """A small request takes it, and leaves the node whole."""
     spec = racks({"a": {"RACK.NODE": 1, "RACK.NODE.SOCKET": 2}, "b": {"RACK": 1}}, count=2, nodes=2)
     driver = running(spec, wants("small", "a", 2), wants("node", "a", 4), wants("one", "a", 1), wants("rest", "a", 1))
     driver.wait(wants("more", "a", 1))
     driver.bind(wants("rack", "b", (2, 4), within="RACK"))
-
-
-def test_gang_of_nodes_stays_in_one_rack() -> None:
-    driver = running(racks({"a": {"RACK": 2}}, count=2, nodes=3), wants("one", "a", 4))
-    three = driver.bind(wants("three", "a", (3, 4)))
-    assert (level_of(driver, three), three.within) == (4, "RACK")
 
 
 def test_small_pods_share_a_socket() -> None:
@@ -133,12 +122,6 @@ def test_named_cell_is_allocated_whole(cell_type: str, gpus: int) -> None:
         driver.wait(wants("job", "a", Member(pods=2, cell_type=cell_type)))
         driver.release("other")
     assert sizes(driver.bind(wants("job", "a", Member(pods=2, cell_type=cell_type)))) == [gpus, gpus]
-
-
-def test_named_cells_and_numbers_mix() -> None:
-    driver = Driver(flat({"a": 2}))
-    decision = driver.bind(wants("job", "a", 1, Member(pods=1, cell_type="NODE"), Member(pods=1, cell_type="SOCKET")))
-    assert sizes(decision) == [1, 4, 2]
 
 
 def test_one_pod_groups_start_pod_by_pod() -> None:

@@ -104,30 +104,6 @@ def test_leaves_that_the_caller_prefers() -> None:
     assert replays(driver)
 
 
-def test_loans_and_reservations_are_no_owners() -> None:
-    spec = taking({"a": 1, "b": 1}, {"a": "all", "b": "all"})
-    driver = running(spec, lent("loan", "a", 4), lent("other", "a", 4))
-    driver.wait(guest("guest", "a", 1))
-    high = wants("high", "b", 4)
-    (victim,) = driver.preempt(high).victims
-    driver.wait(guest("guest", "a", 1))
-    driver.release(victim)
-    driver.run(high)
-    driver.bind(guest("guest", "a", 1))
-
-
-def test_guest_stays_while_it_is_accepted() -> None:
-    """When the owner ends and when the next comes, also by a preemption: it is in no group's way."""
-    driver = running(taking({"a": 1, "b": 0}, {"a": "all"}), wants("own", "a", 2), guest("beside", "b", 4), log=True)
-    at = places(driver, "beside")
-    driver.release("own")
-    high = wants("high", "a", 4, priority=1)
-    for request in (wants("next", "a", 4), high):
-        driver.run(request)
-        assert (driver.cluster.group("beside").guest, places(driver, "beside")) == (True, at)
-    assert replays(driver)
-
-
 def test_guest_of_a_vc_that_has_none() -> None:
     """It waits again when such a group gets its leaf cells."""
     driver = running(taking({"a": 1, "b": 1}, {"a": "all"}), wants("own", "a", 4), guest("guest", "a", 4), log=True)
@@ -151,19 +127,6 @@ def test_evicted_guests_are_reported_once() -> None:
     assert cluster.evicted() == ()
 
 
-def test_no_new_guests_on_bad_or_excluded_nodes() -> None:
-    """Present ones stay."""
-    driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4, 4), guest("here", "a", 4))
-    (node,) = nodes_of(driver, "here")
-    driver.set_node(node, healthy=False)
-    assert driver.cluster.group("here").guest
-    (other,) = {"n0", "n1"} - {node}
-    assert isinstance(driver.cluster.schedule(guest("new", "a", 1), excluded_nodes=[other]), Wait)
-    driver.bind(guest("new", "a", 1))
-    assert nodes_of(driver, "new") == [other]
-    assert driver.ask_to_move("new", [other]) is None
-
-
 def test_guests_after_a_restart_or_new_spec() -> None:
     """They run on as long as they are accepted."""
     spec = taking({"a": 1, "b": 1}, {"a": "all"})
@@ -179,14 +142,6 @@ def test_guests_after_a_restart_or_new_spec() -> None:
     report = driver.cluster.reconfigure(taking({"a": 1, "b": 1}, {"a": "own"}))
     assert (report.kept, report.cancelled) == (("a-guest", "loan", "own"), ("b-guest",))
     assert replays(driver)
-
-
-def test_gang_of_guests() -> None:
-    """All or none, and as close as it asks."""
-    driver = running(taking({"a": 2}, {"a": "own"}), wants("one", "a", 4), wants("two", "a", 2), lent("loan", "a", 2))
-    driver.wait(guest("large", "a", 4, 4))
-    driver.wait(guest("apart", "a", 4, 2, within="NODE"))
-    driver.bind(guest("gang", "a", 4, 2))
 
 
 @given_in_tiers(6, 80, SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
 from hived.cluster.sharing import Sharing
 from hived.errors import InfeasibleError
 
-from .driver import Driver
+from .driver import Driver, running
 from .specs import Spec, cluster_spec, flat, lent, racks, reserves, wants
 
 
@@ -23,50 +24,61 @@ def opened(spec: dict[str, Any], logged: bool) -> Cluster:
     return RecordedCluster.from_spec(spec, lambda line: None) if logged else Cluster.from_spec(spec)
 
 
-def test_a_gang_of_more_hosts_than_python_recurses_is_placed_on_suggested_nodes() -> None:
+def test_gang_of_more_hosts_than_python_recurses() -> None:
+    """It is placed on suggested nodes."""
     cluster = Cluster.from_spec(flat({"a": 1200}))
     decision = cluster.schedule(wants("gang", "a", (1100, 4)), [f"n{i}" for i in range(1199)])
     assert isinstance(decision, Bind)
     cluster.check_safety()
 
 
-def test_looking_changes_no_later_answer() -> None:
-    def outcome(look: bool) -> object:
-        cluster = Cluster.from_spec(flat({"a": 3, "b": 1}))
-        cluster.set_device_health("n1", 0, healthy=False)
-        cluster.commit(cluster.schedule(lent("loan", "a", 1)))
-        cluster.set_device_health("n0", 0, healthy=False)
-        if look:
-            cluster.doomed()
-        cluster.release("loan")
-        return cluster.schedule(wants("job", "a", (3, 4)))
-
-    assert outcome(look=True) == outcome(look=False)
+def doomed_cells_turned(look: bool) -> object:
+    """The present doomed cells were not those of the next answer."""
+    cluster = Cluster.from_spec(flat({"a": 3, "b": 1}))
+    cluster.set_device_health("n1", 0, healthy=False)
+    cluster.commit(cluster.schedule(lent("loan", "a", 1)))
+    cluster.set_device_health("n0", 0, healthy=False)
+    if look:
+        cluster.doomed()
+    cluster.release("loan")
+    return cluster.schedule(wants("job", "a", (3, 4)))
 
 
-def test_a_question_does_not_turn_the_order_of_downgraded_groups() -> None:
-    def outcome(ask: bool) -> object:
-        cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
-        for name in ("one", "two"):
-            cluster.commit(cluster.schedule(wants(name, "a", 1, lazy_preemption=True)))
-        if ask:
-            cluster.plan(wants("question", "a", 4, priority=1))
-        return cluster.schedule(wants("job", "a", 4, priority=1))
-
-    assert outcome(ask=True) == outcome(ask=False)
+def downgraded_groups_turned(look: bool) -> object:
+    """A rollback left them in another order."""
+    lazy = [wants(name, "a", 1, lazy_preemption=True) for name in ("one", "two")]
+    cluster = running(flat({"a": 1, "b": 1}), *lazy).cluster
+    if look:
+        cluster.plan(wants("question", "a", 4, priority=1))
+    return cluster.schedule(wants("job", "a", 4, priority=1))
 
 
-def test_a_vc_that_can_have_no_healthy_cell_once_others_are_doomed_reports_bad_hardware() -> None:
+def reservation_planned_again(look: bool) -> object:
+    """It did not see hardware that another group had left."""
+    cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
+    cluster.set_node_health("n0", healthy=False)
+    for request in (wants("theirs", "b", 4), wants("low", "a", 4), wants("high", "a", 4, priority=5)):
+        cluster.commit(cluster.schedule(request))
+    cluster.release("theirs")
+    if look:
+        cluster.plan(wants("question", "a", 4, priority=1))
+    answer = cluster.schedule(wants("high", "a", 4, priority=5))
+    assert isinstance(answer, Bind)
+    return answer
+
+
+@pytest.mark.parametrize("outcome", [doomed_cells_turned, downgraded_groups_turned, reservation_planned_again])
+def test_looking_changes_no_answer(outcome: Callable[[bool], object]) -> None:
+    assert outcome(True) == outcome(False)
+
+
+def test_doomed_cells_depend_on_each_other() -> None:
+    """A VC that can have no healthy cell once others are doomed says so, and one that comes into use dooms others."""
     driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
     driver.set_device("r1n0", 3, healthy=False)
     driver.set_device("r1n1", 3, healthy=False)
     assert any(isinstance(reason, BadHardware) for reason in driver.wait(wants("whole", "a", 4)).reasons)
-
-
-def test_a_doomed_cell_that_comes_into_use_dooms_the_cells_that_depend_on_it_at_once() -> None:
-    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
-    driver.set_device("r1n0", 3, healthy=False)
-    driver.set_device("r1n1", 3, healthy=False)
+    driver.cancel("whole")
     driver.bind(wants("in-doomed", "b", 1))
     before = driver.cluster.snapshot()
     driver.cluster.plan(wants("question", "a", 1))
@@ -82,7 +94,7 @@ def test_a_doomed_cell_that_comes_into_use_dooms_the_cells_that_depend_on_it_at_
         Request("x", "a", 0, (Member(1, 1),), soft_affinity=0),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_type_is_refused_whatever_was_asked_before(wrong: Request, first: bool) -> None:
+def test_wrong_type_whatever_was_asked_before(wrong: Request, first: bool) -> None:
     cluster = Cluster.from_spec(flat({"a": 1}))
     if first:
         cluster.schedule(wants("before", "a", 1))
@@ -90,15 +102,15 @@ def test_a_wrong_type_is_refused_whatever_was_asked_before(wrong: Request, first
         cluster.schedule(wrong)
 
 
-def test_pods_before_and_after_one_in_another_cell_are_said_to_be_in_their_rack() -> None:
+def test_pods_around_one_in_another_cell() -> None:
     driver = Driver(racks({"a": {"RACK.NODE": 3}, "b": {"RACK": 1}}, count=3, nodes=3))
-    decision = driver.bind(wants("gang", "a", 2, 4, 2))
+    decision = driver.bind(wants("gang", "a", 2, 4, 2))  # it was said to be in no cell
     assert {pod.node for pod in decision.placement.pods} == {"r0n0", "r0n1"}
     assert decision.within == "RACK"
 
 
-def two_chains() -> Spec:
-    """Two nodes alone, and two under one switch, all of the same device type and one VC's."""
+def test_room_spread_over_chains() -> None:
+    """It is not what an exhausted VC has: two nodes alone, and two under one switch, all of one device type."""
     types: Spec = {
         "NODE": {"childCellType": "V100", "childCellNumber": 4, "isNodeLevel": True},
         "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
@@ -108,28 +120,23 @@ def two_chains() -> Spec:
         {"cellType": "NODE", "cellAddress": "n1"},
         {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]},
     ]
-    return cluster_spec(types, cells, {"a": reserves({"NODE": 2, "2-NODE": 1})})
-
-
-def test_room_spread_over_chains_is_not_what_an_exhausted_vc_has() -> None:
-    driver = Driver(two_chains())
-    driver.bind(wants("one", "a", 4, priority=5))
-    driver.bind(wants("two", "a", 4, priority=5), suggested=["m0"])
+    spec = cluster_spec(types, cells, {"a": reserves({"NODE": 2, "2-NODE": 1})})
+    driver = running(spec, wants("one", "a", 4, priority=5), (wants("two", "a", 4, priority=5), "m0"))
     reason = driver.wait(wants("pair", "a", (2, 4))).reasons[0]
     assert isinstance(reason, VcExhausted)
     assert reason.have < reason.need
 
 
-def test_a_loan_that_never_fits_speaks_of_the_cluster_and_not_of_the_vc() -> None:
+def test_never_fits_speaks_of_the_cluster() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     reason = driver.wait(lent("job", "a", (3, 4))).reasons[0]
     assert isinstance(reason, NeverFits)
     assert "the cluster has 8" in driver.cluster.explain("job")
 
 
-def test_a_group_that_ended_well_was_not_preempted() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(lent("job", "a", (2, 4)))
+def test_group_that_ended_well() -> None:
+    """It was said to have been preempted, as it was once before."""
+    driver = running(flat({"a": 1, "b": 1}), lent("job", "a", (2, 4)))
     driver.run(wants("owner", "b", 4))
     driver.release("owner")
     driver.bind(lent("job", "a", 1))
@@ -138,7 +145,7 @@ def test_a_group_that_ended_well_was_not_preempted() -> None:
         driver.cluster.explain("job")
 
 
-def test_an_offer_does_not_survive_a_run_that_was_taken_over() -> None:
+def test_offer_before_a_recovery() -> None:
     cluster = Cluster.from_spec(flat({"a": 1}))
     request = wants("job", "a", 1)
     offer = cluster.schedule(request)
@@ -149,7 +156,7 @@ def test_an_offer_does_not_survive_a_run_that_was_taken_over() -> None:
         cluster.commit(offer)
 
 
-def test_committing_again_after_a_downgrade_changes_nothing() -> None:
+def test_committed_again_after_a_downgrade() -> None:
     cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
     low = cluster.schedule(wants("low", "a", 4, lazy_preemption=True))
     cluster.commit(low)
@@ -159,7 +166,7 @@ def test_committing_again_after_a_downgrade_changes_nothing() -> None:
 
 @pytest.mark.parametrize("logged", [False, True])
 @pytest.mark.parametrize("now", [10**400, 2**53 + 1])
-def test_a_time_that_is_no_float_is_an_error_or_an_answer_with_and_without_a_log(now: Any, logged: bool) -> None:
+def test_time_that_is_no_float(now: Any, logged: bool) -> None:
     cluster = opened(flat({"a": 1}), logged)
     before = cluster.snapshot()
     with pytest.raises(RequestError, match="now"):
@@ -168,7 +175,7 @@ def test_a_time_that_is_no_float_is_an_error_or_an_answer_with_and_without_a_log
 
 
 @pytest.mark.parametrize("logged", [False, True])
-def test_suggested_nodes_that_are_no_collection_are_an_error(logged: bool) -> None:
+def test_suggested_nodes_no_collection(logged: bool) -> None:
     cluster = opened(flat({"a": 1}), logged)
     with pytest.raises(RequestError, match="suggested_nodes"):
         cluster.schedule(wants("job", "a", 1), 5)  # type: ignore[arg-type]
@@ -193,7 +200,7 @@ AT = PodPlacement("n0", (0,))
         ("job", wants("job", "a", 1), Placement("NODE", (PodPlacement("n0", (0, 1, 2)),), (3,))),
     ],
 )
-def test_a_record_that_no_cluster_wrote_is_refused_and_changes_nothing(record: Any, logged: bool) -> None:
+def test_record_that_no_cluster_wrote(record: Any, logged: bool) -> None:
     cluster = opened(flat({"a": 1, "b": 1}), logged)
     before = cluster.snapshot()
     with pytest.raises(RequestError):
@@ -201,27 +208,11 @@ def test_a_record_that_no_cluster_wrote_is_refused_and_changes_nothing(record: A
     assert cluster.snapshot() == before
 
 
-def test_a_decision_is_plain_data() -> None:
+def test_decision_is_plain_data() -> None:
     cluster = Cluster.from_spec(flat({"a": 500, "b": 500}))
     decision = cluster.schedule(wants("job", "a", 1))
     assert len(pickle.dumps(decision)) < 2_000  # and not the whole cluster
     assert copy.deepcopy(decision) == decision
-
-
-def test_a_reservation_planned_again_sees_hardware_that_another_has_left_after_any_query() -> None:
-    def outcome(look: bool) -> object:
-        cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
-        cluster.set_node_health("n0", healthy=False)
-        cluster.commit(cluster.schedule(wants("theirs", "b", 4)))
-        cluster.commit(cluster.schedule(wants("low", "a", 4)))
-        cluster.commit(cluster.schedule(wants("high", "a", 4, priority=5)))
-        cluster.release("theirs")
-        if look:
-            cluster.plan(wants("question", "a", 4, priority=1))
-        return cluster.schedule(wants("high", "a", 4, priority=5))
-
-    assert isinstance(outcome(look=True), Bind)
-    assert outcome(look=True) == outcome(look=False)
 
 
 def racks_named(**racks_of: list[str]) -> Spec:
@@ -237,7 +228,7 @@ def racks_named(**racks_of: list[str]) -> Spec:
     return cluster_spec(types, cells, {"a": reserves({f"{kind}R": 1 for kind in racks_of})})
 
 
-def test_a_loan_that_a_new_spec_has_split_survives_a_rolled_back_move() -> None:
+def test_split_loan_survives_a_rollback() -> None:
     """The way back changed the nodes of another chain by the numbers of this one, and broke every later call."""
     before = racks_named(B=["x0", "x1", "x2", "x3", "x4", "x5"])
     after = racks_named(A=["x0", "x1"], B=["y0", "y1", "y2", "y3", "x5", "x4"])
@@ -254,7 +245,7 @@ def test_a_loan_that_a_new_spec_has_split_survives_a_rolled_back_move() -> None:
 
 
 @pytest.mark.parametrize("sharing", [Sharing.QUOTA, Sharing.HIVED])
-def test_a_loan_that_has_lost_all_its_devices_is_not_promoted_on_nothing(sharing: Sharing) -> None:
+def test_no_promotion_on_nothing(sharing: Sharing) -> None:
     cluster = Cluster.from_spec(racks_named(A=["x0", "x1"]), sharing)
     cluster.commit(cluster.schedule(lent("loan", "a", 4)))
     cluster.reconfigure(racks_named(A=["y0", "y1"]))
@@ -262,11 +253,9 @@ def test_a_loan_that_has_lost_all_its_devices_is_not_promoted_on_nothing(sharing
     cluster.validate()
 
 
-def test_a_loan_that_only_has_reserved_is_not_promoted() -> None:
+def test_no_promotion_of_a_reservation() -> None:
     """What it waits for was given up as if it ran there."""
-    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
-    for node in range(2):
-        cluster.commit(cluster.schedule(lent(f"loan-{node}", "b", 4)))
+    cluster = running(flat({"a": 1, "b": 1}), *(lent(f"loan-{node}", "b", 4) for node in range(2))).cluster
     decision = cluster.schedule(lent("first", "a", 4))
     assert isinstance(decision, Preempt)
     cluster.commit(decision)
@@ -276,7 +265,7 @@ def test_a_loan_that_only_has_reserved_is_not_promoted() -> None:
     assert cluster.snapshot() == before
 
 
-def test_a_guest_recorded_twice_on_a_device_is_refused() -> None:
+def test_guest_recorded_twice_on_a_device() -> None:
     """Without a record of another group, it was no guest, and its second pod found the leaf cell in use."""
     pod = PodPlacement("n0", (0, 1))
     guest = lent("guest", "a", (2, 2), guest=True)
@@ -284,7 +273,7 @@ def test_a_guest_recorded_twice_on_a_device_is_refused() -> None:
         Cluster.from_spec(flat({"a": 1})).recover([("guest", guest, Placement("NODE", (pod, pod), ()))])
 
 
-def test_private_clusters_without_vcs_are_refused_and_a_new_spec_of_them_changes_nothing() -> None:
+def test_private_clusters_without_vcs() -> None:
     cluster = Cluster.from_spec(flat({"a": 1}), Sharing.PRIVATE)
     cluster.commit(cluster.schedule(wants("job", "a", 4)))
     before = cluster.snapshot()

@@ -8,7 +8,7 @@ from hived import Bind, Preempt, RequestError
 from hived.cluster.states import GroupState
 
 from .driver import Driver, devices, nodes_of, running, states
-from .specs import flat, lent, racks, wants
+from .specs import flat, lent, wants
 
 PENDING, PREEMPTING, ALLOCATED = GroupState.PENDING, GroupState.PREEMPTING, GroupState.ALLOCATED
 HIGH, TOP = wants("high", "a", 4, priority=5), wants("top", "a", 4, priority=9)
@@ -48,31 +48,6 @@ def test_two_phases(order: tuple[str, str]) -> None:
     assert driver.cluster.snapshot() == before
 
 
-def test_room_beside_a_reservation() -> None:
-    driver = running(flat({"a": 1, "b": 1}), (lent("left", "b", 2), "n0"), (lent("right", "b", 2), "n1"))
-    decision = driver.preempt(wants("high", "a", 4))
-    other = "right" if decision.victims == ("left",) else "left"
-    assert states(driver, other) == [ALLOCATED]
-    driver.bind(lent("more", "b", 2))
-
-
-def test_cancel_gives_everything_back() -> None:
-    driver = running(flat({"a": 1, "b": 1}), wants("low", "a", 2))
-    driver.bind(lent("borrowed", "b", 2), suggested=nodes_of(driver, "low"))
-    driver.bind(lent("far", "b", 4))
-    before = driver.cluster.snapshot()
-    for request in (HIGH, wants("theirs", "b", 3)):
-        driver.preempt(request)
-        driver.cancel(request.group)
-        assert driver.cluster.snapshot() == before, request.group
-    driver.ask(wants("small", "a", 1))
-    assert driver.cluster.snapshot() == before
-    driver.wait(wants("later", "a", 4))
-    assert states(driver, "later") == [PENDING]
-    driver.cancel("later")
-    assert driver.cluster.snapshot() == before
-
-
 def test_cancel_after_a_victim_has_ended() -> None:
     driver = contended()
     driver.release("one")
@@ -99,37 +74,6 @@ def test_higher_group_overtakes() -> None:
     assert "top" in driver.running
 
 
-def test_overtaken_without_victims_left() -> None:
-    """Its leaf cells are taken at once."""
-    driver = contended()
-    driver.release("one", "two")
-    assert driver.bind(TOP).overtaken == ("high",)
-    driver.wait(HIGH)
-    driver.release("top")
-    driver.bind(HIGH)
-
-
-def test_overtaken_group_preempts_again() -> None:
-    driver = running(flat({"a": 2}), (wants("one", "a", 4), "n0"), (wants("two", "a", 4), "n1"))
-    assert len(driver.preempt(HIGH).victims) == 1
-    assert driver.preempt(wants("top", "a", (2, 4), priority=9)).overtaken == ("high",)
-    driver.cancel("top")
-    assert states(driver, "one", "two") == [ALLOCATED] * 2
-    assert isinstance(driver.run(HIGH), Preempt)
-
-
-def test_guaranteed_group_overtakes_a_loan() -> None:
-    spec = flat({"a": 1, "b": 1}, weights={"a": 1, "b": 1})
-    driver = running(spec, *(lent(f"much-{i}", "a", 2) for i in range(4)))
-    driver.preempt(lent("little", "b", 2))
-    requests = wants("one", "a", 4), wants("two", "b", 4)
-    assert [name for request in requests for name in driver.preempt(request).overtaken] == ["little"]
-    for request in requests:
-        for _ in driver.preempting[request.group].victims.copy():
-            driver.step(request)
-    assert {"one", "two"} == set(driver.running)
-
-
 def test_two_preemptions_share_a_victim() -> None:
     driver = running(flat({"a": 1, "b": 1}), lent("wide", "a", (2, 4)))
     one, two = wants("one", "a", 4), wants("two", "b", 4)
@@ -138,17 +82,6 @@ def test_two_preemptions_share_a_victim() -> None:
     driver.cancel("one")
     assert states(driver, "wide") == [GroupState.BEING_PREEMPTED]
     driver.release("wide")
-    driver.bind(two)
-    driver.bind(one)
-
-
-def test_gangs_wait_for_each_others_room() -> None:
-    """Both get on."""
-    driver = running(flat({"a": 2, "b": 2}), lent("x", "a", (2, 4)), lent("y", "b", (2, 4)))
-    one, two = wants("one", "a", (2, 4)), wants("two", "b", (2, 4))
-    driver.preempt(one)
-    driver.preempt(two)
-    driver.release("y", "x")
     driver.bind(two)
     driver.bind(one)
 
@@ -250,18 +183,6 @@ def test_lazy_victim_runs_on() -> None:
     assert driver.preempt(wants("theirs", "b", 4)).victims == ("lazy",)
 
 
-def test_lazy_victim_ends_where_it_is_needed() -> None:
-    driver = running(flat({"a": 1, "b": 1}), wants("lazy", "a", 4, lazy_preemption=True), wants("theirs", "b", 4))
-    decision = driver.preempt(wants("high", "a", 4, priority=1))
-    assert (decision.victims, decision.downgraded) == (("lazy",), ())
-
-
-def test_victim_that_is_not_lazy_ends() -> None:
-    """Although there is room."""
-    driver = running(flat({"a": 1, "b": 1}), wants("eager", "a", 4))
-    assert driver.preempt(wants("high", "a", 4, priority=1)).victims == ("eager",)
-
-
 def test_lazy_victim_that_ends_anyway() -> None:
     """It is not downgraded besides."""
     driver = running(flat({"a": 2, "b": 1}), wants("other", "b", 4), wants("lazy", "a", (2, 4), lazy_preemption=True))
@@ -273,14 +194,6 @@ def test_lazy_victim_that_ends_anyway() -> None:
     driver.release("lazy")
     driver.bind(first)
     driver.bind(second)
-
-
-def test_of_two_lazy_groups_one_ends() -> None:
-    """The one in the way."""
-    driver = running(flat({"a": 2}, spare=1), *(wants(n, "a", 4, lazy_preemption=True) for n in ("one", "two")))
-    decision = driver.preempt(wants("high", "a", (2, 4), priority=1))
-    assert {*decision.victims, *decision.downgraded} == {"one", "two"}
-    assert len(decision.victims) == 1
 
 
 def test_downgraded_group_is_guaranteed_again() -> None:
@@ -304,16 +217,6 @@ def test_downgraded_group_is_guaranteed_again() -> None:
     assert (states(driver, "gang"), driver.guaranteed("lazy")) == ([PENDING], True)
 
 
-def test_downgraded_group_has_ended() -> None:
-    """It is not brought back."""
-    driver = lazy_and_eager({"a": 2, "b": 1})
-    driver.preempt(wants("high", "a", (2, 4), priority=1))
-    driver.release("lazy")
-    driver.cancel("high")
-    assert driver.cluster.groups() == ("eager",)
-    driver.bind(wants("next", "a", 4))
-
-
 # --------------------------------------------------------------------------------------- reservations move
 
 
@@ -328,35 +231,21 @@ def test_starts_elsewhere_and_spares_slow_victims() -> None:
     assert states(driver, "gang", *slow) == [ALLOCATED] * 3
 
 
-def test_reservation_stays_while_there_is_no_room() -> None:
-    driver = beside_loans({"a": 2, "b": 2})
-    gang = wants("gang", "a", (2, 4))
-    decision = driver.preempt(gang)
-    driver.release(next(f"loan{n}" for n in range(4) if f"loan{n}" not in decision.victims))
-    again = driver.ask(gang)
-    assert isinstance(again, Preempt)
-    assert again.placement.pods == decision.placement.pods
-    driver.release(decision.victims[0])
-    driver.bind(gang)
-    assert states(driver, "gang", decision.victims[1]) == [ALLOCATED] * 2, "one is spared"
-    assert len({*nodes_of(driver, "gang")}) == 2
-
-
-def test_starts_elsewhere_in_its_vc() -> None:
-    driver = running(flat({"a": 2}), wants("slow", "a", 4), wants("other", "a", 4))
-    (victim,) = driver.preempt(HIGH).victims
-    driver.release(*({"slow", "other"} - {victim}))
-    driver.bind(HIGH)
+@pytest.mark.parametrize("kind", ["of its VC", "loan", "owner"])
+def test_starts_elsewhere_once_there_is_room(kind: str) -> None:
+    """A group that preempts lower ones of its VC, a loan that preempts loans, and an owner of cells."""
+    spec = flat({"a": 2, "b": 2})
+    if kind == "of its VC":
+        driver = running(spec, *(wants(f"job{n}", "a", 4) for n in range(2)), *(wants(f"b{n}", "b", 4) for n in "01"))
+    else:
+        driver = running(spec, *(lent(f"job{n}", "b", 4) for n in range(4)))
+    request = {"of its VC": HIGH, "loan": lent("high", "a", 4), "owner": wants("high", "a", 4)}[kind]
+    (victim,) = driver.preempt(request).victims
+    driver.ask(request)
+    assert states(driver, "high", victim) == [PREEMPTING, GroupState.BEING_PREEMPTED], "while there is no room"
+    driver.release(next(name for name in driver.running if name.startswith("job") and name != victim))
+    driver.bind(request)
     assert states(driver, "high", victim) == [ALLOCATED] * 2
-
-
-def test_loan_starts_elsewhere() -> None:
-    driver = beside_loans({"a": 2, "b": 2})
-    borrower = lent("borrower", "a", 4)
-    (victim,) = driver.preempt(borrower).victims
-    driver.release(next(f"loan{n}" for n in range(4) if f"loan{n}" != victim))
-    driver.bind(borrower)
-    assert states(driver, "borrower", victim) == [ALLOCATED] * 2
 
 
 def test_replanned_and_not_committed() -> None:
@@ -382,12 +271,3 @@ def test_relaxed_cap_is_said_when_it_starts() -> None:
     assert driver.preempt(request).relaxed == ("NODE",)
     driver.release("loan")
     assert driver.bind(request).relaxed == ("NODE",)
-
-
-def test_pods_in_cells_apart_share_a_rack() -> None:
-    """Two pods in cells reserved apart are said to be in the rack they share, when they start and when they run."""
-    driver = running(racks({"a": {"RACK.NODE": 2}, "b": {"RACK": 1}}, count=2, nodes=2))
-    pair = wants("pair", "a", (2, 4))
-    for _ in range(2):
-        assert driver.bind(pair).within == "RACK"
-    assert len({*nodes_of(driver, "pair")}) == 2

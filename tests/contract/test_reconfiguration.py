@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import strategies as st
 
 from hived import Bind, Cluster, Preempt, Request, RequestError, Wait
-from hived.cluster.states import GroupState
 from hived.errors import InfeasibleError
 
-from ..strategies import feasible_specs, given_in_tiers
 from .driver import Driver, devices, running
-from .specs import Spec, cell_types, cluster_spec, flat, lent, reserves, wants
-
-
-def reconfigured(driver: Driver, spec: Any) -> dict[str, list[str]]:
-    """Give the cluster a new spec and check what must hold whatever is in it. What the report says, by kind."""
-    before, preempting = dict(driver.running), set(driver.preempting)
-    report = driver.cluster.reconfigure(spec)
-    lost, downgraded = ([name for name, *_ in listed] for listed in (report.lost, report.downgraded))
-    there = driver.respecified(spec)
-    for name, run in before.items():
-        if devices(run.whole) <= there:
-            assert name in report.kept or name in downgraded, f"{name} is not reported as running on"
-        else:
-            assert name in lost, f"{name} ran on removed devices, and is not reported as lost"
-    for name in {*lost, *downgraded}:  # the scheduler ends no group: the rest of it runs on until it is released
-        driver.running[name].downgraded = True
-        assert not driver.guaranteed(name)
-    for name in preempting - {*report.cancelled, *lost}:
-        assert driver.cluster.group(name).state is GroupState.PENDING, "it asks again"
-    driver.check()
-    assert not set(report.kept) & set(downgraded)
-    return {"kept": sorted(report.kept), "downgraded": sorted(downgraded), "lost": sorted(lost)}
+from .specs import Spec, cluster_spec, flat, lent, reserves, wants
 
 
 def pools(small: int = 4, big: int = 1, a: int = 1, a_big: int = 1, b: int | None = 2, first: int = 0) -> Spec:
@@ -77,6 +51,14 @@ def wants_k80(name: str) -> Request:
 ALL = ["a-k80", "a-m60", "b-1", "b-2"]
 
 
+def assert_restarts(driver: Driver, spec: Spec) -> None:
+    """A fresh cluster takes over all that still runs."""
+    fresh = Cluster.from_spec(spec)
+    fresh.recover(driver.cluster.records())
+    fresh.validate()
+    assert (fresh.records(), fresh.snapshot()) == (driver.cluster.records(), driver.cluster.snapshot())
+
+
 @pytest.mark.parametrize(
     ("after", "kept", "lost", "request_", "starts"),
     [
@@ -91,34 +73,21 @@ ALL = ["a-k80", "a-m60", "b-1", "b-2"]
 def test_nodes_come_and_go(after: Spec, kept: list[str], lost: list[str], request_: Request, starts: bool) -> None:
     driver = busy()
     before = driver.cluster.snapshot()
-    assert reconfigured(driver, after) == {"kept": kept, "downgraded": lost, "lost": lost}
+    assert driver.reconfigure(after) == {"kept": kept, "downgraded": lost, "lost": lost}
     assert (driver.cluster.snapshot() == before) == (after == pools())
+    if not lost:
+        assert_restarts(driver, after)
     driver.release(*lost)
     assert isinstance(driver.ask(request_), Bind if starts else Wait)
-
-
-@pytest.mark.parametrize("after", [pools(a=4, b=None), pools(a=3, b=1), pools(a=4, b=0), pools(big=0)])
-def test_restart_after_a_new_spec(after: Spec) -> None:
-    """All that still runs whole is taken over."""
-    driver = busy()
-    driver.release(*reconfigured(driver, after)["lost"])
-    fresh = Cluster.from_spec(after)
-    fresh.recover(driver.cluster.records())
-    fresh.validate()
-    assert fresh.records() == driver.cluster.records()
-    assert fresh.snapshot() == driver.cluster.snapshot()
 
 
 def test_gang_that_lost_a_node() -> None:
     """It goes on with the rest, and can be recovered."""
     driver = running(pools(), (wants("gang", "b", (2, 3)), "k0 k1"), wants_k80("other"))
     after = pools(small=3, first=1)
-    assert reconfigured(driver, after)["lost"] == ["gang"]
+    assert driver.reconfigure(after)["lost"] == ["gang"]
     assert {node for node, _ in devices(driver.running["gang"].pods)} == {"k1"}
-    fresh = Cluster.from_spec(after)
-    fresh.recover(driver.cluster.records())
-    fresh.validate()
-    assert fresh.snapshot() == driver.cluster.snapshot()
+    assert_restarts(driver, after)
     driver.release("gang")
     driver.bind(wants("again", "b", (2, 4)))
 
@@ -126,7 +95,8 @@ def test_gang_that_lost_a_node() -> None:
 def test_vc_is_removed() -> None:
     """Its groups run on as opportunistic."""
     driver = busy()
-    assert reconfigured(driver, pools(a=4, b=None))["downgraded"] == ["b-1", "b-2"]
+    assert driver.reconfigure(pools(a=4, b=None))["downgraded"] == ["b-1", "b-2"]
+    assert_restarts(driver, pools(a=4, b=None))
     driver.bind(wants_k80("a-2"))
     for i in (3, 4):
         assert isinstance(driver.run(wants_k80(f"a-{i}")), Preempt)
@@ -137,7 +107,7 @@ def test_vc_is_removed() -> None:
 def test_cell_moves_to_another_vc() -> None:
     """Its group becomes opportunistic, and ends only when the cell is needed."""
     driver = busy()
-    report = reconfigured(driver, pools(a=3, b=1))
+    report = driver.reconfigure(pools(a=3, b=1))
     (downgraded,) = report["downgraded"]
     assert downgraded.startswith("b-")
     assert len(report["kept"]) == 3
@@ -147,7 +117,7 @@ def test_cell_moves_to_another_vc() -> None:
 
 def test_higher_priorities_stay_guaranteed() -> None:
     driver = running(flat({"a": 3, "b": 1}), *(wants(f"a-{i}", "a", 4, priority=p) for i, p in enumerate([1, 9, 5])))
-    report = reconfigured(driver, flat({"a": 1, "b": 3}))
+    report = driver.reconfigure(flat({"a": 1, "b": 3}))
     assert (report["kept"], report["downgraded"]) == (["a-1"], ["a-0", "a-2"])
 
 
@@ -164,33 +134,6 @@ def test_node_loses_some_devices() -> None:
     assert not isinstance(new, Bind), "wide runs on these devices, and has not ended"
 
 
-def four_nodes(a: dict[str, int], b: dict[str, int], racked: bool = True) -> Spec:
-    """Four nodes, in two racks or none, for VCs a and b."""
-    nodes = [{"cellAddress": f"n{i}"} for i in range(4)]
-    cells: list[Spec] = [{"cellType": "RACK", "cellChildren": nodes[i : i + 2]} for i in (0, 2)]
-    if not racked:
-        cells = [{"cellType": "NODE", **node} for node in nodes]
-    return cluster_spec(cell_types(2), cells, {"a": reserves(a), "b": reserves(b)})
-
-
-def test_levels_come_and_go() -> None:
-    """Those above the nodes."""
-    bare, racked = four_nodes({"NODE": 2}, {}, racked=False), four_nodes({"RACK.NODE": 2}, {})
-    driver = running(bare, (wants("one", "a", 4), "n1"), (wants("two", "a", 3), "n2"), (lent("loan", "b", 2), "n0"))
-    for spec in (racked, bare):
-        assert reconfigured(driver, spec)["kept"] == ["loan", "one", "two"]
-        assert driver.guaranteed("one")
-    driver.wait(wants("three", "a", 2))
-
-
-def test_nodes_become_a_rack() -> None:
-    """A VC keeps what is together."""
-    nodes, rack = four_nodes({"RACK.NODE": 2}, {"RACK": 1}), four_nodes({"RACK": 1}, {"RACK": 1})
-    driver = running(nodes, (wants("one", "a", 4), "n0"), (wants("two", "a", 4), "n1"))
-    assert reconfigured(driver, rack)["kept"] == ["one", "two"]
-    driver.bind(wants("rack", "b", (2, 4), within="RACK"))
-
-
 def pinned(node: int, owner: str) -> Spec:
     """Two VCs of a node each, one of which has another pinned."""
     made = flat({"a": 1, "b": 1}, spare=1)
@@ -201,7 +144,7 @@ def pinned(node: int, owner: str) -> Spec:
 
 def test_pinned_cell_goes_to_another_vc() -> None:
     driver = running(pinned(2, "a"), wants("pinned", "a", 4, pinned_cell_id="a-pin"), wants("b", "b", 4))
-    report = reconfigured(driver, pinned(2, "b"))
+    report = driver.reconfigure(pinned(2, "b"))
     assert "b" in report["kept"]
     assert {*report["kept"], *report["downgraded"]} == {"pinned", "b"}
     assert driver.preempt(wants("new", "b", 4, pinned_cell_id="b-pin")).victims == ("pinned",)
@@ -210,16 +153,8 @@ def test_pinned_cell_goes_to_another_vc() -> None:
 def test_node_becomes_pinned() -> None:
     """Its group ends only when the pinned cell is asked for."""
     driver = running(flat({"a": 1, "b": 1}, spare=1), (wants("a", "a", 4), "n0"))
-    assert reconfigured(driver, pinned(0, "b"))["downgraded"] == ["a"]
+    assert driver.reconfigure(pinned(0, "b"))["downgraded"] == ["a"]
     assert driver.preempt(wants("b", "b", 4, pinned_cell_id="b-pin")).victims == ("a",)
-
-
-def test_preempting_groups_ask_again() -> None:
-    driver = running(flat({"a": 1}), wants("low", "a", 4))
-    driver.preempt(wants("high", "a", 4, priority=1))
-    reconfigured(driver, flat({"a": 1}, spare=1))
-    assert driver.cluster.group("low").state is GroupState.ALLOCATED
-    assert isinstance(driver.run(wants("high", "a", 4, priority=1)), Preempt)
 
 
 def test_decision_from_before() -> None:
@@ -227,7 +162,7 @@ def test_decision_from_before() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     late = driver.ask(lent("late", "a", 1), suggested=["n1"])
     driver.bind(wants("b", "b", 4), suggested=["n1"])
-    reconfigured(driver, flat({"a": 2}))
+    driver.reconfigure(flat({"a": 2}))
     before = driver.cluster.snapshot()
     with pytest.raises(RequestError):
         driver.cluster.commit(late)
@@ -245,13 +180,6 @@ def test_nodes_removed_and_added_again() -> None:
     assert not isinstance(decision, Bind), "job runs on n1, and has not ended"
 
 
-def test_bad_hardware_stays_bad() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.set_node("n0", healthy=False)
-    reconfigured(driver, flat({"a": 2}, spare=1))
-    driver.bind(wants("job", "a", (2, 4)))
-
-
 @pytest.mark.parametrize("broken", [{"a": 9}, {"a": 1, "b": 2}])
 def test_new_spec_that_does_not_fit(broken: dict[str, int]) -> None:
     """It is refused, and changes nothing."""
@@ -261,25 +189,3 @@ def test_new_spec_that_does_not_fit(broken: dict[str, int]) -> None:
         driver.cluster.reconfigure(flat(broken, nodes=2))
     assert driver.cluster.snapshot() == before
     driver.check()
-
-
-@given_in_tiers(
-    20,
-    100,
-    feasible_specs(max_gpus=16),
-    feasible_specs(max_gpus=16),
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(-1, 2), st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-        max_size=12,
-    ),
-)
-def test_any_spec_after_any_other(old: Any, new: Any, events: list[tuple[int, int, list[int]]]) -> None:
-    driver = Driver(old)
-    for turn, spec in enumerate((old, new, old)):
-        if turn:
-            reconfigured(driver, spec)
-        vcs = [vc.name for vc in spec.virtual_clusters]
-        for i, (vc, priority, pods) in enumerate(events):
-            name = f"{turn}-{i}"
-            if not isinstance(driver.ask(wants(name, vcs[vc % len(vcs)], *pods, priority=priority)), Wait):
-                driver.run(wants(name, vcs[vc % len(vcs)], *pods, priority=priority))

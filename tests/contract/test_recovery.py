@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from itertools import permutations
-from random import Random
-from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
-from hived import Cluster, Request, RequestError, Wait
+from hived import Cluster, Request, RequestError
 from hived.cluster.decisions import Placement, PodPlacement
 
-from ..strategies import feasible_specs, given_in_tiers
-from .driver import Driver, Run, running
+from .driver import Driver, running
 from .specs import Spec, flat, lent, racks, wants
-
-
-def recovered(driver: Driver, spec: Any, records: Any) -> Driver:
-    """A driver of a fresh cluster that has recovered these records, with the same hardware broken."""
-    cluster = Cluster.from_spec(spec)
-    for node, device in sorted(driver.bad):
-        cluster.set_device_health(node, device, healthy=False)
-    cluster.recover(records)
-    other = Driver(spec, cluster)
-    other.bad = set(driver.bad)
-    other.running = {name: Run(run.request, run.pods, run.downgraded) for name, run in driver.running.items()}
-    other.check()
-    for name in driver.running:
-        assert other.guaranteed(name) == driver.guaranteed(name), name
-        assert other.cluster.group(name).placement == driver.cluster.group(name).placement
-    return other
 
 
 def busy() -> tuple[Spec, Driver]:
@@ -49,7 +29,10 @@ def test_any_order_of_records() -> None:
     spec, driver = busy()
     records = driver.cluster.records()
     assert [record[0] for record in records] == sorted(driver.running)
-    clusters = [recovered(driver, spec, order) for order in permutations(records)]
+    clusters = [driver.recovered(spec, order) for order in permutations(records)]
+    for name in driver.running:
+        assert clusters[0].guaranteed(name) == driver.guaranteed(name), name
+        assert clusters[0].cluster.group(name).placement == driver.cluster.group(name).placement
     first = clusters[0].cluster.snapshot()
     assert all(other.cluster.snapshot() == first for other in clusters)
     assert all(other.cluster.records() == records for other in clusters)
@@ -62,22 +45,13 @@ def test_any_order_of_records() -> None:
     assert not other.guaranteed("lazy"), "it was downgraded before"
 
 
-def test_preemption_is_asked_for_again() -> None:
-    spec = flat({"a": 1})
-    driver = running(spec, wants("low", "a", 4))
-    driver.preempt(wants("high", "a", 4, priority=1))
-    records = [record for record in driver.cluster.records() if record[0] in driver.running]
-    other = recovered(driver, spec, records)
-    assert other.preempt(wants("high", "a", 4, priority=1)).victims == ("low",)
-
-
 def test_hardware_turns_before_or_after() -> None:
     spec = flat({"a": 2}, spare=1)
     driver = running(spec, (wants("one", "a", 4), "n0"), (wants("two", "a", 2), "n1"))
     driver.set_node("n0", healthy=False)
     driver.set_device("n1", 3, healthy=False)
     records = driver.cluster.records()
-    before = recovered(driver, spec, records)
+    before = driver.recovered(spec, records)
     after = Cluster.from_spec(spec)
     after.recover(records)
     after.set_node_health("n0", healthy=False)
@@ -107,7 +81,7 @@ def test_pinned_and_capped_groups_come_back() -> None:
     spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin"}]
     groups = wants("pinned", "b", 4, pinned_cell_id="pin"), wants("pair", "a", (2, 3), within="RACK")
     driver = running(spec, *groups, wants("plain", "b", 2))
-    snapshots = [recovered(driver, spec, order).cluster.snapshot() for order in permutations(driver.cluster.records())]
+    snapshots = [driver.recovered(spec, order).cluster.snapshot() for order in permutations(driver.cluster.records())]
     assert all(snapshot == driver.cluster.snapshot() for snapshot in snapshots)
 
 
@@ -120,15 +94,6 @@ def test_closeness_comes_back() -> None:
     for request in (single, pair):
         assert fresh.schedule(request) == driver.cluster.schedule(request)
     assert fresh.schedule(single).within == "GPU"  # type: ignore[union-attr]
-
-
-def test_record_of_missing_hardware() -> None:
-    """It is reported, and holds up no other group."""
-    driver = running(flat({"a": 2}), (wants("job", "a", 4), "n1"), wants("other", "a", 4))
-    smaller = Cluster.from_spec(flat({"a": 1}))
-    report = smaller.recover(driver.cluster.records())
-    assert (report.lost, report.kept) == ((("job", ("n1",)),), ("other",))
-    smaller.validate()
 
 
 @pytest.mark.parametrize(("gpus", "stays"), [(4, False), (3, False), (2, True), (1, True)])
@@ -195,45 +160,3 @@ def test_removed_device_is_added_again() -> None:
     report = cluster.reconfigure(flat({"a": 1}, nodes=2))
     assert (report.kept, report.lost) == (("one",), (("two", ("n1",)),))
     cluster.validate()
-
-
-@given_in_tiers(
-    20,
-    100,
-    feasible_specs(max_gpus=16),
-    st.lists(
-        st.tuples(
-            st.integers(0, 3),
-            st.integers(-1, 2),
-            st.lists(st.integers(1, 4), min_size=1, max_size=3),
-            st.booleans(),
-            st.integers(0, 4),
-        ),
-        max_size=14,
-    ),
-    st.randoms(),
-)
-def test_whatever_runs_is_recovered(
-    spec: Any, events: list[tuple[int, int, list[int], bool, int]], order: Random
-) -> None:
-    driver = Driver(spec)
-    vcs = [vc.name for vc in spec.virtual_clusters]
-    for i, (vc, priority, pods, lazy, end) in enumerate(events):
-        if end == 0 and driver.running:
-            driver.release(sorted(driver.running)[vc % len(driver.running)])
-        else:
-            driver.run(wants(f"job-{i}", vcs[vc % len(vcs)], *pods, priority=priority, lazy_preemption=lazy))
-    records = list(driver.cluster.records())
-    one = recovered(driver, spec, records)
-    order.shuffle(records)
-    two = recovered(driver, spec, records)
-    assert one.cluster.snapshot() == two.cluster.snapshot()
-    for vc in vcs:
-        for priority in (-1, 0, 2):
-            for count in (1, 2):
-                probe = wants("probe", vc, (count, 2), priority=priority)
-                answers = [type(other.cluster.schedule(probe)) for other in (driver, one, two)]
-                assert len(set(answers)) == 1, (probe, answers)
-                if answers[0] is Wait:
-                    for other in (driver, one, two):
-                        other.cluster.cancel("probe")

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from hived import Bind, Member, Preempt, Request, Wait
 from hived.cluster.decisions import Decision, Placement
 from hived.spec import ClusterSpec
-from hived.spec.compiled import ChainSpec
 
 from ..strategies import feasible_specs, given_in_tiers
 from .driver import Driver
 from .hardware import Hardware
-from .walks import SEEDS, any_request, tight_specs
+from .walks import BARE_SPECS, SEEDS, any_request
 
 
 class Worlds:
@@ -173,29 +172,31 @@ def play(spec: ClusterSpec, seed: int, slow: bool, steps: int = 40) -> None:
         raise
 
 
-@given_in_tiers(20, 150, st.one_of(tight_specs(), feasible_specs(max_gpus=16)), SEEDS, st.booleans())
+@given_in_tiers(20, 150, BARE_SPECS, SEEDS, st.booleans())
 def test_no_vc_notices_the_others(spec: ClusterSpec, seed: int, slow: bool) -> None:
     """On any cluster, or one reserved to the last GPU; also while preemptions are under way."""
     play(spec, seed, slow)
 
 
-@given_in_tiers(30, 100, tight_specs(), st.integers(0, 5), st.lists(st.integers(1, 9), max_size=12))
+@given_in_tiers(
+    30, 100, feasible_specs(max_gpus=16, tight=True), st.integers(0, 5), st.lists(st.integers(1, 9), max_size=12)
+)
 def test_all_vcs_have_all_they_reserved_at_once(spec: ClusterSpec, priority: int, loans: list[int]) -> None:
-    """Whatever was lent."""
+    """Whatever was lent, the largest cells first."""
     driver = Driver(spec)
-    chain: ChainSpec = spec.chains[0]
     for i, gpus in enumerate(loans):
         vc = spec.virtual_clusters[i % len(spec.virtual_clusters)].name
-        driver.run(Request(f"loan-{i}", vc, -1, (Member(1, 1 + (gpus - 1) % chain.gpus_per_node),)))
+        driver.run(Request(f"loan-{i}", vc, -1, (Member(1, 1 + (gpus - 1) % spec.chains[0].gpus_per_node),)))
     for owner in spec.virtual_clusters:
-        for cells in sorted(owner.cells, key=lambda cells: -cells.level):
-            gpus = chain.levels[cells.level - 1].gpus
-            pods = Member(cells.number * max(1, gpus // chain.gpus_per_node), min(gpus, chain.gpus_per_node))
-            request = Request(f"{owner.name}-{cells.level}", owner.name, priority, (pods,))
+        cells: list[tuple[int, str, str | None]] = [
+            (c.level, c.chain, None) for c in owner.cells for _ in range(c.number)
+        ]
+        cells += [(pin.level, pin.chain, pin.pinned_cell_id) for pin in owner.pinned]
+        for number, (level, name, pin) in enumerate(sorted(cells, key=lambda cell: -cell[0])):
+            chain = spec.chain(name)
+            cell_type = chain.levels[min(level, chain.node_level) - 1].cell_type
+            whole = Member(max(1, chain.levels[level - 1].gpus // chain.gpus_per_node), cell_type=cell_type)
+            request = Request(f"{owner.name}-{number}", owner.name, priority, (whole,), pinned_cell_id=pin)
             assert not isinstance(driver.run(request), Wait), request
-        for pin in owner.pinned:
-            gpus = chain.levels[pin.level - 1].gpus
-            pods = Member(max(1, gpus // chain.gpus_per_node), min(gpus, chain.gpus_per_node))
-            request = Request(pin.pinned_cell_id, owner.name, priority, (pods,), pinned_cell_id=pin.pinned_cell_id)
-            assert not isinstance(driver.run(request), Wait), request
-    assert sum(len(pod.leaf_cells) for run in driver.running.values() for pod in run.pods) == chain.gpus
+    held = sum(len(pod.leaf_cells) for run in driver.running.values() for pod in run.pods)
+    assert held == sum(chain.gpus for chain in spec.chains)

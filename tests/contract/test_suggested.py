@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,6 @@ from hived.cluster.reasons import NotSuggested
 from hived.cluster.states import GroupState
 from hived.installed import form
 
-from ..strategies import given_in_tiers
 from .cases import Case
 from .driver import Driver, nodes_of, running, states
 from .specs import flat, lent, racks, wants
@@ -96,16 +94,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_cost_on_suggested_nodes(case: Case) -> None:
     case.check()
-
-
-def test_lower_gangs_leave_no_trace() -> None:
-    """Lower gangs on and off the suggested nodes are weighed."""
-    driver = running(
-        racks({"a": {"RACK": 1}}, count=1, nodes=3),
-        (wants("wide", "a", (2, 3), lazy_preemption=True), "r0n1 r0n2"),
-        (wants("small", "a", (2, 1)), "r0n0 r0n2"),
-    )
-    driver.run(wants("high", "a", (2, 3), priority=1, lazy_preemption=True), suggested=["r0n2", "r0n0"])
 
 
 def test_pair_in_the_rack_that_has_it() -> None:
@@ -253,20 +241,6 @@ def test_loan_found_if_there_is_a_placement(busy: set[str], pods: list[int], nod
     expected = next(packings(sorted(pods, reverse=True), room), True) is None
     decision = driver.run(lent("gang", "b", *pods), suggested=sorted(nodes))
     assert isinstance(decision, Wait) != expected
-
-
-@given_in_tiers(30, 300, st.integers(0, 1_000_000))
-def test_preemptor_keeps_to_suggested_nodes(seed: int) -> None:
-    random = Random(seed)
-    driver = Driver(racks({"a": {"RACK": 1}}, count=1, nodes=3) if seed % 2 else flat({"a": 3}))
-    for i in range(5):
-        nodes = driver.hardware.nodes
-        some = random.sample(nodes, random.randint(1, 2)) if random.random() < 0.6 else None
-        members: list[int | tuple[int, int]] = [(random.randint(1, 3), random.randint(1, 4))]
-        members += [random.randint(1, 4)] if random.random() < 0.3 else []
-        lazy = random.random() < 0.5
-        request = wants(f"job-{i}", "a", *members, priority=random.choice([0, 0, 1, 2]), lazy_preemption=lazy)
-        driver.run(request, some)
 
 
 # --------------------------------------------------------------------------- reservations and later suggestions

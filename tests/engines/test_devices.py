@@ -12,10 +12,14 @@ from hived import Cluster
 from hived.engines.local import devices
 from hived.engines.local.devices import Nvml, Simulated, find_gpus, spec_for
 from hived.errors import InputError
+from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
+
+from ..contract.specs import cell_types, cluster_spec
 
 NODE = spec_for("node", 4, "GPU", [])
 FATAL = 79  # "GPU has fallen off the bus"
+LOST = "NVML: GPU is lost"
 
 
 class NVMLError(Exception):  # as the library calls it
@@ -111,11 +115,16 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
 
 
 @pytest.fixture
-def gpus(nvml: FakeNvml) -> Iterator[Nvml]:
-    found = find_gpus("node")
+def gpus(nvml: FakeNvml) -> Nvml:
+    return start(nvml)
+
+
+def start(nvml: FakeNvml, known: tuple[str, ...] = (), same_boot: bool = True) -> Nvml:
+    """What a start finds."""
+    found = find_gpus("node", known, same_boot)
     assert found is not None
-    yield found
     found.close()
+    return found
 
 
 # -- finding ------------------------------------------------------------------------------------------------------
@@ -130,26 +139,22 @@ def test_machine_without_driver_or_gpus(nvml: FakeNvml) -> None:
 
 def test_gpus_have_a_short_description(nvml: FakeNvml) -> None:
     nvml.names = ("NVIDIA H200", b"NVIDIA H200", "Tesla \xff")
-    found = find_gpus("host")
-    assert found is not None
-    assert found.what == "2 x NVIDIA H200 and 1 x Tesla \xff on host"
+    found = start(nvml)
+    assert found.what == "2 x NVIDIA H200 and 1 x Tesla \xff on node"
     assert not found.simulated
     assert found.health(NODE) == {}
-    found.close()
 
 
 def test_gpu_broken_at_the_start_is_bad(nvml: FakeNvml) -> None:
     # one GPU of which no handle could be had, and the engine did not start at all
     nvml.hidden = {0}
     nvml.lost = {2}
-    found = find_gpus("node")
-    assert found is not None
+    found = start(nvml)
     assert len(found.names) == 4
     assert found.names[0] == "NVIDIA H200", "of its neighbours: a spec can be made of it"
-    assert dict(found.health(NODE)) == {("node", 0): "NVML: GPU is lost", ("node", 2): "NVML: GPU is lost"}
+    assert dict(found.health(NODE)) == {("node", 0): LOST, ("node", 2): LOST}
     nvml.hidden.clear()
     assert dict(found.health(NODE)) == {("node", 0): None}
-    found.close()
 
 
 # -- health -------------------------------------------------------------------------------------------------------
@@ -158,68 +163,56 @@ def test_gpu_broken_at_the_start_is_bad(nvml: FakeNvml) -> None:
 def test_lost_gpu_is_bad_until_it_is_back(nvml: FakeNvml, gpus: Nvml) -> None:
     assert gpus.health(NODE) == {}
     nvml.lost = {1, 3}
-    assert dict(gpus.health(NODE)) == {("node", 1): "NVML: GPU is lost", ("node", 3): "NVML: GPU is lost"}
-    assert gpus.health(NODE) == {}, "that is no news"
+    assert dict(gpus.health(NODE)) == {("node", 1): LOST, ("node", 3): LOST}
     nvml.lost = {3}
     assert dict(gpus.health(NODE)) == {("node", 1): None}
 
 
-def test_memory_beyond_repair_makes_a_gpu_bad(nvml: FakeNvml, gpus: Nvml) -> None:
-    nvml.without_rows = {0, 1}  # it cannot be asked of these, which are healthy
-    nvml.unmapped = {2}
-    assert dict(gpus.health(NODE)) == {("node", 2): "NVML: a memory row could not be remapped"}
-
-
-def test_fatal_xid_makes_a_gpu_bad_for_good(nvml: FakeNvml, gpus: Nvml) -> None:
-    nvml.xids = [(2, FATAL), (0, 48)]
-    assert dict(gpus.health(NODE)) == {("node", 0): "NVML: XID 48", ("node", 2): f"NVML: XID {FATAL}"}
-    assert gpus.health(NODE) == {}
-
-
-def test_xid_that_a_program_caused_is_no_fault(nvml: FakeNvml, gpus: Nvml) -> None:
-    nvml.xids = [(2, 13), (2, 31), (2, 43), (1, FATAL), (2, 45), (2, 68)]
-    assert dict(gpus.health(NODE)) == {("node", 1): f"NVML: XID {FATAL}"}
-
-
-def test_xid_of_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Nvml) -> None:
-    nvml.xids = [(2, FATAL), (1, FATAL)]
-    nvml.lost = {2}
-    assert dict(gpus.health(NODE)) == {("node", 1): f"NVML: XID {FATAL}", ("node", 2): "NVML: GPU is lost"}
+@pytest.mark.parametrize(
+    ("faults", "bad"),
+    [
+        # of two it cannot be asked, and they are healthy
+        ({"without_rows": {0, 1}, "unmapped": {2}}, {2: "NVML: a memory row could not be remapped"}),
+        ({"xids": [(2, FATAL), (0, 48)]}, {0: "NVML: XID 48", 2: f"NVML: XID {FATAL}"}),
+        # those that a program causes say nothing of the GPU
+        ({"xids": [(2, 13), (2, 31), (2, 43), (1, FATAL), (2, 45), (2, 68)]}, {1: f"NVML: XID {FATAL}"}),
+        ({"xids": [(2, FATAL), (1, FATAL)], "lost": {2}}, {1: f"NVML: XID {FATAL}", 2: LOST}),
+    ],
+    ids=["memory beyond repair", "fatal XIDs", "XIDs of a program", "an XID of a lost GPU"],
+)
+def test_bad_gpu_is_reported_once(nvml: FakeNvml, gpus: Nvml, faults: dict[str, Any], bad: dict[int, str]) -> None:
+    for name, value in faults.items():
+        setattr(nvml, name, value)
+    assert dict(gpus.health(NODE)) == {("node", device): why for device, why in bad.items()}
+    assert gpus.health(NODE) == {}, "that is no news"
 
 
 def test_gpu_without_events_hides_no_other(nvml: FakeNvml) -> None:
     # the first that could not be watched, and none was
     nvml.without_events = {0}
-    found = find_gpus("node")
-    assert found is not None
+    found = start(nvml)
     assert nvml.watched == {1, 2, 3}
     nvml.xids = [(3, FATAL)]
     assert dict(found.health(NODE)) == {("node", 3): f"NVML: XID {FATAL}"}
-    found.close()
 
 
-def test_a_platform_without_events_has_its_questions(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_without_events_is_asked(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported() -> None:
         raise NVMLError("Not Supported")
 
     monkeypatch.setattr(nvml, "nvmlEventSetCreate", unsupported)
-    found = find_gpus("node")
-    assert found is not None
+    found = start(nvml)
     nvml.lost = {0}
     assert list(found.health(NODE)) == [("node", 0)]
-    found.close()
 
 
-# -- numbers that stay ------------------------------------------------------------------------------------------------
+# -- numbers that stay --------------------------------------------------------------------------------------------
 
 
 def after(nvml: FakeNvml, there: list[int], known: tuple[str, ...], same_boot: bool = True) -> Nvml:
     """What a start finds while NVML counts these boards."""
     nvml.there = there
-    found = find_gpus("node", known, same_boot)
-    assert found is not None
-    found.close()
-    return found
+    return start(nvml, known, same_boot)
 
 
 FOUR = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
@@ -236,7 +229,7 @@ def test_gpu_missed_for_one_start_keeps_its_number(nvml: FakeNvml) -> None:
     assert missed.visible([1, 3]) == "GPU-1,GPU-3"
     nvml.xids = [(1, FATAL)]  # by the number that NVML gives it now
     nvml.lost = {2}
-    assert dict(missed.health(NODE)) == {("node", 2): "NVML: XID 79", ("node", 3): "NVML: GPU is lost"}
+    assert dict(missed.health(NODE)) == {("node", 2): "NVML: XID 79", ("node", 3): LOST}
     back = after(nvml, [0, 1, 2, 3], missed.uuids)
     nvml.lost = set()
     assert back.uuids == FOUR
@@ -295,11 +288,8 @@ def test_spec_of_other_devices_is_refused(gpus: Nvml) -> None:
 
 
 def spec_from(nodes: list[str]) -> ClusterSpec:
-    from hived.spec import spec_from_dict
-
     cells = [{"cellType": "NODE", "cellAddress": node} for node in nodes]
-    types = {"NODE": {"childCellType": "GPU", "childCellNumber": 2, "isNodeLevel": True}}
-    return spec_from_dict({"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": {}})
+    return spec_from_dict(cluster_spec(cell_types(), cells, {}))
 
 
 def test_bad_gpu_is_reported_under_a_new_name(nvml: FakeNvml, gpus: Nvml) -> None:
@@ -308,7 +298,7 @@ def test_bad_gpu_is_reported_under_a_new_name(nvml: FakeNvml, gpus: Nvml) -> Non
     assert list(gpus.health(NODE)) == [("node", 1)]
     gpus.check(spec_from(["another"]))  # which may still be refused
     assert gpus.health(NODE) == {}
-    assert dict(gpus.health(spec_from(["another"]))) == {("another", 1): "NVML: GPU is lost"}
+    assert dict(gpus.health(spec_from(["another"]))) == {("another", 1): LOST}
 
 
 @pytest.mark.parametrize("count", [*range(1, 10), 12, 15, 16, 1024])

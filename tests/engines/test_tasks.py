@@ -262,7 +262,7 @@ def test_process_in_the_middle_of_an_exec_is_killed(task: RealTask, tmp_path: Pa
     program = tmp_path / "becomes"
     program.write_text('#!/bin/sh\nexec "$0"\n')
     program.chmod(0o755)
-    for _ in range(20):
+    for _ in range(40):
         process = subprocess.Popen([program], env={MARK: task.mark, "PATH": os.environ["PATH"]})
         try:
             kill_marked(task.mark)

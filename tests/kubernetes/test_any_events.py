@@ -77,9 +77,9 @@ def test_exact_safety(seed: int, steps: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
-@pytest.mark.parametrize("after", ["33", "4", "7", "5", "6"])
-def test_deployed_cluster_changes(after: str) -> None:
-    specs = [load_spec(SPECS / f"hived-config-{name}.yaml") for name in ("2", after)]
+@pytest.mark.parametrize(("before", "after"), [("2", "33"), ("2", "4"), ("2", "7"), ("2", "5"), ("2", "6"), ("1", "8")])
+def test_deployed_cluster_changes(before: str, after: str) -> None:
+    specs = [load_spec(SPECS / f"hived-config-{name}.yaml") for name in (before, after)]
     go(Walk(specs[0], 7, specs), 120)
 
 

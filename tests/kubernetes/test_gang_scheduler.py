@@ -209,7 +209,7 @@ def test_the_queue_decides_not_the_asking(first: Pod, second: Pod) -> None:
 def test_a_crowd_costs_other_tenants_nothing() -> None:
     world = Scenario(a=1, b=1)
     world.run(pod("holder", 4, "a"))
-    world.submit(*[pod(f"w{i}", 4, "a", created=i) for i in range(60)])
+    world.submit(*[pod(f"w{i}", 4, "a", created=i) for i in range(30)])
     world.calls.clear()
     world.run(pod("mine", 4, "b"))
     assert world.calls == {"b": 1}

@@ -14,11 +14,9 @@ from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.stored_market import RecordConflictError, StoredMarket, TradeRecord
 from hived.engines.trading import LiveTrading
-from hived.errors import ConflictError, ForbiddenError, UnavailableError
+from hived.errors import ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 
-from .pods import pod
-from .replica import racks
 from .scenario import Scenario
 from .stored_object import StoredObject
 from .virtual_time import played
@@ -250,15 +248,6 @@ async def test_no_trades_without_a_place_for_them(market: Market) -> None:
     market.stored.record = None
     with pytest.raises(ForbiddenError, match="--exchange-configmap NS/NAME"):
         await market.offer()
-
-
-@played
-async def test_cells_in_use_are_not_offered(market: Market) -> None:
-    market.world = racks()
-    market.world.run(pod("job", 4, "speech"))
-    words = r"speech has 1 x RACK\.NODE, 1 of them in use or bad, and would give 1"
-    with pytest.raises(ConflictError, match=words):
-        await market.change(lambda trading, at: trading.offer(Offer("speech", Cells("RACK", 2), at, at + 9), at))
 
 
 @played

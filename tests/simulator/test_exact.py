@@ -160,7 +160,7 @@ def crowded(rng: Random) -> tuple[ClusterSpec, Trace]:
             submit, lasts = rng.randrange(200), rng.choice([1, 5, 30, 100, 200])
             rows.append((submit, name, lasts, rng.choice([1, 1, 2, 4, 8, 8, 16])))
     rows.sort()
-    trace = trace_of(trace_text([(f"j{n}", name, at, *rest) for n, (at, name, *rest) in enumerate(rows)]))
+    trace = trace_of(trace_text((f"j{n}", name, at, lasts, gpus) for n, (at, name, lasts, gpus) in enumerate(rows)))
     levels = rng.choice([(0,), (0, 0, 5)])
     jobs = tuple(job._replace(priority=rng.choice(levels), soft=rng.random() < 0.2) for job in trace.jobs)
     spec = parse_spec(nodes_of_8(sum(tenants.values()) + rng.randint(0, 1), tenants), "crowded")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -22,7 +20,7 @@ from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 from hived.simulator.work import Work
 
-from .helpers import examples, nodes_of_8
+from .helpers import examples
 from .sharing import MODELS, cluster_spec
 from .sharing_reader import check_runs
 
@@ -140,14 +138,3 @@ def test_any_search_conserves_work_and_ends(seed: int, policy: str, gpus: int, t
     ended = [job for job, start in enumerate(record.first_start) if start >= 0 and record.finish[job] < 0]
     assert all(done(record, job) <= search.run_s + 1 for job in ended)
     assert "search" in explorer.ended or search.error or max(accuracies) < search.least
-
-
-def test_the_example_of_the_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = Path(__file__).parents[2] / "docs" / "explanation" / "gandiva.md"
-    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (tmp_path / "spec.yaml").write_text(nodes_of_8(1, {"research": 1}), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, str(page), "exec"), {})
-    assert capsys.readouterr().out.startswith("{'search': ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -188,21 +187,6 @@ def test_an_end_bounds_time_and_load(tmp_path: Path) -> None:
     assert make_report(simulated(tmp_path, spec, trace, until_s=100).results).load == pytest.approx(1.0)
     report = make_report(simulated(tmp_path, spec, trace, until_s=1_000_000).results)
     assert {run.makespan_s for run in report.runs} == {1050.0}
-
-
-def test_the_page_on_metrics_checks_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On jobs that restart, so that there is lost work."""
-    rows = [(f"j{n}", "ab"[n % 2], n * 3, n * 31 % 83, [1, 2, 4, 8][n % 4]) for n in range(60)]
-    found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "b": 1}), trace_text(rows), preempted="restart")
-    write_summary(make_report(found.results), tmp_path / "summary.json")
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    for line in capsys.readouterr().out.splitlines():
-        ours, told = re.findall(r"(\d+)(?: GPU s,| s,|$)", line)
-        assert ours == told != "0"
 
 
 def test_tenants_better_off_by_quota_are_named(experiment: Experiment) -> None:

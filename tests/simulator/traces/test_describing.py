@@ -53,8 +53,8 @@ def test_the_busiest_week_asks_for_most() -> None:
     jobs = (job("a", DAY, HOUR), job("b", 9 * DAY, 7 * HOUR, 24), job("c", 10 * DAY, HOUR), job("d", 30 * DAY, HOUR))
     week = describe(Trace("t", jobs)).busiest_week
     assert (week.week, week.jobs, week.gpu_hours, week.offered_load_gpus) == (1, 2, 169, 169 / 168)
-    jobs = (job("a", 0, HOUR), job("b", 8 * DAY, HOUR, 48))
-    assert describe(Trace("t", jobs)).busiest_week.offered_load_gpus == 2
+    short = (job("a", 0, HOUR), job("b", 8 * DAY, HOUR, 48))
+    assert describe(Trace("t", short)).busiest_week.offered_load_gpus == 2
 
 
 def test_a_compressed_clock_raises_the_load() -> None:
