@@ -43,6 +43,16 @@ class Scenario(World):
         self.flush()
         assert all(self.nodes_of(*pods)), f"not bound: {self.nodes_of(*pods)}"
 
+    def planned(self, one: Pod) -> str:
+        """Create a pod, which gets a place and is not bound yet: its node."""
+        self.submit(one, bind=False)
+        return self.slot_node(one)
+
+    def ended(self, *ones: Pod | str) -> None:
+        """Delete pods, which end."""
+        self.end(*ones)
+        self.deliver_all()
+
     def update(self, there: Pod) -> None:
         """Change a pod, or create one that kube-scheduler is not asked for."""
         self.write(there)

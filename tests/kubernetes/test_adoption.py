@@ -180,8 +180,7 @@ def test_earlier_of_two_pods_keeps_the_device() -> None:
     assert "group t/early has its GPUs on n0; delete one of the two" in refusal(world, late)
     assert world.gang_scheduler.conflicts.keys() == {late.metadata.uid}
     assert [event.reason for event in world.events] == ["HivedConflict"]
-    world.end(late)
-    world.deliver_all()
+    world.ended(late)
     assert not world.gang_scheduler.conflicts
 
 
@@ -273,8 +272,8 @@ def test_pod_bound_to_reserved_devices() -> None:
 
 
 def test_pod_bound_to_planned_devices() -> None:
-    world = meant(pod("meant", 4))
-    (where,) = world.places("meant")
+    world = Scenario(SPEC)
+    where = world.planned(pod("meant", 4))
     world.bound_behind(there(pod("stranger", 4, "b"), (where, FOUR)))
     assert world.state("stranger") == "placed"
     world.quiesce()
@@ -362,16 +361,15 @@ def test_pod_kept_outside_that_is_bound() -> None:
     world.run(inside)
     world.submit(outside)
     world.bound_behind(there(outside, ("n3", FOUR)))
-    world.end(inside)
-    world.deliver_all()
+    world.ended(inside)
     assert world.entry(outside).bound
     assert not world.gang_scheduler.gangs or world.gang("g").holds
     world.nobody_gets("n3", *FOUR)
 
 
 def test_late_binding_of_a_former_leader() -> None:
-    world = meant(pod("mine", 4, created=1))
-    (home,) = world.places("mine")
+    world = Scenario(SPEC)
+    home = world.planned(pod("mine", 4, created=1))
     late = Sent(world.gang_scheduler.binding("uid-t-mine", home), world.gang_scheduler, stale=True)
     world.restart(compare=False)
     world.run(pod("other", 4, "b", created=2))
@@ -397,8 +395,8 @@ def test_overwritten_annotations_are_restored() -> None:
 
 def test_unbound_gang_leaves_a_node_of_unknown_use() -> None:
     # it stayed there for ever: it had given up its places, and so was not among those that leave bad hardware
-    world = meant(pod("one", 4))
-    (where,) = world.places("one")
+    world = Scenario(SPEC)
+    where = world.planned(pod("one", 4))
     world.bound_behind(on(pod("strange", 1), where))
     world.quiesce()
     assert world.home("one") != where

@@ -85,8 +85,7 @@ def test_turn_that_waits_for_a_missing_pod() -> None:
     assert world.state("early") == "placed"
     world.delete(early[1])
     world.deliver_all()
-    world.end("ends")
-    world.deliver_all()
+    world.ended("ends")
     assert world.state("early") == "waiting"
     world.create(pod("early-2", 1, created=1, mode="either", group="early", group_size="2"))
     assert world.guaranteed("early") == [True]
@@ -101,11 +100,9 @@ def test_preempted_loan_is_not_promoted() -> None:
     world.question("loan")
     assert world.state("loan") == "reserved"
     world.set_node(node(world.home("other-0"), ready=False))
-    world.end("other-0")
-    world.deliver_all()
+    world.ended("other-0")
     assert world.state("early") == "preempted"
-    world.end("early")
-    world.deliver_all()
+    world.ended("early")
     assert world.state("loan") == "placed"
 
 

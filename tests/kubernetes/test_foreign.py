@@ -130,8 +130,7 @@ def test_known_again_after_a_restart(world: Shared) -> None:
 
 
 def test_unbound_gang_gives_way(world: Shared) -> None:
-    world.submit(pod("one", 4), bind=False)
-    (before,) = world.places("one")
+    before = world.planned(pod("one", 4))
     world.serve(4, before)
     world.quiesce()
     assert world.home("one") != before
@@ -161,16 +160,14 @@ def test_more_than_are_free_is_a_conflict(world: Shared) -> None:
     assert "2 of them are in use by t/one" in world.conflicts[uid]
     assert len(world.kept(uid)) == 2
     assert "t/serve" in world.explained("one")
-    world.end("one")
-    world.deliver_all()
+    world.ended("one")
     assert world.kept(uid) == FOUR
     assert not world.conflicts
 
 
 def test_binding_on_its_way_counts(world: Shared) -> None:
     """Until it fails."""
-    world.submit(pod("one", 4), bind=False)
-    (home,) = world.places("one")
+    home = world.planned(pod("one", 4))
     world.bind("one", home, "late")
     uid = world.serve(4, home)
     assert world.conflicts.keys() == {uid}
@@ -197,8 +194,7 @@ def test_marked_gpu_rather_than_one_in_use(world: Shared) -> None:
     assert world.kept(uid) == ()
     world.set_node(node("n0", bad="3"))
     (last,) = (one for one in pods if ("n0", 3) in devices_of(world.there(one)))
-    world.end(last)
-    world.deliver_all()
+    world.ended(last)
     assert world.kept(uid) == (3,)
     assert world.gang_scheduler.foreign.pods[uid].short == 1
 

@@ -281,8 +281,7 @@ def test_running_gang_stays_on_bad_node() -> None:
 
 def test_unbound_gang_leaves_bad_node() -> None:
     world = Scenario(a=2, b=1)
-    world.submit(pod("one", 4), bind=False)
-    (bad,) = world.places("one")
+    bad = world.planned(pod("one", 4))
     world.set_node(node(bad, ready=False))
     world.quiesce()
     assert world.home("one") != bad
@@ -308,15 +307,13 @@ def test_only_healthy_node_is_taken_once_free() -> None:
     (other,) = {"n0", "n1"} - {home}
     world.set_node(node(other, ready=False))
     assert world.submit(pod("mine", 4)) == ["wait"]
-    world.end("theirs")
-    world.deliver_all()
+    world.ended("theirs")
     assert world.places("mine") == [home]
 
 
 def test_node_not_taken_by_kube_scheduler() -> None:
     world = Scenario(a=2, b=1)
-    world.submit(pod("one", 4), bind=False)
-    (first,) = world.places("one")
+    first = world.planned(pod("one", 4))
     assert world.ask("one", [name for name in world.usable if name != first]) == "node"
     assert world.home("one") != first
 
@@ -373,8 +370,7 @@ def test_late_update_unbinds_no_pod() -> None:
 
 def test_request_changes_while_binding_fails() -> None:
     world = Scenario(a=2, b=1)
-    world.submit(pod("one", 4), bind=False)
-    (home,) = world.places("one")
+    home = world.planned(pod("one", 4))
     world.bind("one", home, "late")
     world.update(labelled(world.there("one"), vc="b"))
     world.sent.clear()
@@ -384,8 +380,7 @@ def test_request_changes_while_binding_fails() -> None:
 
 def test_pod_stays_while_a_binding_may_land() -> None:
     world = Scenario(a=1, b=1)
-    world.submit(pod("one", 4), bind=False)
-    (home,) = world.places("one")
+    home = world.planned(pod("one", 4))
     world.bind("one", home, "late")
     world.bind("one", home, "failed")  # kube-scheduler was out of patience, and asked again
     world.set_node(node(home, ready=False))

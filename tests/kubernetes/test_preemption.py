@@ -211,8 +211,7 @@ def test_exact_victim_downgraded_by_a_spec() -> None:
     world.set_node(node("n2"))
     world.respecify(exact(flat_spec(a=3, gpus=2)))  # half of what it runs on is no more
     assert world.state("low") == "preempted"
-    world.end(*low)
-    world.deliver_all()
+    world.ended(*low)
     world.run(*(world.recreated(one, 1) for one in gang_of("low", 2, 2, created=1)))
     assert world.guaranteed("low", "high") == [True, True]
 
@@ -353,8 +352,7 @@ def test_another_reason_is_an_event() -> None:
     world.submit(pod("two", 4))
     assert world.counted("HivedWaiting") == {"uid-t-two": 1}
     world.run(pod("loan", 4, "b", priority="-1"))
-    world.end("one")
-    world.deliver_all()
+    world.ended("one")
     world.cordon("n0", "n1")
     world.active.add("uid-t-two")
     world.quiesce()
