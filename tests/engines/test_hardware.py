@@ -111,43 +111,28 @@ class Told:
         self.said.append((node, device, healthy))
 
 
-@pytest.fixture
-def core() -> Told:
-    return Told(small_spec())
-
-
-@pytest.fixture
-def health(core: Told) -> Health:
-    return Health(core)  # type: ignore[arg-type]
-
-
-def test_core_hears_once_of_bad_and_drained(core: Told, health: Health) -> None:
-    health.set_bad(("node", 3), "NVML: lost")
+def test_core_hears_of_changes_alone() -> None:
+    """Once of a device that is bad and drained, again when it breaks again, and of all under a new spec."""
+    core = Told(small_spec())
+    health = Health(core)  # type: ignore[arg-type]
+    place = ("node", 3)
+    health.set_bad(place, "NVML: lost")
     assert health.apply()
-    health.set_drained([("node", 3)], True)
+    health.set_drained([place], True)
     assert not health.apply()
-    health.set_bad(("node", 3), None)
+    health.set_bad(place, None)
     assert not health.apply()
-    health.set_drained([("node", 3)], False)
+    health.set_drained([place], False)
     assert health.apply()
-    assert core.said == [("node", 3, False), ("node", 3, True)]
-
-
-def test_core_hears_of_each_break(core: Told, health: Health) -> None:
-    for why in ("NVML: lost", None, "NVML: lost"):
-        health.set_bad(("node", 3), why)
-        assert health.apply()
-    assert [healthy for _, _, healthy in core.said] == [False, True, False]
-
-
-def test_core_hears_all_again_under_a_new_spec(core: Told, health: Health) -> None:
-    health.set_bad(("node", 3), "NVML: lost")
+    health.set_bad(place, "NVML: lost")
+    assert health.apply()
+    assert core.said == [(*place, False), (*place, True), (*place, False)]
     health.set_drained([("node", 4)], True)
     health.apply()
     core.said.clear()
     health.again()
     health.apply()
-    assert sorted(core.said) == [("node", 3, False), ("node", 4, False)]
+    assert sorted(core.said) == [(*place, False), ("node", 4, False)]
 
 
 def test_reserved_gpus_are_those_of_the_spec(engine: Driver) -> None:

@@ -66,6 +66,12 @@ def execute(folder: Path, script: str) -> None:
         db.executescript(script)
 
 
+def dump(file: Path) -> list[object]:
+    """All that is in a database."""
+    with closing(sqlite3.connect(file)) as db:
+        return [db.execute("PRAGMA user_version").fetchone(), *db.iterdump()]
+
+
 # -- keeping ------------------------------------------------------------------------------------------------------
 
 
@@ -205,19 +211,6 @@ def test_full_disk_keeps_what_there_is(store: Store) -> None:
     submitted(store, kept + 1)
 
 
-def test_newer_schema_is_refused(folder: Path) -> None:
-    # it was refused only after it had been written to, or for the wrong reason
-    execute(
-        folder,
-        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
-        "CREATE TABLE jobs (other TEXT) STRICT;"
-        f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
-    )
-    before = rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")
-    one_storage_error(folder, "newer version of hived", str(len(MIGRATIONS) + 1))
-    assert (rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")) == before
-
-
 def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
     execute(folder, FIRST_VERSION)
     for _ in range(2):
@@ -235,24 +228,36 @@ def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
     assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
 
 
-def test_damaged_folder_of_the_first_version_is_refused(folder: Path) -> None:
-    execute(folder, f"{FIRST_VERSION}; UPDATE jobs SET status = 'rubbish' WHERE id = 2")
-    before = rows(folder, "SELECT * FROM meta")
-    one_storage_error(folder, "damaged", "cannot be brought to this version")
-    assert rows(folder, "SELECT * FROM meta") == before
+#: what is in the place of the database, and what is said of it
+REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
+    # it was refused only after it had been written to, or for the wrong reason
+    "newer": (
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT; CREATE TABLE jobs (other TEXT) STRICT;"
+        f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
+        ["newer version of hived", str(len(MIGRATIONS) + 1)],
+    ),
+    "damaged": (
+        f"{FIRST_VERSION}; UPDATE jobs SET status = 'rubbish' WHERE id = 2",
+        ["damaged", "cannot be brought to this version"],
+    ),
+    "of something else": ("CREATE TABLE songs (name TEXT)", ["not of hived"]),
+    "no database": (b"rubbish" * 1000, ["damaged", "not a database"]),
+}
 
 
-def test_database_of_something_else_is_refused(folder: Path) -> None:
-    execute(folder, "CREATE TABLE songs (name TEXT)")
-    one_storage_error(folder, "not of hived")
-    assert [name for (name,) in rows(folder, "SELECT name FROM sqlite_schema")] == ["songs"]
-
-
-def test_file_that_is_no_database_is_refused(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "hived.db").write_bytes(b"rubbish" * 1000)
-    assert "free some space" not in one_storage_error(folder, "damaged", "not a database")
-    assert (folder / "hived.db").read_bytes() == b"rubbish" * 1000
+@pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED)
+def test_refused_database_is_left_as_it_is(folder: Path, content: str | bytes, words: list[str]) -> None:
+    file = folder / "hived.db"
+    if isinstance(content, str):
+        execute(folder, content)
+        before = dump(file)
+        one_storage_error(folder, *words)
+        assert dump(file) == before
+    else:
+        folder.mkdir(parents=True)
+        file.write_bytes(content)
+        assert "free some space" not in one_storage_error(folder, *words)
+        assert file.read_bytes() == content
 
 
 def test_damaged_page_is_one_clear_error(folder: Path) -> None:
