@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 from tools.control_plane.cluster import Cluster, Json
 from tools.control_plane.service import Service
 from tools.control_plane.workloads import GUARANTEED, OPPORTUNISTIC, make_gang, make_pod
@@ -119,46 +118,3 @@ def why_unscheduled(pod: Json) -> str:
     """What kube-scheduler has written into the pod."""
     found = pod["status"].get("conditions", ())
     return "; ".join(one.get("message", "") for one in found if one["type"] == "PodScheduled")
-
-
-# -- plans ------------------------------------------------------------------------------------------------------------
-
-
-def job(name: str, pods: int, gpus: int, vc: str = "a") -> Json:
-    pod = make_pod(name, vc, gpus)
-    template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
-    spec = {"parallelism": pods, "completions": pods, "template": template}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-
-
-def test_plan_of_manifests(cluster: Cluster, service: Service) -> None:
-    """Now, later or never, and who would go for it; a plan creates nothing and takes nothing."""
-
-    def plan(*objects: Json, form: str = "table") -> tuple[int, str]:
-        text = yaml.safe_dump_all(objects)
-        told = service.cli("plan", "-f", "-", "--namespace", cluster.namespace, "-o", form, stdin=text)
-        return told.returncode, told.stdout + told.stderr
-
-    def planned(manifest: Json, code: int, *words: str) -> None:
-        found, said = plan(manifest)
-        assert found == code
-        assert all(word in said for word in words), said
-
-    cluster.create_pod(make_pod("first", "a", 4))
-    cluster.wait_placed("first")
-    now, waits, never = job("now", 2, 2), job("waits", 2, 4), job("never", 3, 4)
-    planned(now, 0, f"{cluster.namespace}/now (4 GPUs of a): now, on n")
-    planned(waits, 2, f"{cluster.namespace}/waits (8 GPUs of a): would wait")
-    planned(never, 3, f"{cluster.namespace}/never (12 GPUs of a): never fits", "12", "8")
-    planned(job("stray", 1, 1, vc="nobody"), 3, "nobody")
-    planned({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, 0, "nothing here is for HiveD")
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 3}}
-    planned(pod, 2, "standard input:1")
-    code, text = plan(now, waits, never, form="yaml")
-    assert (code, [group["outcome"] for group in yaml.safe_load(text)["groups"]]) == (3, ["now", "waits", "never"])
-
-    cluster.create_pods(*make_gang("lent", "b", 3, 4, opportunistic=True))
-    placed = cluster.wait_placed("lent-0", "lent-1", "lent-2")
-    planned(now, 0, f"once {cluster.namespace}/lent has gone")
-    assert cluster.placed() == placed
-    assert set(service.groups()) == {f"{cluster.namespace}/first", f"{cluster.namespace}/lent"}
