@@ -120,7 +120,7 @@ def write_all(folder: Path) -> None:
     """Everything that ``hived simulate`` writes, for a small synthetic trace."""
     folder.mkdir()
     spec = parse_spec(spec_from_quotas(15, [(row.tenant, row.quota_percent) for row in TABLE1]), "small")
-    report = make_report(run_experiment(spec, generate_table1(250, 2, 9), Options()))
+    report = make_report(run_experiment(spec, generate_table1(60, 1, 9), Options()))
     write_jobs(report.results, folder / "jobs.csv")
     write_runs(report.results, folder / "runs.csv")
     write_summary(report, folder / "summary.json")

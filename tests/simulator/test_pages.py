@@ -23,7 +23,7 @@ def where_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(name: str) -> int:
     """The number of blocks of a page, after they ran."""
-    page = DOCS / name
+    (page,) = DOCS.rglob(name)
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The planner: from a trace to a spec, checked against the core and the simulator; a cluster for a trace without one."""
+"""The planner: from a trace to a spec, checked against the core and the simulator; clusters for a trace alone."""
 
 from __future__ import annotations
 

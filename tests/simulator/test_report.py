@@ -19,8 +19,6 @@ from hived.spec import parse_spec
 from .helpers import Experiment, nodes_of_8, simulated, trace_of, trace_text
 from .reader import JobRow, Outcome
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
-
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
