@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tools.control_plane.cluster import Cluster, RefusedError
+from tools.control_plane.cluster import Cluster, Json, RefusedError
 from tools.control_plane.service import Service
 from tools.control_plane.workloads import make_gang, make_pod
 
@@ -31,31 +31,32 @@ def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
 
 def test_drain(cluster: Cluster, service: Service, nodes: list[str]) -> None:
     """A drained node gets no new pods until that is undone."""
+
+    def drain(node: str, undo: bool = False) -> tuple[int, Json]:
+        answer = service.http.post("/v1/drain", json={"node": node, "undo": undo})
+        return answer.status_code, answer.json()
+
     cluster.create_pod(make_pod("first", "a", 4))
     home = cluster.wait_placed("first")["first"]
     drained, *others = (name for name in nodes if name != home)
     for name in others:
         cluster.cordon(name)
-    told = service.cli("drain", drained)
-    assert (told.returncode, told.stderr, drained in told.stdout) == (0, "", True)
+    assert drain(drained) == (200, {"node": drained, "drained": True, "gpus": 4, "groups": []})
     assert cluster.node(drained)["spec"]["unschedulable"] is True
     cluster.create_pod(make_pod("second", "a", 4))
     cluster.wait_event("second", "cordoned", drained)
     assert cluster.placed() == {"first": home}
 
-    assert service.cli("drain", drained, "--undo").returncode == 0
+    assert drain(drained, undo=True)[1]["drained"] is False
     assert "unschedulable" not in cluster.node(drained)["spec"]
     assert cluster.wait_placed("second")["second"] == drained
-
-    assert f"{cluster.namespace}/first" in service.cli("drain", home).stdout, "who is still there is told"
+    assert drain(home)[1]["groups"] == [f"{cluster.namespace}/first"], "it stays there"
     assert set(cluster.placed()) == {"first", "second"}
+
     cluster.delete_node(others[0])
-    for node, lacks in (
-        ("n9", "the spec has no node 'n9'"),
-        (others[0], f"Kubernetes has no node '{others[0]}'"),
-    ):
-        told = service.cli("drain", node)
-        assert (told.returncode, told.stdout, lacks in told.stderr) == (4, "", True)
+    for node, lacks in (("n9", "the spec has no node 'n9'"), (others[0], f"Kubernetes has no node '{others[0]}'")):
+        status, answer = drain(node)
+        assert (status, lacks in answer["error"]["message"]) == (404, True)
 
 
 def test_restart_on_bad_nodes(cluster: Cluster, service: Service, nodes: list[str]) -> None:
