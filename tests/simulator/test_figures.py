@@ -18,18 +18,17 @@ import matplotlib as mpl
 from hived.simulator import Options, make_report, run_experiment
 from hived.simulator.figures import pick_tenants, write_figures
 from hived.simulator.output import write_jobs, write_runs, write_summary
-from hived.simulator.traces import TABLE1, generate_table1
-from hived.spec import parse_spec, spec_from_quotas
+from hived.spec import parse_spec
 
-from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
+from .helpers import Experiment, Row, nodes_of_8, simulated, trace_of, trace_text
 
 SPEC = nodes_of_8(3, {"a": 1, "b": 2})
+TRACE = trace_text((f"j{n}", "ab"[n % 2], n * 900, n * 3571 % 9001, [1, 8, 4, 2][n % 4]) for n in range(120))
 
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    rows: list[Row] = [(f"j{n}", "ab"[n % 2], n * 900, n * 3571 % 9001, [1, 8, 4, 2][n % 4]) for n in range(120)]
-    return simulated(tmp_path_factory.mktemp("figures"), SPEC, trace_text(rows))
+    return simulated(tmp_path_factory.mktemp("figures"), SPEC, TRACE)
 
 
 def drawn(experiment: Experiment, folder: Path, tenants: tuple[str, ...] = ()) -> list[Path]:
@@ -117,10 +116,9 @@ def test_figures_of_next_to_nothing(tmp_path: Path, rows: list[Row]) -> None:
 
 
 def write_all(folder: Path) -> None:
-    """Everything that ``hived simulate`` writes, for a small synthetic trace."""
+    """Everything that ``hived simulate`` writes."""
     folder.mkdir()
-    spec = parse_spec(spec_from_quotas(15, [(row.tenant, row.quota_percent) for row in TABLE1]), "small")
-    report = make_report(run_experiment(spec, generate_table1(60, 1, 9), Options()))
+    report = make_report(run_experiment(parse_spec(SPEC, "small"), trace_of(TRACE), Options()))
     write_jobs(report.results, folder / "jobs.csv")
     write_runs(report.results, folder / "runs.csv")
     write_summary(report, folder / "summary.json")
