@@ -1,13 +1,15 @@
-"""``hived`` at hand; a folder with a good spec and a good trace, and one of an engine that does not run."""
+"""``hived`` at hand; a folder with a good spec and a good trace; an engine that runs, and one that does not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hived.cli import options
 
+from ..server.fakes import Running
 from .helpers import JOBS, NODES, Answer, Completed, Hived, call
 
 
@@ -61,3 +63,21 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HIVED_STATE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def one_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Of all tests, since its applications take longer to make than most tests."""
+    engine = Running(tmp_path_factory.mktemp("engine"))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def running(one_engine: Running, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """An engine with two nodes of 4 GPUs, answering, in the folder that every verb looks in."""
+    one_engine.engine.reset()
+    if not one_engine.answers:
+        one_engine.start()
+    monkeypatch.setenv("HIVED_STATE", str(one_engine.folder))
+    return one_engine

@@ -61,12 +61,10 @@ def cluster(service: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.fixture
-def machine(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """The engine of one machine, in the folder that every verb looks in."""
+def machine(running: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """The engine of one machine, over TCP too."""
     monkeypatch.setenv("HIVED_TOKEN", TOKEN)
-    running = Running(nobody)
-    yield running
-    running.close()
+    return running
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from hived import Bind, Preempt
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The same by number; devices count from 0 in the clusters of these tests."""
+        """The same by number."""
         return self._jobs.parts(self.placement)
 
     @property
@@ -70,18 +70,24 @@ class Jobs:
         self._known: dict[str, Job] = {}
         chains = [chain.name for chain in cluster.spec.chains]
         self._nodes: dict[tuple[str, str], tuple[int, int]] = {}
-        count: Counter[str] = Counter()
-        for chain, node, _ in cluster.nodes():
+        self._bits: dict[tuple[str, str, int], int] = {}
+        count, leaves = Counter[str](), cluster.leaves()
+        for chain, node, gpus in cluster.nodes():
             self._nodes[chain, node] = chains.index(chain), count[chain]
             count[chain] += 1
+            for leaf, (_, (device,)) in enumerate(islice(leaves, gpus)):
+                self._bits[chain, node, device] = 1 << leaf
 
     def parts(self, placement: Placement | None) -> tuple[Part, ...]:
         """A placement by number."""
         if placement is None:
             return ()
         return tuple(
-            Part(*self._nodes[placement.chain, node], sum(1 << device for device in leaves))
-            for node, leaves in placement.pods
+            Part(
+                *self._nodes[placement.chain, node],
+                sum(self._bits[placement.chain, node, device] for device in devices),
+            )
+            for node, devices in placement.pods
         )
 
     def new(self, tenant: str, gpus: int) -> Job:

@@ -461,6 +461,24 @@ class SafetyMachine(HivedMachine):
         if not request.opportunistic:
             self.ask_alone(request, decision is not None)
 
+    @rule(tenant=TENANT, gpus=GPUS, early=st.booleans())
+    def follow_the_private_cluster(self, tenant: int, gpus: int, early: bool) -> None:
+        """A job gets the very leaves of its VC that it has there, whatever runs on them; it may have started early."""
+        request = self.job(tenant, gpus)
+        loan = replace(request, priority=-1)
+        on_loan = early and self.cluster.place(loan, idle=True, keep=True) is not None
+        if self.private.place(request, keep=True) is None:
+            if on_loan:
+                self.cluster.release(request.group)
+            return
+        leaves = self.private.virtual_leaves(request.group)
+        if not (on_loan and self.cluster.promote(request, leaves)):
+            if on_loan:
+                self.cluster.release(request.group)
+            SharingMachine.start(self, request, self.cluster.place(request, at=leaves))
+        here = self.cluster.virtual_leaves(request.group)
+        assert (here.pool, sorted(here.spots)) == (leaves.pool, sorted(leaves.spots))
+
     def ask_alone(self, request: Request, granted: bool) -> None:
         """The private cluster grants what the VC has granted, at the cost of the same groups."""
         self.same_alone(request, granted, self.private.place(request))

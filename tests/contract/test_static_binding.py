@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from hived import Bind, Cluster, Member, Preempt, Request
+from hived import Bind, Cluster, Member, Request
 from hived.cluster import BindingKind, Sharing
 from hived.spec import ClusterSpec
 
@@ -48,18 +48,6 @@ def test_bad_node_stays_with_its_vc() -> None:
     assert isinstance(driver.ask(Request("h", "b", 0, (Member(2, 8),))), Bind)
     driver.set_node("node-node-0", healthy=True)
     driver.bind(request)
-
-
-def test_loan_ends_where_the_vc_lands() -> None:
-    """Though other nodes are idle."""
-    spec = cluster_of(TWO, vc("a", (TWO, NODE, 2)), vc("b", (TWO, NODE, 2)))
-    driver = Driver(spec, static(spec))
-    loan = Request("loan", "b", -1, (Member(1, 8),))
-    (pod,) = driver.bind(loan).placement.pods
-    assert pod.node == "node-node-0"
-    decision = driver.ask(Request("g", "a", 0, (Member(1, 8),)))
-    assert isinstance(decision, Preempt)
-    assert decision.victims == ("loan",)
 
 
 def test_bound_child_by_child() -> None:

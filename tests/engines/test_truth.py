@@ -178,19 +178,12 @@ def test_agree_on_a_trace_like_the_papers(seed: int, early: bool) -> None:
     assert told(live_stays(spec, trace.jobs, early)[0]) == told(simulated)
 
 
-@seeds(30, fast=4)
+@seeds(29, fast=3)
 def test_agree_on_loans_and_preemptions(seed: int) -> None:
     spec, jobs = jobs_of(seed)
     live, decided = live_stays(spec, jobs, early=True)
     assert told(live) == told(simulated_stays(spec, jobs, early=True))
-    assert min(decided[Promote], decided[Stop]) > 0, "too little happens"
-
-
-def test_traces_by_chance_have_all_in_them() -> None:
-    decided: Counter[type] = Counter()
-    for seed in range(4):
-        decided += live_stays(*jobs_of(seed), early=True)[1]
-    assert min(decided[Promote], decided[Move], decided[Stop]) > 4
+    assert min(decided[Promote], decided[Move], decided[Stop]) > 0, "too little happens"
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["nothing lent", "lent"])

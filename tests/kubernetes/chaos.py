@@ -30,7 +30,7 @@ from tools.control_plane.workloads import make_pod, places
 from .load import Load
 from .proxies import Fault
 from .witness import is_bound, kind
-from .world import ENDED_IN_THE_DARK, PATIENCE_S, World
+from .world import ENDED_WITHOUT_API_SERVER, PATIENCE_S, World
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Chaos(World):
         load.lock.release()
         self.to_service.let_go()
 
-    def _one_life(self, load: Load, words: Json | None) -> Json | None:
+    def _one_life(self, load: Load, last: Json | None) -> Json | None:
         """From a start to a kill; returns its last answer about its groups. Holds the load's lock before and after."""
         fault = self._point()
         last: list[Json | None] = [None]
@@ -154,7 +154,7 @@ class Chaos(World):
 
     # -- recovered state ------------------------------------------------------------------------------------------
 
-    def _compare(self, words: Json | None, fault: Fault | None = None) -> None:
+    def _compare(self, last: Json | None, fault: Fault | None = None) -> None:
         """Compare the service, before any update, with pods' annotations and the last answer of its predecessor."""
         give_up = time.monotonic() + PATIENCE_S
         late = False
@@ -168,11 +168,11 @@ class Chaos(World):
                 break
             time.sleep(0.05)
         self.counts["comparisons"] += 1
-        self.counts["comparisons that came right late"] += late and not wrong
+        self.counts["comparisons that were right later"] += late and not wrong
         self.counts["bound pods compared"] += sum(is_bound(pod) for pod in after.values())
         self.found += [f"after a restart: {line}" for line in wrong]
 
-    def _differences(self, pods: dict[str, Json], said: Json, words: Json | None) -> list[str]:
+    def _differences(self, pods: dict[str, Json], said: Json, last: Json | None) -> list[str]:
         assert self.load is not None
         wrong = []
         groups = {uid: work.group for work in self.load.all.values() for uid in work.uids}
@@ -202,7 +202,7 @@ class Chaos(World):
             left = [pod for pod in old["pods"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]
             if not left:
                 continue
-            self.counts["groups compared with the last words"] += 1
+            self.counts["groups compared with the last answer"] += 1
             new = said.get(name, {"pods": []})
             same = all(old[key] == new.get(key) for key in ("kind", "vc", "priority", "gpus", "size"))
             where = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["pods"]}
@@ -220,37 +220,37 @@ class Chaos(World):
             restarts = self.service.metric("hived_watch_restarts_total")
             self.plane.stop_api_server()
             time.sleep(self.rng.choice((0.0, 1.0, 8.0)) * self.rng.random())
-            in_the_dark = turn % 3 == 1
-            if in_the_dark:
-                self._starts_in_the_dark()
+            restarted = turn % 3 == 1
+            if restarted:
+                self._restart_without_api_server()
             else:
-                self._is_honest()
+                self._check_readiness()
             self.plane.start_api_server()
-            if in_the_dark:
-                self._comes_to_light()
+            if restarted:
+                self._wait_for_readiness()
             began, enough = time.monotonic(), load.counts["works that ran"] + 3
             self.wait(lambda: load.counts["works that ran"] >= enough, "they run again")  # noqa: B023
             spent = time.monotonic() - began
             self.slowest = max(self.slowest, spent)
-            self._is_honest()
-            if not in_the_dark and self.service.metric("hived_watch_restarts_total") <= restarts:
-                self.found.append("the API server was away, and no watch was begun anew")
+            self._check_readiness()
+            if not restarted and self.service.metric("hived_watch_restarts_total") <= restarts:
+                self.found.append("the API server was away, and no watch was restarted")
             self.counts["outages"] += 1
             if say:
                 print(
                     f"{turn + 1} outages, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True
                 )
 
-    def _starts_in_the_dark(self) -> None:
+    def _restart_without_api_server(self) -> None:
         """Kill and restart the service while there is no API server: it must not be ready."""
         self.service.kill()
         self.start(ready=False)
         time.sleep(self.rng.uniform(0.0, 4.0))
         if self.service.is_ready():
-            self.found.append("it is ready, and has never heard of the API server")
-        self.counts["starts in the dark"] += 1
+            self.found.append("it is ready, and has read nothing of the API server")
+        self.counts["starts without an API server"] += 1
 
-    def _comes_to_light(self) -> None:
+    def _wait_for_readiness(self) -> None:
         """The API server is back: the service is ready, or has ended with a reason and is restarted."""
         process = self.service.process
         assert process is not None
@@ -259,13 +259,13 @@ class Chaos(World):
             time.sleep(0.05)
         code = process.poll()
         if code is not None:
-            self.counts[ENDED_IN_THE_DARK] += code == EX_UNAVAILABLE
+            self.counts[ENDED_WITHOUT_API_SERVER] += code == EX_UNAVAILABLE
             if code != EX_UNAVAILABLE:
-                self.found.append(f"begun without an API server, it ended with {code}:\n{self.service.log()[-1500:]}")
+                self.found.append(f"started without an API server, it ended with {code}:\n{self.service.log()[-1500:]}")
             self.service.kill()
             self.start()
 
-    def _is_honest(self) -> None:
+    def _check_readiness(self) -> None:
         """The service runs, and all its endpoints agree about its state."""
         assert self.service.process is not None
         code = self.service.process.poll()

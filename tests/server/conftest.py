@@ -37,9 +37,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture
-def service() -> FakeService:
+@pytest.fixture(scope="session")
+def one_service() -> FakeService:
+    """Of all tests, since its applications take longer to make than most tests."""
     return FakeService()
+
+
+@pytest.fixture
+def service(one_service: FakeService) -> FakeService:
+    one_service.reset()
+    return one_service
 
 
 @pytest.fixture

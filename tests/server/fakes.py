@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,10 @@ class FakeService(LocalService):
 
     def __init__(self, *, live: bool = True) -> None:
         self.live = live
+        self.reset()
+
+    def reset(self) -> None:
+        """An engine where nothing has happened yet, in the same application."""
         self.market = ExchangeService(FakeTrader(self))
         self.all: list[schema.Job] = []
         self.submissions: dict[int, schema.Submission] = {}
@@ -415,7 +420,8 @@ class FakeService(LocalService):
         return None
 
 
-def local_app(service: FakeService, token: str | None = None, hosts: Sequence[str] = ()) -> FastAPI:
+@cache
+def local_app(service: FakeService, token: str | None = None, hosts: tuple[str, ...] = ()) -> FastAPI:
     """The application of one machine: with a token as over TCP, without one as on the Unix socket."""
     return make_app(service, service, token=token, hosts=hosts, local=token is None)
 
@@ -602,10 +608,12 @@ class Answering:
         """Listen."""
         self._server = Server()
         self._wait(self._server.start(**self._apps, listen=("127.0.0.1", 0)))
+        self.answers = True
 
     def stop(self) -> None:
         """Answer no more."""
         self._wait(self._server.stop())
+        self.answers = False
 
     def close(self) -> None:
         """For good."""

@@ -74,7 +74,7 @@ def test_jobs_spread_by_quota_are_internal(tmp_path: Path) -> None:
     assert parts(found, "quota", "a") == pytest.approx([16, (0.9 + 1.8) / 16, 0, (0.7 + 14 * 0.9) / 16, 0])
 
 
-def test_smaller_cells_and_other_chains_are_apart(tmp_path: Path) -> None:
+def test_smaller_cells_are_apart(tmp_path: Path) -> None:
     """a has a node of each kind and two sockets; two jobs of a socket each are no use of its nodes."""
     types = {"SOCKET": ("V100", 4), "NODE": ("SOCKET", 2), "SMALL": ("K80", 4)}
     cells = [{"cellType": "NODE", "cellAddress": "n[0-3]"}, {"cellType": "SMALL", "cellAddress": "k[0-1]"}]

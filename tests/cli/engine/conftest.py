@@ -1,24 +1,15 @@
-"""An engine that runs, in the folder that every verb looks in."""
+"""What an engine that runs has, and processes that ask it."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 import pytest
 
 from ...server.fakes import FakeService, Running
 from .shell import Begin, Process
-
-
-@pytest.fixture
-def running(nobody: Path) -> Iterator[Running]:
-    """An engine with two nodes of 4 GPUs, answering."""
-    answering = Running(nobody)
-    yield answering
-    answering.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import httpx
 import pytest
 
@@ -20,7 +18,7 @@ JOB = {"vc": "vision", "command": ["true"]}
 NAME, VALUE = session(TOKEN)
 
 
-def tcp(service: FakeService, base_url: str = HOME, hosts: Sequence[str] = (), token: str = TOKEN) -> Client:
+def tcp(service: FakeService, base_url: str = HOME, hosts: tuple[str, ...] = (), token: str = TOKEN) -> Client:
     """What a client over TCP sees."""
     return Client(local_app(service, token, hosts), base_url=base_url)
 

@@ -62,7 +62,7 @@ def test_a_flat_node_is_one_socket() -> None:
     assert flat.affinity_of(placed((0, (0,)), (1, (0,)), chain="ONE")) is Affinity.NODES
 
 
-def test_device_indices_of_the_spec_are_no_positions() -> None:
+def test_device_indices_are_no_positions() -> None:
     chain = replace(nodes_of_8(2), device_indices={0: (0, 2, 4, 6, 1, 3, 5, 7)})
     locality = Locality([chain])
     assert locality.affinity_of(placed((0, (0, 6)), chain="NODE")) is Affinity.SOCKET
