@@ -308,7 +308,7 @@ def test_stranger_in_a_slot_of_a_gang() -> None:
     assert world.home(two) == where
 
 
-def test_pod_bound_to_another_slot_of_its_gang() -> None:
+def test_pod_bound_to_another_slot() -> None:
     one, two = gang_of("g", 2, 4)
     world = meant(one, two)
     group = [(place.node, place.leaf_cells) for place in world.placement("g").pods]
@@ -393,7 +393,7 @@ def test_overwritten_annotations_are_restored() -> None:
     assert world.gang_scheduler.turn() == []
 
 
-def test_unbound_gang_leaves_a_node_of_unknown_use() -> None:
+def test_unbound_gang_leaves_a_full_node() -> None:
     # it stayed there for ever: it had given up its places, and so was not among those that leave bad hardware
     world = Scenario(SPEC)
     where = world.planned(pod("one", 4))

@@ -368,7 +368,7 @@ def test_gpus_of_sidecars(first: list[tuple[str | None, int]], gpus: int) -> Non
     assert read_request(one).leaf_cells == gpus
 
 
-def test_annotation_asks_for_less_than_containers() -> None:
+def test_annotation_asks_for_too_few() -> None:
     one = with_limits(pod("p", said="{virtualCluster: a, leafCellNumber: 1}"), {keys.ENABLE: 1, "nvidia.com/gpu": 8})
     with pytest.raises(PodRequestError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
         read_request(one)

@@ -214,7 +214,7 @@ def test_foreign_pod_that_is_given_a_vc(world: Shared) -> None:
     world.nobody_gets("n1", *FOUR)
 
 
-def test_foreign_pods_cost_gangs_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cost_for_gangs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Shared(a=20)
     for number, name in enumerate(node_names(world.spec)[:19]):
         world.serve(4, name, f"serve-{number}")

@@ -171,7 +171,7 @@ def test_held_back_pod_leaves_the_queue() -> None:
     assert not world.gang("g").in_line
 
 
-def test_pod_replaced_when_its_owner_wants_fewer() -> None:
+def test_pod_replaced_in_a_smaller_job() -> None:
     """Of a Job that runs: others have succeeded, so that its owner makes fewer by now."""
     world = Scenario(a=3, b=1)
     pods = job_pods(3)
@@ -287,7 +287,7 @@ def test_unbound_gang_leaves_bad_node() -> None:
     assert world.home("one") != bad
 
 
-def test_gang_without_pods_left_leaves_bad_node() -> None:
+def test_gang_without_pods_leaves_bad_node() -> None:
     world = Scenario(a=2, b=1)
     one, two = gang_of("g", 2, 2)
     world.create(one, two)
@@ -498,7 +498,7 @@ def test_a_new_spec_brings_its_policy() -> None:
 WIDE, NARROW = flat_spec(a=2, b=1), flat_spec(a=1, b=1)
 
 
-def test_restored_devices_are_still_of_their_gang() -> None:
+def test_restored_devices_of_a_gang() -> None:
     """In between, a place of the gang is no more; its pod is."""
     world = Scenario(WIDE)
     pods = gang_of("g", 2, 4)
@@ -535,7 +535,7 @@ def test_unbound_gang_leaves_dropped_devices() -> None:
     assert len(world.placement("one").pods) == 1
 
 
-def test_pods_bound_under_two_specs_are_adopted() -> None:
+def test_pods_bound_under_two_specs() -> None:
     """Annotations of the later ones have a smaller gang than theirs, and after a restart all of them count."""
     world = Scenario(flat_spec(a=3, b=0))
     first, *others = gang_of("g", 3, 4)

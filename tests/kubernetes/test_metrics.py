@@ -176,7 +176,7 @@ def test_counters_begin_at_zero() -> None:
     assert told("hived_nodes", state="missing") == 0
 
 
-def test_waiting_gangs_by_their_decisive_reason(busy: Replica) -> None:
+def test_waiting_gangs_by_reason(busy: Replica) -> None:
     told = Told(metrics_of(busy.world, busy))
     reasons = told.by("hived_waiting_groups", "vc", "reason")
     assert reasons == {

@@ -141,7 +141,7 @@ def test_next_preemptor_of_a_victim_is_named() -> None:
     assert world.gang("loan").preempted_by is world.gang("two")
 
 
-def test_spared_victim_is_evicted_for_the_next() -> None:
+def test_spared_victim_is_evicted_later() -> None:
     # the eviction was not carried out, since the preemptor had ended; the next preemptor waited for ever
     world = borrowed(2)
     world.submit(pod("first", 4), bind=False)

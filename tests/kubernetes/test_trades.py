@@ -179,7 +179,7 @@ async def test_trade_is_over_at_its_end(market: Market) -> None:
 
 
 @played
-async def test_trade_that_ends_during_another_change(market: Market) -> None:
+async def test_trade_ends_during_a_change(market: Market) -> None:
     """Which fails to be written."""
     await market.trade(10.0)
 

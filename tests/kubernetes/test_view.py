@@ -307,7 +307,7 @@ def test_bad_reserved_gpus_in_the_status() -> None:
     assert found.safety_margin == 0
 
 
-def test_lazy_preemptor_is_named_with_the_time() -> None:
+def test_lazy_preemptor_and_its_time() -> None:
     world = racks()
     service = service_of(world)
     world.run(*gang_of("low", 2, 4, "vision", lazy_preemption="true"))
