@@ -53,36 +53,38 @@ class Chaos(World):
 
     slowest = 0.0  #: seconds until works ran again after an outage
     _startup = 0.5  #: seconds of the last start with preloaded modules
+    _answer: Json | None = None  #: the last one about the groups, of the process before
 
     # -- kills ----------------------------------------------------------------------------------------------------
 
     def kills(self, number: int, minutes: float = 60.0, say: bool = False) -> None:
         """Kill the service ``number`` times under load; the last process runs on."""
         load = self.load or self.work(14)
-        began, words = time.monotonic(), None
+        began = time.monotonic()
         load.lock.acquire()
         while self.counts["kills"] < number and time.monotonic() - began < minutes * 60:
-            words = self._one_life(load, words)
+            self._one_life(load)
             self.counts["kills"] += 1
             assert load.problem is None, load.problem
             if say and self.counts["kills"] % 10 == 0:
                 done, spent = self.counts["kills"], time.monotonic() - began
                 print(f"{done} kills, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True)
         self.start()
-        self._compare(words)
+        self._compare()
         load.lock.release()
         self.to_service.let_go()
 
-    def _one_life(self, load: Load, last: Json | None) -> Json | None:
-        """From a start to a kill; returns its last answer about its groups. Holds the load's lock before and after."""
+    def _one_life(self, load: Load) -> None:
+        """From a start to a kill. Holds the load's lock before and after."""
         fault = self._point()
-        last: list[Json | None] = [None]
-        talks = self.rng.random() < 0.7
+        answers = self.rng.random() < 0.7
         early = fault is None and self.rng.random() < 0.15
+        answer: Json | None = None
 
         def strike() -> None:
+            nonlocal answer
             self.to_service.hold()
-            last[0] = self.groups() if talks else None
+            answer = self.groups() if answers else None
             assert self.service.process is not None
             os.kill(self.service.process.pid, signal.SIGKILL)
 
@@ -91,12 +93,12 @@ class Chaos(World):
         began = time.monotonic()
         warm = early or self.rng.random() < WARM
         self.start(ready=False, warm=warm)
-        killed = self._until_ready(fault, began + self.rng.uniform(0.4, 1.1) * self._startup if early else None)
-        if not killed:
+        ready = self._until_ready(fault, began + self.rng.uniform(0.4, 1.1) * self._startup if early else None)
+        if ready:
             self.counts["lives from a cold start"] += not warm
             if warm:
                 self._startup = time.monotonic() - began
-            self._compare(words, fault)
+            self._compare(fault)
             load.lock.release()
             self.to_service.let_go()
             if fault is None or not fault.done.wait(self.rng.uniform(3.0, 6.0)):
@@ -115,27 +117,26 @@ class Chaos(World):
         if code != -signal.SIGKILL:
             self.found.append(f"the service had ended by itself with {code}:\n{self.service.log()[-1500:]}")
         self.service.kill()
+        if ready:
+            self._answer = answer
         if self.rng.random() < 0.3:
             self.to_service.let_go()  # kube-scheduler finds no service
-        if killed:
-            return words
-        return last[0]
 
     def _until_ready(self, fault: Fault | None, until: float | None) -> bool:
-        """Wait until the service is ready; whether it was killed before that."""
+        """Wait until the service is ready; False: it was killed before that."""
         process = self.service.process
         assert process is not None
         give_up = time.monotonic() + PATIENCE_S
         while not self.service.is_ready():
             if (fault is not None and fault.done.is_set()) or process.poll() is not None:
-                return True
+                return False
             if until is not None and time.monotonic() > until:
                 process.kill()
-                return True
+                return False
             assert time.monotonic() < give_up, f"it does not get ready:\n{self.service.log()[-3000:]}"
             time.sleep(0.02)
         self.to_service.hold()
-        return False
+        return True
 
     def _point(self) -> Fault | None:
         """The point of the next kill; None: at a random moment."""
@@ -154,13 +155,13 @@ class Chaos(World):
 
     # -- recovered state ------------------------------------------------------------------------------------------
 
-    def _compare(self, last: Json | None, fault: Fault | None = None) -> None:
+    def _compare(self, fault: Fault | None = None) -> None:
         """Compare the service, before any update, with pods' annotations and the last answer of its predecessor."""
         give_up = time.monotonic() + PATIENCE_S
         late = False
         while True:
             before, said, after = self.pods(), self.groups(), self.pods()
-            wrong = ["it does not answer"] if said is None else self._differences(after, said, words)
+            wrong = ["it does not answer"] if said is None else self._differences(after, said)
             if said is None and fault is not None and fault.done.is_set():
                 return  # killed already
             late |= before == after and bool(wrong)
@@ -172,7 +173,7 @@ class Chaos(World):
         self.counts["bound pods compared"] += sum(is_bound(pod) for pod in after.values())
         self.found += [f"after a restart: {line}" for line in wrong]
 
-    def _differences(self, pods: dict[str, Json], said: Json, last: Json | None) -> list[str]:
+    def _differences(self, pods: dict[str, Json], said: Json) -> list[str]:
         assert self.load is not None
         wrong = []
         groups = {uid: work.group for work in self.load.all.values() for uid in work.uids}
@@ -196,7 +197,7 @@ class Chaos(World):
             f"{pod['name']} is said to be bound" for uid, (_, pod) in known.items()
             if pod["state"] == "bound" and not is_bound(pods.get(uid, {"spec": {}, "status": {}}))
         ]  # fmt: skip
-        for name, old in (words or {}).items():
+        for name, old in (self._answer or {}).items():
             if old["state"] not in ("placed", "preempted") or {pod["state"] for pod in old["pods"]} != {"bound"}:
                 continue
             left = [pod for pod in old["pods"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]

@@ -25,7 +25,7 @@ Json = dict[str, Any]
 PATIENCE_S = 300.0
 _ASK_S = 20.0  #: how often kube-scheduler is asked for its cache while nothing changes
 _EVENTS_S = 120.0  #: for how long an Event may be on its way
-ENDED_IN_THE_DARK = "ended without an API server"
+ENDED_WITHOUT_API_SERVER = "ended without an API server"
 #: last log line of a kube-scheduler (1.36.3) that confuses a pod with an older one of its name after its watch broke:
 #: https://github.com/kubernetes/kubernetes/pull/141255; it may also go on, and count removed pods on nodes for good
 CONFUSED = "Scheduler cache is corrupted"
@@ -36,7 +36,7 @@ class World:
 
     def __init__(self, plane: ControlPlane, namespace: str, folder: Path, seed: int, nodes: int, vcs: dict[str, int],
                  gpus: int) -> None:  # fmt: skip
-        """``vcs``: nodes that each has reserved, of so many ``nodes`` with ``gpus`` each."""
+        """``vcs``: how many of the ``nodes``, with ``gpus`` each, a virtual cluster has reserved."""
         self.found: list[str] = []
         self.counts: Counter[str] = Counter()
         self.points: Counter[str] = Counter()  #: points of kills
@@ -178,7 +178,7 @@ class World:
             if value := self.service.metric(metric):
                 self.found.append(f"{metric} is {value:g}")
         bugs = self.service.bugs()
-        for _ in range(self.counts[ENDED_IN_THE_DARK]):  # which it has to log
+        for _ in range(self.counts[ENDED_WITHOUT_API_SERVER]):  # which it has to log
             bugs.remove(next(line for line in bugs if line.startswith("hived: ")))
         self.found += [f"it says: {line[:1500]}" for line in bugs]
 
