@@ -118,7 +118,7 @@ def test_limits_follow_the_owners_times(owner: Callable[[int, float], float], ch
     assert beside(owner)[1] == changes
 
 
-def test_guest_is_raised_while_the_owner_is_as_fast_as_alone() -> None:
+def test_guest_is_raised_while_the_owner_is_fast() -> None:
     gpu, changes = beside(lambda at, limit: 0.5 if limit < 0.75 else 0.55)
     assert changes == [*RAISED[:3], (31, 0.0), (51, 0.25), (56, 0.5)], "and never 3/4 again"
     assert compute(told(gpu, GuestArrived(200, 2, 1.0))) == {2: 0.25}, "others are tried anew"

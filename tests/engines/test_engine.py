@@ -223,7 +223,7 @@ def test_stopping_job_is_stopped_by_the_next_engine(lives: Lives) -> None:
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_starting_job_is_started_by_the_next_engine_once(lives: Lives, power_cut: bool) -> None:
+def test_starting_job_is_started_once(lives: Lives, power_cut: bool) -> None:
     ran = lives.folder.parent / "ran"
 
     async def first(engine: Engine) -> Job:
@@ -330,7 +330,7 @@ def capped(seconds: int, *of: tuple[str, int]) -> ClusterSpec:
     return replace(spec, virtual_clusters=vcs)
 
 
-def test_loan_asks_for_no_more_grace_than_its_vc_allows(lives: Lives) -> None:
+def test_loan_asks_for_no_more_than_the_cap(lives: Lives) -> None:
     lives.spec = shares(("vision", 8))
 
     async def story(engine: Engine) -> None:
@@ -374,7 +374,7 @@ def full(*_: object, **__: object) -> None:
     raise StorageError("the disk is full")
 
 
-def test_submission_that_cannot_be_kept_has_never_been(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unkept_submission_has_never_been(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(engine: Engine) -> Job:
         last = engine.last_event
         with monkeypatch.context() as broken:
@@ -393,7 +393,7 @@ def test_submission_that_cannot_be_kept_has_never_been(lives: Lives, monkeypatch
     assert [event.seq for event in lives.events()] == list(range(1, 1 + len(lives.events())))
 
 
-def test_engine_that_cannot_keep_facts_does_nothing_more(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(engine: Engine) -> Job:
         (runs,) = await running(engine, shell("vision", STAYS, 4))
         assert engine.failed is not None
@@ -462,7 +462,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_job_that_freezes_its_supervisor_is_signalled_again(lives: Lives) -> None:
+def test_job_that_freezes_its_supervisor(lives: Lives) -> None:
     # its owner could not have its GPUs back
     async def story(engine: Engine) -> Job:
         freezes = "trap 'kill -STOP $PPID' TERM; echo here; kill -STOP $PPID; while :; do sleep 0.02; done"

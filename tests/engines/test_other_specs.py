@@ -77,7 +77,7 @@ def test_jobs_keep_devices_whatever_specs_come_between(specs: list[ClusterSpec])
     assert [found.guaranteed for found in jobs] == [True, True, False]
 
 
-def test_devices_that_a_spec_lacks_are_kept_for_the_next() -> None:
+def test_devices_that_a_spec_lacks_are_kept() -> None:
     # they were cut off a job's placement, so the next life gave them to somebody else
     engine = Driver(EIGHT)
     jobs = [engine.submit(job("vision", gpus, priority=priority)) for gpus, priority in ((4, 0), (2, 0), (2, -1))]
@@ -90,7 +90,7 @@ def test_devices_that_a_spec_lacks_are_kept_for_the_next() -> None:
     assert ([found.guaranteed for found in jobs], states(late)) == ([True, True, False], "queued")
 
 
-def test_jobs_have_their_cells_again_under_a_spec_that_fits() -> None:
+def test_jobs_have_their_cells_again_when_they_fit() -> None:
     # they stayed opportunistic for good, and were stopped for any other job
     engine = Driver(SHARED)
     jobs = [engine.submit(job(vc, 4)) for vc in ("vision", "speech")]
@@ -226,7 +226,7 @@ def test_live_spec_is_the_last_one_of_the_next_start(lives: Lives) -> None:
         assert last_start(store) == LastStart(SHARED, simulated=True)
 
 
-def test_device_given_twice_stays_idle_until_both_have_ended(lives: Lives) -> None:
+def test_device_given_twice_is_idle_after_both(lives: Lives) -> None:
     begin(lives, 2, 2)
     with closing(sqlite3.connect(lives.folder / "hived.db")) as db:
         for number, text in db.execute("SELECT id, status FROM jobs").fetchall():

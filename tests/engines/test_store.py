@@ -173,7 +173,7 @@ def one_storage_error(folder: Path, *words: str) -> str:
     return text
 
 
-def test_folder_in_which_nothing_can_be_made_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_used_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     one_storage_error(tmp_path / "file", "File exists")
     one_storage_error(tmp_path / "file" / "below", "Not a directory")

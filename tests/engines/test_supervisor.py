@@ -118,7 +118,7 @@ def test_supervisor_that_is_to_go_stops_its_task(task: RealTask, number: signal.
     assert (ending.code, ending.stopped, ending.lost) == (5, True, False)
 
 
-def test_supervisor_is_not_killed_once_it_has_the_claim(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_wait_once_it_has_the_claim(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # told in between, it died of it, and the task was lost
     task.ready("true")
     monkeypatch.chdir(task.folder)
@@ -168,7 +168,7 @@ def test_what_a_task_leaves_behind_goes_with_it(task: RealTask, tmp_path: Path, 
 LEAVES = "trap '' TERM; (while kill -0 $$ 2>/dev/null; do sleep 0.01; done; echo alone; exec sleep 600) & exit 3"
 
 
-def test_task_that_only_leftovers_outlive_was_not_stopped(task: RealTask) -> None:
+def test_task_outlived_by_leftovers_was_not_stopped(task: RealTask) -> None:
     task.shell(LEAVES, grace_s=1.0).start()
     until(lambda: (task.output.exists() and "alone" in task.printed) or task.supervisors[0].poll() is not None)
     task.stop()
@@ -230,7 +230,7 @@ def test_what_a_lost_task_left_is_cleared(task: RealTask, tmp_path: Path) -> Non
     assert not lives(int((tmp_path / "pid").read_text()))
 
 
-def test_supervisor_killed_after_the_fork_starts_nothing(tmp_path: Path) -> None:
+def test_supervisor_killed_after_the_fork(tmp_path: Path) -> None:
     # the child of a supervisor that was killed right after the fork: its parent is another by now
     program = f"""
 import os
@@ -338,7 +338,7 @@ def test_task_leads_its_group_and_not_the_session(task: RealTask) -> None:
     assert task.printed.split() == ["True", "True"]
 
 
-def test_supervisor_knows_nothing_of_the_engines_environment(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_sees_no_secrets_of_the_engine(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIVED_TOKEN", "secret")
     pid = task.shell("echo here; exec sleep 600").started().supervisors[0].pid
     own = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -108,7 +108,7 @@ def test_full_disk_keeps_no_task_from_being_stopped(task: RealTask, monkeypatch:
     assert task.end().stopped
 
 
-def test_task_claimed_while_it_is_stopped_does_not_begin(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_claimed_while_stopped_does_not_begin(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     task.shell("echo began; exec sleep 600")
     look = task.watch
 
@@ -162,7 +162,7 @@ def test_claim_of_this_boot_was_killed(old: RealTask) -> None:
     assert not written(old).rebooted
 
 
-def test_claim_of_another_boot_went_down_with_the_machine(old: RealTask) -> None:
+def test_claim_of_another_boot(old: RealTask) -> None:
     # an orderly reboot sends SIGTERM to every process: such a task was taken for one that had failed
     claim(old, 1, "another")
     assert old.ending() == Ending(137, error="the machine was started anew under it", lost=True, rebooted=True)

@@ -120,7 +120,7 @@ def test_cells_in_use_or_broken_are_not_given(engine: Driver) -> None:
         act(engine, Offer("vision", PAIR._replace(number=2), engine.now, engine.now + 60))
 
 
-def test_trade_for_later_is_called_off_if_cells_are_in_use(engine: Driver) -> None:
+def test_trade_for_later_is_called_off(engine: Driver) -> None:
     """And paid back."""
     give(engine, 3600.0, start=10.0)
     assert surplus(engine) == {"vision": 2.0, "speech": -2.0}
@@ -149,7 +149,7 @@ def test_board_is_not_filled_by_one_tenant(engine: Driver) -> None:
         act(engine, request)
 
 
-def test_request_whose_own_cells_are_in_use_is_withdrawn(engine: Driver) -> None:
+def test_request_with_cells_in_use_is_withdrawn(engine: Driver) -> None:
     """And not the offer."""
     gpu = Cells(PAIR.chain, PAIR.level - 1)
     gives = gpu._replace(number=2)
@@ -197,7 +197,7 @@ def test_trade_under_a_new_spec(engine: Driver) -> None:
     assert told(engine)[-1] == "trade 1 ends: vision has 0 x NODE.SOCKET.PAIR in that time, and would give 1"
 
 
-def test_timeline_of_an_exact_tenant_stays_under_trades_of_others() -> None:
+def test_exact_timeline_stays_under_others_trades() -> None:
     three = shares(("vision", 2), ("speech", 2), ("research", 4))
     vision, speech, research = three.virtual_clusters
     engine = Driver(replace(three, virtual_clusters=(vision, speech, replace(research, safety=EXACT))))
@@ -283,7 +283,7 @@ def test_trade_survives_kills(lives: Lives) -> None:
     assert kinds == ["trade_agreed", "trade_begun", "trade_over"] * 2
 
 
-def test_start_with_another_spec_says_whom_it_displaces(lives: Lives) -> None:
+def test_start_says_whom_it_would_displace(lives: Lives) -> None:
     """With trades in mind."""
     lives.spec, clock = SPEC, Clock()
 

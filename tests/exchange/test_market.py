@@ -256,7 +256,7 @@ def test_trade_ends_with_a_reason_under_another_spec() -> None:
     assert trading.trades.in_force() == spec(a=1, b=1)
 
 
-def test_cell_type_stays_under_a_spec_with_another_level() -> None:
+def test_cell_type_stays_under_another_level() -> None:
     """A level number may mean other cells there."""
     before = spec_from_dict(racks({"a": {"RACK.NODE": 2}, "b": {"RACK.NODE": 1}}, count=2))
     node = Cells("RACK", 3)

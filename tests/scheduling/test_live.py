@@ -187,7 +187,7 @@ def test_early_job_that_ends_while_it_moves() -> None:
     assert engine.issued == [Start(behind.number, Kind.GUARANTEED, where(behind))]
 
 
-def test_nobody_passes_onto_cells_that_another_moves_to() -> None:
+def test_nobody_passes_onto_kept_cells() -> None:
     engine, _, early, _ = moving(2, Greedy())
     engine.end(early, waits=True)
     assert early.status is Status.GUARANTEED
@@ -278,7 +278,7 @@ def test_job_in_no_queue_has_the_new_order_later() -> None:
     assert pauses.view.duration == 50.0
 
 
-def test_victim_of_its_own_vc_is_neither_promoted_nor_moved() -> None:
+def test_victim_of_its_own_vc_stays_a_victim() -> None:
     """Until it has ended."""
     engine = SlowEngine(2, 1, policy=Tiresias((80.0,)))
     own = [engine.submit("a", 8, 5) for _ in range(2)]

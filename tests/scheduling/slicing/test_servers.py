@@ -71,7 +71,7 @@ def test_job_is_not_scattered_if_it_is_to_be_together() -> None:
     assert of.choose(3) is None
 
 
-def test_large_job_gets_whole_servers_if_there_are_enough() -> None:
+def test_large_job_gets_whole_servers() -> None:
     of = servers(4, 4, 4)
     of.take(((host(0), 1),), 1)
     assert of.choose(8) == ((host(1), 4), (host(2), 4))
