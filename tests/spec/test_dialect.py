@@ -278,7 +278,9 @@ def test_plain_data_is_as_its_yaml() -> None:
     assert (spec.source, spec.ignored) == ("<dict>", (("kubeApiServerAddress", 0),))
 
 
-@pytest.mark.parametrize("weight", [True, "2", float("inf"), float("nan"), 0, 10**400])
+@pytest.mark.parametrize(
+    "weight", [True, "2", float("inf"), float("nan"), 0, 10**400], ids=lambda weight: str(weight)[:5]
+)
 def test_a_wrong_weight_in_plain_data(weight: object) -> None:
     message = r"^<dict>: virtualClusters\.a\.opportunisticWeight: a weight is a number above"
     with pytest.raises(SpecError, match=message):

@@ -13,7 +13,7 @@ from .helpers import HEADER, file_of, refusal, table
 
 GOOD = "a,team,5,10,8,pass"
 JOB = TraceJob("a", "team", 5_000, 10_000, 8, "pass")
-PACKED = gzip.compress(table(GOOD).encode())
+PACKED = gzip.compress(table(GOOD).encode(), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,17 @@ def changed(at: int, value: int) -> bytes:
         (changed(len(PACKED) - 6, PACKED[-6] ^ 1), "t.csv: the gzip data is broken (CRC check failed"),
         (changed(10, 0xFF), "t.csv: the gzip data is broken ("),
         (table(GOOD).encode() + b"\xe9,", "t.csv:3: byte 65 (0xe9) is not UTF-8: save the file as UTF-8"),
+    ],
+    ids=[
+        "nothing",
+        "blanks",
+        "a mark",
+        "packed nothing",
+        "a header",
+        *["cut off"] * 3,
+        "checksum",
+        "deflate",
+        "Latin-1",
     ],
 )
 def test_a_file_that_is_no_trace(tmp_path: Path, data: str | bytes, message: str) -> None:
