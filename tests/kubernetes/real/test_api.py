@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -80,17 +81,30 @@ def test_watch(control_plane: ControlPlane, cluster: Cluster) -> None:
 
     async def story(api: KubeApi) -> None:
         path = api_path("pods", cluster.namespace)
+
+        async def events_since(version: str) -> list[tuple[str, Pod]]:
+            """Until a pod is gone."""
+            found = []
+            async with aclosing(api.watch(path, Pod, version)) as events:
+                async for kind, pod in events:
+                    if kind != "BOOKMARK":
+                        found.append((kind, pod))
+                    if kind == "DELETED":
+                        break
+            return found
+
         _, version = await api.list(path, Pod)
         cluster.create_pod({"metadata": {"name": "pod"}})
         cluster.set_phase("pod", "Failed")
         cluster.delete_pod("pod", force=True)
-        seen = [(kind, pod) async for kind, pod in api.watch(path, Pod, version, timeout_s=1)]
-        events = [(kind, pod.metadata.name, pod.ended) for kind, pod in seen if kind != "BOOKMARK"]
+        seen = await events_since(version)
+        events = [(kind, pod.metadata.name, pod.ended) for kind, pod in seen]
         assert events[:2] == [("ADDED", "pod", False), ("MODIFIED", "pod", True)]
         assert events[-1] == ("DELETED", "pod", True)
-        middle = seen[1][1].metadata.resource_version
-        rest = [kind async for kind, _ in api.watch(path, Pod, middle, timeout_s=1) if kind != "BOOKMARK"]
-        assert rest == [kind for kind, _, _ in events[2:]]
+        rest = await events_since(seen[1][1].metadata.resource_version)
+        assert [kind for kind, _ in rest] == [kind for kind, _ in seen[2:]]
+        last = seen[-1][1].metadata.resource_version
+        assert {kind async for kind, _ in api.watch(path, Pod, last, timeout_s=1)} <= {"BOOKMARK"}
 
     with_api(control_plane, story)
 

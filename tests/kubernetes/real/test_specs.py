@@ -81,24 +81,23 @@ def test_nodes_change_their_tenant(cluster: Cluster, service: Service, nodes: li
 
 def test_refused_file(cluster: Cluster, service: Service, nodes: list[str]) -> None:
     """The spec before it stays in force; the status, the log and a metric say why."""
+
+    def write_wrong(text: str, *words: str) -> None:
+        refused = service.metric(REFUSED) + 1
+        service.write_spec(text)
+        cluster.wait_until(lambda: service.metric(REFUSED) == refused, "it is refused")
+        problem = service.get("/v1/status")["spec"]["problem"]
+        assert all(word in problem for word in words), problem
+        logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
+        assert problem in logged[-1]
+        assert reserved(service) == {"a": 8, "b": 8}
+
     cluster.create_pod(make_pod("first", "a", 4))
     cluster.wait_placed("first")
     service.expected.add("the new spec is refused")
-    before = service.metric(REFUSED)
-    for number, (text, words) in enumerate(
-        (
-            ("physicalCluster:\n  cellTypos: {}\n", [":2", "cellTypos", "cellTypes"]),
-            (yaml.safe_dump(make_spec(nodes, {"a": 3, "b": 2})), ["5", "4"]),
-            ("", ["empty"]),
-        ),
-        start=1,
-    ):
-        service.write_spec(text)
-        problem = wait_problem(cluster, service, *words)
-        assert service.metric(REFUSED) == before + number
-        logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
-        assert any(problem in message for message in logged)
-        assert reserved(service) == {"a": 8, "b": 8}
+    write_wrong("physicalCluster:\n  cellTypos: {}\n", ":2", "cellTypos", "cellTypes")
+    write_wrong(yaml.safe_dump(make_spec(nodes, {"a": 3, "b": 2})), "5", "4")
+    write_wrong("", "empty")
     cluster.create_pod(make_pod("second", "a", 4))
     cluster.wait_placed("second")
     service.write_spec(make_spec(nodes, {"a": 3, "b": 1}))
