@@ -194,6 +194,9 @@ def test_priority_classes() -> None:
 def test_pods_may_do_little() -> None:
     """What the namespace enforces an API server checks (``real/test_manifests.py``); they are never throttled."""
     assert OBJECTS["Namespace", "hived"]["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD["spec"])
+    restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert restricted.items() <= POD["spec"]["securityContext"].items()
     for container in CONTAINERS.values():
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
