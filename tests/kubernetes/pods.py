@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -151,6 +153,12 @@ def flat_spec(*, spare: int = 0, gpus: int = 4, **vcs: int) -> ClusterSpec:
             },
         }
     )
+
+
+def with_vcs(spec: ClusterSpec, **fields: Any) -> ClusterSpec:
+    """The spec whose VCs have these fields."""
+    vcs = tuple(dataclasses.replace(vc, **fields) for vc in spec.virtual_clusters)
+    return dataclasses.replace(spec, virtual_clusters=vcs)
 
 
 def node_names(spec: ClusterSpec) -> list[str]:

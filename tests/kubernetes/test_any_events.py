@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.spec import load_spec
-from hived.spec.compiled import EXACT, ClusterSpec
+from hived.spec.compiled import EXACT
 
-from .pods import flat_spec
+from .pods import flat_spec, with_vcs
 from .walking import Walk
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
@@ -24,12 +23,8 @@ SMALL = (
 )
 
 
-def exact(spec: ClusterSpec) -> ClusterSpec:
-    """The spec with all tenants of exact safety."""
-    return replace(spec, virtual_clusters=tuple(replace(vc, safety=EXACT) for vc in spec.virtual_clusters))
-
-
-SOME_EXACT = (exact(SMALL[0]), exact(SMALL[1]), exact(SMALL[3]), SMALL[2])
+#: some of them with all tenants of exact safety
+SOME_EXACT = (*(with_vcs(SMALL[number], safety=EXACT) for number in (0, 1, 3)), SMALL[2])
 
 
 def go(walk: Walk, steps: int) -> None:

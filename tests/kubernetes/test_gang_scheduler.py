@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.spec import load_spec
-from hived.spec.compiled import ClusterSpec
 
 from .fake_kubernetes import Members
-from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating
+from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
 from .scenario import Scenario
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
@@ -475,20 +473,14 @@ def test_pods_run_on_under_a_new_spec(after: str) -> None:
     assert all(world.guaranteed(*(one.metadata.name for one in own)))
 
 
-def with_policy(name: str) -> ClusterSpec:
-    """One VC of one node, with a policy."""
-    spec = flat_spec(a=1)
-    return dataclasses.replace(spec, virtual_clusters=(dataclasses.replace(spec.virtual_clusters[0], policy=name),))
-
-
 def test_a_new_spec_brings_its_policy() -> None:
     """One that needs durations is refused."""
     world = Scenario(a=1)
     world.run(pod("first", 3))
     assert world.submit(pod("large", 4), pod("small", 1)) == ["wait", "wait"]
     with pytest.raises(InputError, match="policy sjf of a orders jobs by their duration"):
-        world.gang_scheduler.reconfigure(with_policy("sjf"), world.now)
-    world.gang_scheduler.reconfigure(with_policy("greedy"), world.now)
+        world.gang_scheduler.reconfigure(with_vcs(flat_spec(a=1), policy="sjf"), world.now)
+    world.gang_scheduler.reconfigure(with_vcs(flat_spec(a=1), policy="greedy"), world.now)
     world.flush()
     world.ask("small")
     world.flush()

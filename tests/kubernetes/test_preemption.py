@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 
@@ -18,7 +17,7 @@ from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..policies import LeastAttained
 from . import fake_kubernetes
-from .pods import flat_spec, foreign, gang_of, loans, node, pod, terminating
+from .pods import flat_spec, foreign, gang_of, loans, node, pod, terminating, with_vcs
 from .scenario import Scenario
 
 
@@ -33,13 +32,6 @@ def lent(a: int, b: int) -> Scenario:
     """Pods ``loan0``, ``loan1``, ... of b run on all nodes, on loans."""
     world = Scenario(a=a, b=b)
     world.run(*loans(a + b))
-    return world
-
-
-def kept_loan(limit: int, seconds: int) -> Scenario:
-    """A pod ``loan`` runs on the node of ``a``, with this grace period within the limit."""
-    world = Scenario(with_grace(limit))
-    world.run(patient(pod("loan", 4, "b", priority="-1"), seconds), pod("own", 4, "b"))
     return world
 
 
@@ -193,23 +185,16 @@ def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.guaranteed("short") == [True]
 
 
-def exact(spec: ClusterSpec) -> ClusterSpec:
-    """All tenants are of exact safety."""
-    return dataclasses.replace(
-        spec, virtual_clusters=tuple(dataclasses.replace(vc, safety=EXACT) for vc in spec.virtual_clusters)
-    )
-
-
 def test_exact_victim_downgraded_by_a_spec() -> None:
     """It has room by now; it goes once, and starts anew."""
-    world = Scenario(exact(flat_spec(a=1, b=1)))
+    world = Scenario(with_vcs(flat_spec(a=1, b=1), safety=EXACT))
     low = gang_of("low", 2, 2)
     world.run(*low)
     world.create(pod("high", 2, priority="5"))
     world.question("high")
     assert world.state("low") == "preempted"
     world.set_node(node("n2"))
-    world.respecify(exact(flat_spec(a=3, gpus=2)))  # half of what it runs on is no more
+    world.respecify(with_vcs(flat_spec(a=3, gpus=2), safety=EXACT))  # half of what it runs on is no more
     assert world.state("low") == "preempted"
     world.ended(*low)
     world.run(*(world.recreated(one, 1) for one in gang_of("low", 2, 2, created=1)))
@@ -291,9 +276,7 @@ def patient(there: Pod, seconds: int) -> Pod:
 
 def with_grace(seconds: int) -> ClusterSpec:
     """Two nodes of ``a`` and ``b``, with this limit on the grace period of loans."""
-    spec = flat_spec(a=1, b=1)
-    vcs = tuple(dataclasses.replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
-    return dataclasses.replace(spec, virtual_clusters=vcs)
+    return with_vcs(flat_spec(a=1, b=1), opportunistic_grace_seconds=seconds)
 
 
 def test_loan_with_too_long_a_grace() -> None:
@@ -319,7 +302,8 @@ def test_grace_limit_of_a_new_spec() -> None:
 @pytest.mark.parametrize(("limit", "deleted", "grace"), [(60, False, 60), (60, True, 60), (120, False, None)])
 def test_grace_of_an_eviction(limit: int, deleted: bool, grace: int | None) -> None:
     """A loan bound with a longer one has the limit, whoever deletes it; one within the limit has its own."""
-    world = kept_loan(120, 90)
+    world = Scenario(with_grace(120))
+    world.run(patient(pod("loan", 4, "b", priority="-1"), 90), pod("own", 4, "b"))
     world.respecify(with_grace(limit))
     world.create(pod("mine", 4))
     world.question("mine")
