@@ -1,4 +1,4 @@
-"""A folder of training jobs, and jobs in it that do nothing."""
+"""A folder of training jobs, jobs in it that do nothing, and ``hived`` at hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from hived.control.folder import JobFolder
 from hived.control.page import Answer, Command, Page, State
+from tests.cli.helpers import Hived, call
 
 Ranks = Callable[[int], list[Page]]
 
@@ -22,12 +23,24 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def hived(jobs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hived:
+    """``hived(*words)`` gives the answer of the command line, on a wide screen."""
+
+    def starts(*_: object) -> None:
+        raise AssertionError("this process would become the job")
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("os.execve", starts)
+    return lambda *words: call(capsys, *words)
+
+
+@pytest.fixture
 def ranks(jobs: Path) -> Iterator[Ranks]:
     """Makes the pages of a job of so many ranks, of which none does anything."""
     sleepers: list[subprocess.Popen[bytes]] = []
 
     def made(number: int) -> list[Page]:
-        sleepers.extend(subprocess.Popen(["sleep", "60"]) for _ in range(number))
+        sleepers.extend(subprocess.Popen(["sleep", "600"]) for _ in range(number))
         pages = [JobFolder.named("train").join(each.pid, Command()) for each in sleepers]
         for rank, page in enumerate(pages):
             page.report_answer(Answer(state=State.RUNNING, rank=rank, ranks=number))

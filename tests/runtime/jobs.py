@@ -15,14 +15,17 @@ from typing import Any
 
 import torch
 
-from hived.control.commands import NotYetError, RefusedError, TrainingJob
+from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
 from hived.control.folder import JobFolder
 from hived.control.page import State
 from hived.errors import ConflictError, NotFoundError
 
 from .plain import ONE_THREAD, run_plain
 
+HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
 SCRIPTS = Path(__file__).parent / "scripts"
+#: for whatever is to happen: a move imports PyTorch, which takes many seconds on a busy machine
+PATIENCE_S = 300.0
 #: on the path of jobs: scripts of these tests themselves import ``light_torch`` first
 LIGHT = Path(__file__).parent / "light"
 
@@ -35,12 +38,12 @@ def environment(jobs: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def until(condition: Callable[[], Any], patience_s: float = 180.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], what: str = "it has not happened") -> Any:
     """Wait until ``condition`` is true; its value. Fails the test when patience ends."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
-        assert time.monotonic() < deadline, what or f"not within {patience_s} s"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
     return found
 
 
@@ -50,24 +53,11 @@ class Job:
     def __init__(self, jobs: Path, name: str, command: list[str], *options: str, **variables: str) -> None:
         self.name = name
         self.log = jobs.parent / f"{name}.log"
-        self._jobs = jobs
+        self.result = jobs.parent / "result.pt"  #: where the script is to put it
+        starts = [*HIVED, "run", "--name", name, *options, "--", *command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    "from hived.cli import main; main()",
-                    "run",
-                    "--name",
-                    name,
-                    *options,
-                    "--",
-                    *command,
-                ],
-                env=environment(jobs, **variables),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                starts, env=environment(jobs, **variables), stdout=log, stderr=log, start_new_session=True
             )
         self.folder = JobFolder(jobs / name)
         self.job = TrainingJob(self.folder)
@@ -75,6 +65,10 @@ class Job:
     def runs(self) -> bool:
         """Whether the process that was started still runs."""
         return self.process.poll() is None
+
+    def first(self) -> ProcessStatus:
+        """Its first process."""
+        return self.job.status().processes[0]
 
     def mini_batches(self) -> int:
         """Mini-batches of its first process; 0: none has ended."""
@@ -90,26 +84,30 @@ class Job:
         """What it has printed."""
         return self.log.read_text(errors="replace")
 
-    def ended(self, patience_s: float = 300.0) -> int:
-        """Its exit code, when it has ended."""
-        code = self.process.wait(patience_s)
-        assert code == 0, self.output()[-4000:]
-        return code
+    def ended(self, code: int = 0) -> None:
+        """Wait until it has ended, with this exit code."""
+        assert self.process.wait(PATIENCE_S) == code, self.output()[-4000:]
 
     def hurry(self) -> None:
         """From now on, train as fast as it can: see ``light/pacing.py``."""
-        (self.log.parent / "result.pt.hurry").touch()
+        Path(f"{self.result}.hurry").touch()
+
+    def finish(self) -> Any:
+        """Train to the end, as fast as it can; the result."""
+        self.hurry()
+        self.ended()
+        return torch.load(self.result, weights_only=False)
+
+    def assert_same_as_alone(self) -> None:
+        """It ends as ``train.py`` does that nobody manages."""
+        expected = alone(self.result.with_name("train.py"), self.result.with_name("alone.pt"))
+        assert differences(expected, self.finish()) == []
 
     def close(self) -> None:
         """Kill whatever is left of it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-def script(name: str) -> list[str]:
-    """The command of a script of these tests, without its result's path."""
-    return [sys.executable, str(SCRIPTS / f"{name}.py")]
 
 
 def alone(file: Path, result: Path) -> Any:
@@ -172,18 +170,18 @@ class Meddler:
 
     def _enough(self) -> bool:
         """Whether there were enough of each kind, and after the last move."""
-        if self.done.count("migrate") < self._moves or self.done.count("suspend") < 4 or self.done.count("limit") < 2:
+        if self.done.count("migrate") < self._moves or self.done.count("suspend") < 3 or self.done.count("limit") < 2:
             return False
-        return "migrate" not in self.done[-6:]
+        return "migrate" not in self.done[-4:]
 
     def _suspend(self) -> None:
-        self._job.job.suspend(timeout_s=60.0)
+        self._job.job.suspend(timeout_s=PATIENCE_S)
         before = self._job.mini_batches()
         time.sleep(self._random.uniform(0.0, 0.2))
         states = [each.answer.state for each in self._job.job.status().processes]
         assert set(states) == {State.SUSPENDED}
         assert self._job.mini_batches() == before
-        self._job.job.resume(timeout_s=60.0)
+        self._job.job.resume(timeout_s=PATIENCE_S)
 
     def _limit(self) -> None:
         memory = self._random.choice([None, 0, 1 << 20, 1 << 30])
@@ -191,7 +189,7 @@ class Meddler:
 
     def _migrate(self) -> None:
         before = {each.pid for each in self._job.job.status().processes}
-        self._job.job.migrate("cpu", timeout_s=150.0)
+        self._job.job.migrate("cpu", timeout_s=PATIENCE_S)
         after = until(lambda: {each.pid for each in self._job.job.status().processes} - before or not self._job.runs())
         assert after
 
@@ -204,6 +202,3 @@ def started(*arguments: Any, **named: Any) -> Iterator[Job]:
         yield job
     finally:
         job.close()
-
-
-__all__ = ["Job", "Meddler", "alone", "differences", "script", "started", "until"]

@@ -16,46 +16,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
 from hived.control.folder import JobFolder
 from hived.control.page import State
 from hived.errors import NotFoundError
 
-from .jobs import LIGHT
-from .plain import ONE_THREAD, run_plain
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime is for Linux")
+from .jobs import PATIENCE_S, differences, environment, until
+from .plain import run_plain
 
 SCRIPTS = Path(__file__).parent / "elastic_scripts"
-SAMPLES, BATCH, EPOCHS = 98, 12, 100
-PATIENCE_S = 180.0  #: a new worker imports torch; on a busy machine that takes many seconds
+SAMPLES, BATCH, EPOCHS = 98, 12, 60
 EXACT = 1e-12
-
-
-def command(folder: Path, options: Sequence[str]) -> list[str]:
-    return [sys.executable, str(SCRIPTS / "train.py"), str(folder), *options]
-
-
-def environment(**more: str) -> dict[str, str]:
-    cleared = {name: value for name, value in os.environ.items() if not name.startswith("HIVED_RUN")}
-    return {**cleared, **ONE_THREAD, "PYTHONPATH": str(LIGHT), "HIVED_RUNTIME": "on", **more}
 
 
 class Run:
     """A job that runs, and what it leaves behind."""
 
-    def __init__(self, folder: Path, options: Sequence[str], launcher: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, options: Sequence[str], launcher: Sequence[str]) -> None:
         self.folder = folder
         self.options = tuple(options)
-        self.jobs = Path(os.environ["HIVED_JOBS"])
-        line = command(folder, options)
+        self.jobs = folder.parent / "jobs"
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
-                [*launcher, *line[1:]] if launcher else line, env=environment(HIVED_RUN_JOB="train"), stderr=errors
+                [*launcher, str(SCRIPTS / "train.py"), str(folder), *options],
+                env=environment(self.jobs, HIVED_RUN_JOB="train"),
+                stderr=errors,
             )
-        wait_until(lambda: self._trains())
+        until(self._trains)
 
     def _trains(self) -> bool:
         assert self.process.poll() is None, self.errors()
@@ -71,12 +60,20 @@ class Run:
     def workers(self) -> tuple[ProcessStatus, ...]:
         return self.job.status().processes
 
-    def scale(self, workers: int, timeout_s: float = PATIENCE_S) -> None:
-        self.job.scale(workers, timeout_s)
+    def states(self) -> list[State]:
+        return [each.answer.state for each in self.workers()]
+
+    def scale(self, workers: int) -> None:
+        self.job.scale(workers, PATIENCE_S)
+
+    def asked_to_scale(self, workers: int) -> None:
+        """Wish it, and do not wait: a new worker imports PyTorch."""
+        with pytest.raises(NotYetError, match=rf"\d of {workers} workers"):
+            self.job.scale(workers, 0.1)
 
     def go_on_for(self, mini_batches: int) -> None:
         before = self.workers()[0].progress.iterations
-        wait_until(lambda: self.workers()[0].progress.iterations >= before + mini_batches)
+        until(lambda: self.workers()[0].progress.iterations >= before + mini_batches)
 
     def finish(self, code: int = 0) -> None:
         """Train on as fast as it can, to the end."""
@@ -117,13 +114,6 @@ class Run:
         return found
 
 
-def wait_until(happens: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not happens():
-        assert time.monotonic() < deadline, "it has not happened"
-        time.sleep(0.01)
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -147,13 +137,11 @@ def children(pid: int) -> dict[int, str]:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
     monkeypatch.setenv("HIVED_JOBS", str(tmp_path / "jobs"))
-    monkeypatch.delenv("HIVED_RUNTIME", raising=False)
     runs: list[Run] = []
 
-    def started(*options: str, launcher: Sequence[str] = ()) -> Run:
-        folder = tmp_path / f"run-{len(runs)}"
-        folder.mkdir()
-        runs.append(Run(folder, options, launcher))
+    def started(*options: str, launcher: Sequence[str] = (sys.executable,)) -> Run:
+        (tmp_path / "run").mkdir()
+        runs.append(Run(tmp_path / "run", options, launcher))
         return runs[-1]
 
     yield started
@@ -194,16 +182,16 @@ def assert_same_result(run: Run, alone: Callable[[Sequence[str]], Any]) -> None:
     assert difference(torch.load(run.folder / "result.pt"), alone(run.options)) < EXACT
 
 
-def assert_every_sample_once(run: Run, epochs: int = EPOCHS) -> None:
+def assert_every_sample_once(run: Run) -> None:
     """The workers' parts are the global batches, and in each epoch every sample is of one of them."""
     trained: dict[tuple[int, int], list[int]] = {}
     for line in run.records():
         trained.setdefault((line["epoch"], line["batch"]), []).extend(line["indices"])
-    for epoch in range(epochs):
+    for epoch in range(EPOCHS):
         order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(3 + epoch)).tolist()
         batches = [order[first : first + BATCH] for first in range(0, SAMPLES, BATCH)]
         assert [sorted(trained[epoch, batch]) for batch in range(len(batches))] == list(map(sorted, batches))
-    assert len(trained) == epochs * len(batches)
+    assert len(trained) == EPOCHS * len(batches)
 
 
 def assert_nothing_is_left(run: Run) -> None:
@@ -217,9 +205,9 @@ def assert_nothing_is_left(run: Run) -> None:
 @pytest.mark.parametrize(
     ("schedule", "options"),
     [
-        ([3, 2, 4, 1], ("--extra", "conditional")),
-        ([2, 3, 1], ("--optimizer", "adamw", "--extra", "accumulate", "clip")),
-        ([2, 1, 2], ("--extra", "assign", "--loaders", "1", "--epochs", "30")),
+        ([3, 1, 2], ("--extra", "conditional")),
+        ([2, 4], ("--optimizer", "adamw", "--extra", "accumulate", "clip")),
+        ([2, 1], ("--extra", "assign", "--loaders", "1")),
     ],
     ids=["branches", "adamw-accumulation-clipping", "gradients-by-hand-loader-processes"],
 )
@@ -235,21 +223,21 @@ def test_scaled_job_ends_as_one_worker(
 
     assert run.numbers_of_workers() == [1, *schedule]
     assert_same_result(run, alone)
-    assert_every_sample_once(run, epochs=30 if "--epochs" in options else EPOCHS)
+    assert_every_sample_once(run)
     assert_nothing_is_left(run)
 
 
 def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     with pytest.raises(RefusedError, match="13 workers for a global batch of 12 samples"):
-        run.scale(13, timeout_s=1)
+        run.scale(13)
     with pytest.raises(RefusedError, match="an elastic job does not move: it grows and shrinks"):
-        run.job.migrate("cpu", 20)
+        run.job.migrate("cpu", PATIENCE_S)
     run.go_on_for(3)
     run.finish()
     assert run.exit_codes() == []
-    assert difference(torch.load(run.folder / "result.pt"), alone(("--extra", "plain"))) == 0
-    assert difference(alone(()), alone(("--extra", "plain"))) == 0
+    assert differences(torch.load(run.folder / "result.pt"), alone(("--extra", "plain"))) == []
+    assert differences(alone(()), alone(("--extra", "plain"))) == []
     assert difference(alone(()), alone(("--extra", "accumulate"))) > EXACT, "results can differ"
 
 
@@ -260,13 +248,13 @@ def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
     run = start()
     run.job.limit(share=0.9)
     run.scale(3)
-    wait_until(lambda: [each.command.share for each in run.workers()] == [0.9] * 3)
+    until(lambda: [each.command.share for each in run.workers()] == [0.9] * 3)
     run.job.limit(share=1.0)
     first = run.process.pid
     left = {each.pid for each in run.workers()} - {first}
     assert set(children(first)) == left
     run.scale(1)
-    wait_until(lambda: not children(first))  # none of them a zombie either
+    until(lambda: not children(first))  # none of them a zombie either
     run.scale(2)
     files = [path.name for path in (run.jobs / "train").iterdir() if path.name.startswith("elastic")]
     assert len(files) == 1, "the files of former groups are deleted"
@@ -282,11 +270,9 @@ def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
 
 def test_the_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
-    with pytest.raises(NotYetError, match="1 of 4 workers"):
-        run.scale(4, timeout_s=0.3)
+    run.asked_to_scale(4)
     run.scale(2)
-    with pytest.raises(NotYetError, match="2 of 3 workers"):
-        run.scale(3, timeout_s=0.2)
+    run.asked_to_scale(3)
     run.scale(2)
     run.go_on_for(3)
     run.finish()
@@ -298,19 +284,14 @@ def test_the_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callabl
 
 
 def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
-    run = start("--extra", "fails-to-join", "--epochs", "20")
+    run = start("--extra", "fails-to-join")
     (run.folder / "failing").write_text("hang")
-    with pytest.raises(NotYetError):
-        run.scale(3, timeout_s=0.2)
-    started = wait_for_children(run)
+    run.asked_to_scale(3)
+    until(lambda: len(children(run.process.pid)) == 2)
+    late = list(children(run.process.pid))
     run.finish()
-    assert not [pid for pid in started if alive(pid)]
+    assert not [pid for pid in late if alive(pid)]
     assert_nothing_is_left(run)
-
-
-def wait_for_children(run: Run) -> list[int]:
-    wait_until(lambda: len(children(run.process.pid)) == 2)
-    return list(children(run.process.pid))
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -320,21 +301,18 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     run = start("--extra", "fails-to-join")
     failing = run.folder / "failing"
     failing.write_text("crash")
-    crashed, late = "a new worker ended with exit code 1 before it joined", "a new worker was not ready after"
-    with pytest.raises(NotYetError):
-        run.scale(2, timeout_s=0.2)
-    wait_until(lambda: crashed in run.workers()[0].answer.why)
+    run.asked_to_scale(2)
+    until(lambda: "a new worker ended with exit code 1 before it joined" in run.workers()[0].answer.why)
     run.go_on_for(5)
     assert not children(run.process.pid), "it is not tried again and again"
     failing.write_text("hang")
-    with pytest.raises(RefusedError, match=late):
-        run.scale(2, timeout_s=PATIENCE_S)  # when it is wished again, it is
+    with pytest.raises(RefusedError, match="a new worker was not ready after"):
+        run.scale(2)  # when it is wished again, it is
     failing.unlink()
     run.scale(2)
     failing.write_text("lost")
-    with pytest.raises(NotYetError):
-        run.scale(3, timeout_s=0.2)
-    wait_until(lambda: "a new worker was lost on joining" in run.workers()[0].answer.why)
+    run.asked_to_scale(3)
+    until(lambda: "a new worker was lost on joining" in run.workers()[0].answer.why)
     run.go_on_for(5)
     failing.unlink()
     run.scale(3)
@@ -346,66 +324,38 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     assert_nothing_is_left(run)
 
 
-def test_dead_worker_ends_the_job(start: Callable[..., Run]) -> None:
-    run = start("--extra", "dies")
-    run.scale(3)
-    assert run.process.wait(PATIENCE_S) == 1
-    assert "Traceback" in run.errors()
-    assert not (run.folder / "result.pt").exists()
-    assert_nothing_is_left(run)
-
-
-def test_unnoticed_death_ends_the_job(start: Callable[..., Run]) -> None:
-    run = start("--extra", "unnoticed")
-    run.scale(3)
-    pids = run.pids()
-    assert run.process.wait(PATIENCE_S) == 1
-    assert "ended with exit code 9, and the process group waits for it: this job ends" in run.errors()
-    wait_until(lambda: not any(map(alive, pids)))
-
-
-def test_one_long_wait_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hived.runtime.elasticity.watch import Watch
-
-    done: list[object] = []
-    monkeypatch.setattr(os, "_exit", done.append)
-    watch = Watch(lambda: "worker 7 has ended", lambda: done.append("given up"))
-    for _ in range(20):  # in each of these the process group has finished, whoever has died since
-        with watch.waiting():
-            for _ in range(4):
-                watch.look()
-        watch.look()
-    assert not done
-    with watch.waiting():
-        for _ in range(10):
-            watch.look()
-    assert done == ["given up", 1]
-
-
 @pytest.mark.parametrize(
     ("extra", "code", "said"),
     [
+        ("dies", 1, "Traceback"),
+        ("unnoticed", 1, "ended with exit code 9, and the process group waits for it: this job ends"),
         ("fails", 1, "ValueError: rank 0 has failed"),
         ("leaves", 0, "rank 0 has left its loop, and the process group waits for it: this job ends"),
     ],
 )
-def test_workers_end_with_rank_0(start: Callable[..., Run], extra: str, code: int, said: str) -> None:
+def test_all_end_with_one_that_dies(start: Callable[..., Run], extra: str, code: int, said: str) -> None:
     run = start("--extra", extra)
     run.scale(3)
+    pids = run.pids()
+    (run.folder / "end").touch()
     assert run.process.wait(PATIENCE_S) == code
     assert said in run.errors()
-    assert_nothing_is_left(run)
+    assert extra == "leaves" or not (run.folder / "result.pt").exists()
+    if extra == "unnoticed":
+        until(lambda: not any(map(alive, pids)))
+    else:
+        assert_nothing_is_left(run)
 
 
 def test_killed_rank_0_ends_workers(start: Callable[..., Run]) -> None:
     run = start()
     run.scale(2)
-    with pytest.raises(NotYetError):
-        run.scale(3, timeout_s=0.3)
-    workers = wait_for_children(run)
+    run.asked_to_scale(3)
+    until(lambda: len(children(run.process.pid)) == 2)
+    workers = list(children(run.process.pid))
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not any(map(alive, workers)))
+    until(lambda: not any(map(alive, workers)))
 
 
 # -- together with suspension -----------------------------------------------------------------------------------------
@@ -413,18 +363,22 @@ def test_killed_rank_0_ends_workers(start: Callable[..., Run]) -> None:
 
 def test_suspended_workers_go_on_and_scale(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
+    run.asked_to_scale(2)
+    until(lambda: bool(children(run.process.pid)))
+    run.job.suspend(PATIENCE_S)
+    until(lambda: list(children(run.process.pid).values()) == ["T"], "a new worker uses CPU time")
+    run.job.resume(PATIENCE_S)
     run.scale(2)
     for _ in range(3):
-        run.job.suspend(60)
-        workers = run.workers()
-        assert [each.answer.state for each in workers] == [State.SUSPENDED] * 2
-        assert len({each.progress.iterations for each in workers}) == 1, "at one mini-batch"
-        run.job.resume(60)
+        run.job.suspend(PATIENCE_S)
+        assert run.states() == [State.SUSPENDED] * 2
+        assert len({each.progress.iterations for each in run.workers()}) == 1, "at one mini-batch"
+        run.job.resume(PATIENCE_S)
         run.go_on_for(3)
     run.scale(3)
-    run.job.suspend(60)
-    assert [each.answer.state for each in run.workers()] == [State.SUSPENDED] * 3
-    run.job.resume(60)
+    run.job.suspend(PATIENCE_S)
+    assert run.states() == [State.SUSPENDED] * 3
+    run.job.resume(PATIENCE_S)
     run.scale(1)
     run.finish()
     assert run.numbers_of_workers() == [1, 2, 3, 1]
@@ -441,8 +395,8 @@ def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., A
     def suspend_and_resume() -> None:
         try:
             while not stop.is_set():
-                run.job.suspend(60)
-                run.job.resume(60)
+                run.job.suspend(PATIENCE_S)
+                run.job.resume(PATIENCE_S)
                 time.sleep(0.05)
         except Exception as error:
             failures.append(error)
@@ -450,31 +404,17 @@ def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., A
     controller = threading.Thread(target=suspend_and_resume)
     controller.start()
     try:
-        for workers in (1, 3, 2, 1):
+        for workers in (1, 3, 1):
             run.scale(workers)
     finally:
         stop.set()
         controller.join()
     assert not failures
     run.finish()
-    assert run.numbers_of_workers() == [1, 2, 1, 3, 2, 1]
+    assert run.numbers_of_workers() == [1, 2, 1, 3, 1]
     assert_same_result(run, alone)
     assert_every_sample_once(run)
     assert_nothing_is_left(run)
-
-
-def test_suspend_while_a_worker_starts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
-    run = start()
-    with pytest.raises(NotYetError):
-        run.scale(2, timeout_s=0.1)
-    wait_until(lambda: bool(children(run.process.pid)))
-    run.job.suspend(60)
-    (new,) = children(run.process.pid)
-    assert children(run.process.pid)[new] == "T", "it uses no CPU time either"
-    run.job.resume(60)
-    run.scale(2)
-    run.finish()
-    assert_same_result(run, alone)
 
 
 # -- with a launcher, and what is refused ------------------------------------------------------------------------------
@@ -482,7 +422,7 @@ def test_suspend_while_a_worker_starts(start: Callable[..., Run], alone: Callabl
 
 def test_job_of_torchrun_is_scaled(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start(launcher=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
-    wait_until(lambda: len(run.workers()) == 2)
+    until(lambda: len(run.workers()) == 2)
     run.scale(1)
     run.go_on_for(3)
     run.scale(2)
@@ -493,12 +433,9 @@ def test_job_of_torchrun_is_scaled(start: Callable[..., Run], alone: Callable[..
     assert_every_sample_once(run)
 
 
-def test_elastic_refusals_say_why() -> None:
-    script = [sys.executable, str(SCRIPTS / "refusals.py")]
-    done = subprocess.run(
-        script, env=environment(HIVED_RUNTIME="off"), check=True, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert json.loads(done.stdout) == {
+def test_elastic_refusals_say_why(tmp_path: Path) -> None:
+    run_plain(SCRIPTS / "refusals.py", [], tmp_path / "log")
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1]) == {
         "sparse": "TypeError: sparse gradients cannot be averaged among workers: build the embeddings with "
         "sparse=False",
         "lbfgs": "TypeError: LBFGS decides by its own loss how often it evaluates: workers would not agree",

@@ -5,7 +5,6 @@ No figure of a run on the CPU is a result, and none is looked at here; only whet
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -17,14 +16,10 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.gpu import checkpoint, cuda, memory, models, sharing
-from benchmarks.gpu.harness import CPU_WARNING, Answers, Figure, Row, Settings, Status, _ended, quantile, shown
-
-from hived.control import checkpoint as driver
+from benchmarks.gpu.harness import CPU_WARNING, Status
 
 ROOT = Path(__file__).parents[2]
 RUNS = {"memory": memory.MEASUREMENTS, "sharing": sharing.MEASUREMENTS, "checkpoint": checkpoint.MEASUREMENTS}
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime is for Linux")
 
 
 def started(name: str, out: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
@@ -167,86 +162,6 @@ def test_checksum_sees_bits_and_places() -> None:
     swapped[[3, 4]] = swapped[[4, 3]]
     assert len({models.checksum([each]) for each in (tensor, other, swapped)}) == 3
     assert models.checksum([tensor]) == models.checksum([tensor.clone()])
-
-
-# -- parts ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_lowest_point_of_a_trace() -> None:
-    events = [("alloc", 5), ("free_requested", 12), ("free_completed", 12), ("segment_free", 9), ("alloc", 20)]
-    assert memory.lowest(10, events) == 3
-    assert memory.lowest(10, []) == 10
-
-
-def test_share_rises_slowly_falls_quickly() -> None:
-    feedback = sharing.Feedback(usual_s=0.1, share=0.5)
-    assert [round(feedback.heard(each), 3) for each in (0.1, 0.104, 0.106)] == [0.52, 0.54, 0.324]
-    assert min(feedback.heard(0.5) for _ in range(20)) == 0.02
-    assert max(feedback.heard(0.1) for _ in range(100)) == 1.0
-
-
-def test_output_before_a_crash_is_kept(tmp_path: Path) -> None:
-    answers = Answers(tmp_path / "answers")
-    answers.put("first", 1.5)
-    with answers.part("first", "second"):
-        raise ValueError("no room")
-    with (tmp_path / "answers").open("a") as file:
-        file.write('{"key": "third", "val')
-    found = {each["key"]: each for each in answers.read()}
-    assert found["first"]["value"] == 1.5
-    assert found["second"]["note"] == "ValueError: no room"
-    assert "third" not in found
-    assert _ended(-11) == "killed by SIGSEGV"
-
-
-@pytest.mark.parametrize(
-    ("status", "value", "text"),
-    [
-        (Status.MEASURED, 12345.6, "12,346 ms"),
-        (Status.MEASURED, 0.01234, "0.0123 ms"),
-        (Status.MEASURED, False, "no"),
-        (Status.FAILED, None, "failed: why"),
-        (Status.NEEDS_GPU, None, "needs a GPU"),
-    ],
-)
-def test_how_a_row_is_shown(status: Status, value: float | bool | None, text: str) -> None:
-    assert shown(Figure(Row("key", "what", "ms"), status, value, "why")) == text
-
-
-def test_a_measurement_knows_its_size() -> None:
-    sizes = [Settings(device, quick, "", "", 0.0).size for device in ("cuda", "cpu") for quick in (False, True)]
-    assert sizes == ["full", "quick", "tiny", "tiny"]
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-
-
-def _header() -> Path:
-    found = next((path for root in sys.path for path in Path(root).glob("nvidia/cu*/include/cuda.h")), None)
-    if found is None:
-        pytest.skip("no cuda.h in this environment")
-    return found
-
-
-def test_structures_are_the_headers(tmp_path: Path) -> None:
-    pairs = {
-        cuda.AllocationProp: ("CUmemAllocationProp", {"location": "location", "flags": "allocFlags"}),
-        cuda.AccessDesc: ("CUmemAccessDesc", {"flags": "flags"}),
-        driver.LockArgs: ("CUcheckpointLockArgs", {"timeout_ms": "timeoutMs", "more": "reserved1"}),
-        driver.GpuPair: ("CUcheckpointGpuPair", {"old": "oldUuid", "new": "newUuid"}),
-        driver.RestoreArgs: ("CUcheckpointRestoreArgs", {"pairs": "gpuPairs", "count": "gpuPairsCount"}),
-    }
-    lines = [f'#include "{_header()}"', "#include <cstddef>"]
-    for mine, (theirs, fields) in pairs.items():
-        lines.append(f"static_assert(sizeof({theirs}) == {ctypes.sizeof(mine)});")
-        lines += [f"static_assert(offsetof({theirs}, {b}) == {getattr(mine, a).offset});" for a, b in fields.items()]
-    lines.append("static_assert(sizeof(CUcheckpointUnlockArgs) == sizeof(CUcheckpointCheckpointArgs));")
-    lines += [
-        f"static_assert(CU_MEM_LOCATION_TYPE_{name} == {getattr(cuda, name)});"
-        for name in ("DEVICE", "HOST", "HOST_NUMA")
-    ]
-    source = tmp_path / "check.cpp"
-    source.write_text("\n".join(lines))
-    done = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", source], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

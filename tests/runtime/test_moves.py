@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from hived.control.commands import RefusedError
-from hived.control.page import State
-from hived.errors import ConflictError
+from hived.control.stopping import descendants
 
-from .jobs import Job, alone, differences, until
+from .jobs import PATIENCE_S, Job, until
 
 SCRIPT = """
 import light_torch, collections, os, random, subprocess, sys, threading, time, torch
@@ -59,47 +57,16 @@ def fit(learn, data):
 USUAL = {
     "loss": "criterion(model(x), y)",
     "before": "loader = DataLoader(data, 16, shuffle=True)",
-    "epochs": 80,
+    "epochs": 40,
     "loop": "for x, y in loader:",
     "body": "pass",
 }
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    jobs = []
-
-    def start(*options: str, **parts: Any) -> Job:
-        file = tmp_path / "train.py"
-        file.write_text(SCRIPT.format(**{**USUAL, **parts}))
-        for result in ("result", "alone"):
-            (tmp_path / f"{result}.pt.site-packages").mkdir()
-            (tmp_path / f"{result}.pt.site-packages" / "trainer.py").write_text(TRAINER)
-        jobs.append(Job(tmp_path / "jobs", "train", [sys.executable, str(file), str(tmp_path / "result.pt")], *options))
-        jobs[0].trains(3)
-        return jobs[0]
-
-    yield start
-    for job in jobs:
-        job.close()
-
-
-def finish(job: Job) -> None:
-    """Train to the end, as fast as it can."""
-    job.hurry()
-    job.ended()
-
-
-def assert_same_as_alone(job: Job) -> None:
-    folder = job.log.parent
-    expected = alone(folder / "train.py", folder / "alone.pt")
-    finish(job)
-    assert differences(expected, torch.load(folder / "result.pt", weights_only=False)) == []
-
-
 #: several constructs in each, since every move imports PyTorch anew
 SAME: dict[str, dict[str, str]] = {
-    "an operand before the call, loaders in a zip, an ordered dict, frozen layers, functions that change": {
+    # an operand before the call, loaders in a zip, an ordered dict, frozen layers, functions that change
+    "zip": {
         "loss": "(1 + step % 7) * criterion(model(x), y)",
         "before": (
             "first, second = DataLoader(data, 16, shuffle=True), DataLoader(data, 16, shuffle=True)\n"
@@ -113,7 +80,8 @@ SAME: dict[str, dict[str, str]] = {
             "        criterion = torch.nn.functional.cross_entropy if step % 2 else torch.nn.CrossEntropyLoss()"
         ),
     },
-    "a loader written in the loop, another default dtype, hashes of texts": {
+    # a loader written in the loop, another default dtype, hashes of texts
+    "loader in the loop": {
         "before": "hashes = set()",
         "loop": "for x, y in DataLoader(data, 16, shuffle=True):",
         "body": (
@@ -121,16 +89,20 @@ SAME: dict[str, dict[str, str]] = {
             "        hashes.add(hash('a text') % 50); note['hashes'] = len(hashes)"
         ),
     },
-    "a batch sampler with a generator that is another loader's too, another folder": {
+    # a batch sampler with a generator that is another loader's too, another folder, variables of the environment
+    "batch sampler": {
         "before": (
             "draws = torch.Generator().manual_seed(5)\n"
             "loader = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data, generator=draws), 16, False))\n"
             "other = DataLoader(data, 60, shuffle=True, generator=draws)\n"
-            "os.chdir('/')"
+            "os.chdir('/')\n"
+            "counter, first = iter(()), 'HIVED_TEST' not in os.environ\n"
+            "os.environ['HIVED_TEST'] = '1'"
         ),
         "body": "note['seen'] = sum(y.sum().item() for _, y in other) if step % 5 == 0 else 0",
     },
-    "a sampler with random numbers of its own, autocast from a step on": {
+    # a sampler with random numbers of its own, autocast from a step on
+    "sampler": {
         "loss": "lossy(x, y)",
         "before": (
             "class Own:\n"
@@ -143,7 +115,8 @@ SAME: dict[str, dict[str, str]] = {
             "    with torch.autocast('cpu', torch.bfloat16, enabled=step > 20): return criterion(model(x), y)"
         ),
     },
-    "workers, a loop of a library": {
+    # workers, a loop of a library
+    "workers": {
         "epochs": "30",
         "before": "loader = DataLoader(data, 16, shuffle=True, num_workers=1)\n"
         "sys.path.insert(0, sys.argv[1] + '.site-packages')\nimport trainer",
@@ -154,75 +127,113 @@ SAME: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_moved_job_ends_as_alone(run: Callable[..., Job], what: str) -> None:
-    job = run(**SAME[what])
-    job.job.migrate("cpu", 150)
-    assert_same_as_alone(job)
-
-
-@pytest.mark.parametrize(
-    ("parts", "why"),
-    [
-        ({"before": "loader = DataLoader(data, 16); log = open(sys.argv[1] + '.log', 'w')",
-          "body": "print(step, file=log)"},
-         "result.pt.log', which the script has open for writing"),
-        ({"before": "loader = DataLoader(data, 16); os.open(sys.argv[1] + '.raw', os.O_CREAT | os.O_WRONLY)"},
-         "result.pt.raw', which the script has open for writing"),
-        ({"before": "loader = DataLoader(data, 16)\nsubprocess.Popen(['sleep', '99'])"},
-         "the process .*, which the script has started: sleep 99"),
-        ({"before": "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)",
-          "loop": "for x, y in pool.map(lambda _: data[:16], range(15)):"},
-         "the thread 'ThreadPoolExecutor.*', which may hold work of the script"),
-        ({"before": "loader = DataLoader(data, 16)\n"
-          "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(20_000)], daemon=True).start()"},
-         "code of the script runs in another thread too"),
-    ],
-    ids=["a log that is open for writing", "a descriptor", "a process", "a pool of threads", "a thread"],
-)  # fmt: skip
-def test_refused_move_says_why(run: Callable[..., Job], parts: dict[str, str], why: str) -> None:
-    job = run(**parts)
-    with pytest.raises(RefusedError, match=why):
-        job.job.migrate("cpu", 150)
-    finish(job)
-    log = job.log.parent / "result.pt.log"
-    if log.exists():
-        assert log.read_text() == "".join(f"{step}\n" for step in range(1, 1201))
-
-
-def test_limits_go_with_the_job(run: Callable[..., Job]) -> None:
-    job = run()
+def test_moved_job_ends_as_alone(start: Callable[..., Job], tmp_path: Path, what: str) -> None:
+    for result in ("result", "alone"):
+        (tmp_path / f"{result}.pt.site-packages").mkdir()
+        (tmp_path / f"{result}.pt.site-packages" / "trainer.py").write_text(TRAINER)
+    job = start(SCRIPT.format(**{**USUAL, **SAME[what]}))
     job.job.limit(1 << 30, 0.7)
-    job.job.migrate("cpu", 150)
+    job.job.migrate("cpu", PATIENCE_S)
     (there,) = until(lambda: job.job.status().processes)
-    assert (there.command.share, there.command.memory_limit) == (0.7, 1 << 30)
+    assert (there.command.share, there.command.memory_limit) == (0.7, 1 << 30), "limits go with the job"
     assert there.progress.iterations > 3
+    job.assert_same_as_alone()
 
 
-def test_suspended_job_does_not_move(run: Callable[..., Job]) -> None:
-    job = run()
-    job.job.suspend(60)
-    with pytest.raises(ConflictError, match="is suspended: hived resume train first"):
-        job.job.migrate("cpu", 150)
-    assert job.job.status().processes[0].answer.state is State.SUSPENDED
-    job.job.resume(60)
-    assert_same_as_alone(job)
+#: what cannot move, one after the other: each until the test says so. Steps are written to a log that is never closed
+OBSTACLES = """
+import light_torch, itertools, os, subprocess, sys, threading, time, torch
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+data = torch.randn(16, 8)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = 0
+
+def goes_on(name):
+    global steps
+    optimizer.zero_grad()
+    model(data).sum().backward()
+    optimizer.step()
+    steps += 1
+    time.sleep(0.01)
+    Path(f"{sys.argv[1]}.at-{name}").touch()
+    return not Path(f"{sys.argv[1]}.after-{name}").exists()
+
+for _ in itertools.count():
+    if not goes_on("iterator"): break
+
+loader = torch.utils.data.DataLoader(range(1_000_000), num_workers=1, persistent_workers=True)
+for _ in loader:
+    if not goes_on("workers"): break
+del loader
+
+def work():
+    with torch.no_grad():
+        while not Path(f"{sys.argv[1]}.after-thread").exists(): model(data)
+
+thread = threading.Thread(target=work)
+thread.start()
+while goes_on("thread"): pass
+thread.join()
+
+with ThreadPoolExecutor(1) as pool:
+    for _ in pool.map(lambda _: data, range(30_000)):
+        if not goes_on("pool"): break
+
+child = subprocess.Popen(["sleep", "999"])
+while goes_on("process"): pass
+child.kill(), child.wait()
+
+raw = os.open(sys.argv[1] + ".raw", os.O_CREAT | os.O_WRONLY)
+while goes_on("descriptor"): pass
+os.close(raw)
+
+log = open(sys.argv[1] + ".log", "w")
+before = steps
+while goes_on("log"): print(steps - before, file=log)
+log.close()
+"""
+REFUSALS = {
+    "iterator": "an iterator of type count",
+    "workers": "persistent workers",
+    "thread": "code of the script runs in another thread too",
+    "pool": "the thread 'ThreadPoolExecutor.*', which may hold work of the script",
+    "process": "the process .*, which the script has started: sleep 999",
+    "descriptor": "result.pt.raw', which the script has open for writing",
+    "log": "result.pt.log', which the script has open for writing",
+}
 
 
-def test_memory_of_other_threads_stays(run: Callable[..., Job]) -> None:
-    job = run(
-        before=(
-            "loader = DataLoader(data, 16)\n"
-            "def other():\n"
-            "    with torch.no_grad():\n"
-            "        while step < 290: model[0](data[0][0])\n"
-            "threading.Thread(target=other).start()"
-        ),
-        epochs=20,
-    )
-    for _ in range(3):
-        job.job.suspend(60)
-        answer = job.job.status().processes[0].answer
-        assert answer.tier == "stop"
-        assert "another thread of the script may compute" in answer.note
-        job.job.resume(60)
-    assert_same_as_alone(job)
+def trainers(job: Job) -> set[int]:
+    """Its training process and all that this has started, of the same command line."""
+    found = set()
+    for pid in descendants(job.process.pid):
+        with contextlib.suppress(OSError):
+            if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+    return found
+
+
+def test_refused_move_says_why(start: Callable[..., Job]) -> None:
+    """And the job goes on, without a second process. Memory that another thread may use stays while it is suspended."""
+    job = start(OBSTACLES)
+    for name, why in REFUSALS.items():
+        until(Path(f"{job.result}.at-{name}").exists)
+        before = trainers(job)
+        with pytest.raises(RefusedError, match=why):
+            job.job.migrate("cpu", PATIENCE_S)
+        job.trains(job.mini_batches())
+        while trainers(job) != before:
+            time.sleep(0.01)
+        if name == "thread":
+            job.job.suspend(PATIENCE_S)
+            answer = job.first().answer
+            assert answer.tier == "stop"
+            assert "another thread of the script may compute" in answer.note
+            job.job.resume(PATIENCE_S)
+        Path(f"{job.result}.after-{name}").touch()
+    job.ended()
+    lines = Path(f"{job.result}.log").read_text().splitlines()
+    assert lines == [str(step) for step in range(1, len(lines) + 1)]
+    assert lines

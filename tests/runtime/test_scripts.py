@@ -10,18 +10,34 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hived.errors import HivedError
 
-from .jobs import SCRIPTS, Meddler, alone, differences, script, started
+from .jobs import PATIENCE_S, SCRIPTS, Job, Meddler, alone, differences, started
 from .plain import run_plain
 
 ALONE = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "ddp_gloo")
 #: they move again after they have moved; each move imports PyTorch, so the others move once
-TWICE = ("gan", "loader_workers", "sgd_momentum")
+TWICE = ("gan", "loader_workers")
+
+
+def command(name: str, result: Path) -> list[str]:
+    return [sys.executable, str(SCRIPTS / f"{name}.py"), str(result)]
+
+
+def meddle(job: Job, expected: Any, seed: int, moves: int, shares: tuple[float, ...]) -> None:
+    """Interrupt it until it ends; its result is the expected one."""
+    meddler = Meddler(job, seed, moves, shares)
+    meddler.run()
+    job.ended()
+    what = meddler.done, meddler.refused, job.output()[-3000:]
+    assert differences(expected, torch.load(job.result, weights_only=False)) == [], what
+    assert meddler.done.count("suspend") >= 2, what
+    assert {"limit", "migrate"} <= set(meddler.done), what
 
 
 @pytest.mark.parametrize(
@@ -29,66 +45,51 @@ TWICE = ("gan", "loader_workers", "sgd_momentum")
 )
 def test_interrupted_script_same_weights(name: str, tmp_path: Path) -> None:
     expected = alone(SCRIPTS / f"{name}.py", tmp_path / "alone.pt")
-    with started(
-        tmp_path / "jobs", name.replace("_", "-"), [*script(name), str(tmp_path / "result.pt")], "--share", "20%"
-    ) as job:
-        meddler = Meddler(job, seed=zlib.crc32(name.encode()), moves=2 if name in TWICE else 1, shares=(0.2, 0.3))
-        meddler.run()
-        job.ended()
-    result = torch.load(tmp_path / "result.pt", weights_only=False)
-    assert differences(expected, result) == [], (meddler.done, meddler.refused)
-    assert meddler.done.count("suspend") >= 2, (meddler.done, meddler.refused)
-    assert "limit" in meddler.done
-    assert "migrate" in meddler.done, (meddler.done, meddler.refused, job.output()[-3000:])
+    words = command(name, tmp_path / "result.pt")
+    with started(tmp_path / "jobs", name.replace("_", "-"), words, "--share", "10%") as job:
+        meddle(job, expected, zlib.crc32(name.encode()), moves=2 if name in TWICE else 1, shares=(0.1, 0.15))
 
 
-def test_interrupted_ranks_give_same_weights(tmp_path: Path) -> None:
+def test_interrupted_ranks_same_weights(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    arguments = ["--epochs", "8"]
-    command = [*launcher, str(SCRIPTS / "ddp_gloo.py"), *arguments]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "3"}
 
     def rank_alone(rank: int) -> None:
-        words = [*arguments, str(tmp_path / "alone.pt")]
+        words = [str(tmp_path / "alone.pt")]
         run_plain(SCRIPTS / "ddp_gloo.py", words, tmp_path / f"{rank}.log", RANK=str(rank), **place)
 
     with ThreadPoolExecutor(3) as ranks:
         list(ranks.map(rank_alone, range(3)))
     expected = torch.load(tmp_path / "alone.pt", weights_only=False)
-    with started(tmp_path / "jobs", "ddp", [*command, str(tmp_path / "result.pt")], "--share", "12%") as job:
-        meddler = Meddler(job, seed=5, moves=1, shares=(0.1, 0.15))
-        meddler.run()
-        job.ended()
-    result = torch.load(tmp_path / "result.pt", weights_only=False)
-    assert differences(expected, result) == [], (meddler.done, meddler.refused)
-    assert meddler.done.count("suspend") >= 2, (meddler.done, meddler.refused)
-    assert "migrate" in meddler.done, (meddler.done, meddler.refused, job.output()[-3000:])
+    words = [*launcher, *command("ddp_gloo", tmp_path / "result.pt")[1:]]
+    with started(tmp_path / "jobs", "ddp", words, "--share", "12%") as job:
+        meddle(job, expected, seed=5, moves=1, shares=(0.1, 0.15))
 
 
-@pytest.mark.parametrize("name", ["conv_batchnorm_dropout", "gan", "loader_workers"])
+@pytest.mark.parametrize("name", ["conv_batchnorm_dropout", "loader_workers"])
 def test_paged_script_same_weights(name: str, fake: Path, tmp_path: Path) -> None:
     """The whole runtime on the pager, which has the fake driver: tensors of the CPU are its device memory."""
     expected = alone(SCRIPTS / f"{name}.py", tmp_path / "alone.pt")
-    command = [*script(name), str(tmp_path / "result.pt")]
+    words = command(name, tmp_path / "result.pt")
     variables = {"HIVED_RUN_PAGER": str(fake), "HIVED_SPILL": "/nowhere"}
-    with started(tmp_path / "jobs", "paged", command, "--share", "40%", **variables) as job:
+    with started(tmp_path / "jobs", "paged", words, "--share", "20%", **variables) as job:
         job.trains()
         tiers, overflow, rounds = set(), 0, 0
         draws = random.Random(zlib.crc32(name.encode()))
         with contextlib.suppress(HivedError, ProcessLookupError):
-            while job.runs() and (rounds < 8 or not overflow):
+            while job.runs() and (rounds < 6 or not overflow):
                 rounds += 1
                 limit = draws.choice([1 << 20, 4 << 20, 16 << 20, 0])
                 job.job.limit(limit, memory_most=draws.choice([None, 8 << 20]))
                 time.sleep(draws.uniform(0.1, 1.3))
                 overflow = max([overflow, *(each.sample.host_bytes for each in job.job.status().processes)])
-                job.job.suspend(60)
-                answer = job.job.status().processes[0].answer
+                job.job.suspend(PATIENCE_S)
+                answer = job.first().answer
                 tiers.add(answer.tier)
                 assert answer.moved_bytes > 0 or limit
-                job.job.resume(60)
+                job.job.resume(PATIENCE_S)
             job.job.limit(share=1.0)  # what is left, as fast as it can, and on the host where there is too little
         job.ended()
     assert differences(expected, torch.load(tmp_path / "result.pt", weights_only=False)) == []

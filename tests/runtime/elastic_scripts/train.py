@@ -104,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--optimizer", default="sgd")
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--loaders", type=int, default=0, help="processes of the data loader")
     parser.add_argument("--extra", nargs="*", default=[])
     args = parser.parse_args()
@@ -129,7 +129,7 @@ def main():
         team = runtime.elastic(model, optimizer, global_batch=BATCH, also=[scheduler, every])
     record = Path(args.folder, f"{os.getpid()}.jsonl").open("w", buffering=1)  # noqa: SIM115
     loader = team.loader(data, shuffle=True, seed=3, num_workers=args.loaders)
-    done, total = 0, args.epochs * len(loader)
+    total = args.epochs * len(loader)
     for epoch in team.epochs(args.epochs):
         for numbers, x, y in loader:
             loss = nn.functional.cross_entropy(model(x), y)
@@ -151,7 +151,6 @@ def main():
                     loss.backward()
                 optimizer.step()
             scheduler.step()
-            done += 1
             if part is not None:
                 assert not part.indices or list(part.indices) == numbers.tolist()
                 line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "rank": team.rank}
@@ -159,13 +158,14 @@ def main():
             if "fails-to-join" in args.extra:
                 recruiter.READY_S = 2.0 if failing(args) == "hang" else 60.0
                 group.CONNECT_S = 3.0 if failing(args) == "lost" else 30.0
-            if {"dies", "unnoticed"} & set(args.extra) and team.rank == 1 and done == 20:
+            ends = (args.folder / "end").exists()
+            if {"dies", "unnoticed"} & set(args.extra) and team.rank == 1 and ends:
                 rank_0 = os.getppid()
                 if "unnoticed" in args.extra and os.fork() == 0:
                     while Path(f"/proc/{rank_0}").exists():
                         time.sleep(0.1)  # with the sockets of the process group: they are not closed
                 os._exit(9)
-            if {"fails", "leaves"} & set(args.extra) and team.rank == 0 and team.workers == 3:
+            if {"fails", "leaves"} & set(args.extra) and team.rank == 0 and ends:
                 Plain.kept = torch.distributed.group.WORLD  # so its sockets are not closed
                 if "fails" in args.extra:
                     raise ValueError("rank 0 has failed")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SEED = 21
-STEPS = 400
+STEPS = 200
 LENGTH, SIGNS, WIDTH = 24, 12, 32
 
 

@@ -64,7 +64,7 @@ def evaluate(model, loader, device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output")
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=7)
     parser.add_argument("--batch-size", type=int, default=64, help="for each process")
     args = parser.parse_args()
 

@@ -13,7 +13,7 @@ rng = np.random.default_rng(17)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 SIZES = [64, 640, 640, 640, 3]
-N_TRAIN, N_VALID, BATCH = 6000, 1000, 96
+N_TRAIN, N_VALID, BATCH = 5000, 1000, 96
 
 
 def spirals(n):
@@ -54,7 +54,7 @@ optimizer = torch.optim.Adam(params, lr=1e-3, amsgrad=True)
 
 best_valid, step = 0.0, 0
 curve = []
-for epoch in range(7):
+for epoch in range(4):
     order = torch.from_numpy(rng.permutation(N_TRAIN)).to(device)
     epoch_loss = 0.0
     for start in range(0, N_TRAIN, BATCH):

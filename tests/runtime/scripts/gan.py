@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(99)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-SIDE, LATENT, BATCH, EPOCHS = 16, 64, 64, 6
+SIDE, LATENT, BATCH, EPOCHS = 16, 64, 64, 4
 
 
 class AverageMeter:
@@ -20,8 +20,7 @@ class AverageMeter:
         self.reset()
 
     def reset(self):
-        self.value = 0.0
-        self.total = 0.0
+        self.value = self.total = 0.0
         self.count = 0
 
     def update(self, value, n=1):
@@ -33,9 +32,6 @@ class AverageMeter:
     def average(self):
         return self.total / max(1, self.count)
 
-    def __str__(self):
-        return f"{self.name} {self.value:.4f} ({self.average:.4f})"
-
 
 def draw_discs(n):
     grid = torch.arange(SIDE, dtype=torch.float32)
@@ -46,31 +42,16 @@ def draw_discs(n):
 
 
 def build_generator():
-    return nn.Sequential(
-        nn.Linear(LATENT, 384),
-        nn.BatchNorm1d(384),
-        nn.ReLU(True),
-        nn.Linear(384, 768),
-        nn.BatchNorm1d(768),
-        nn.ReLU(True),
-        nn.Linear(768, SIDE * SIDE),
-        nn.Tanh(),
-    )
+    hidden = [nn.Linear(LATENT, 384), nn.BatchNorm1d(384), nn.ReLU(True)]
+    return nn.Sequential(*hidden, nn.Linear(384, 768), nn.ReLU(True), nn.Linear(768, SIDE * SIDE), nn.Tanh())
 
 
 def build_discriminator():
-    return nn.Sequential(
-        nn.Linear(SIDE * SIDE, 640),
-        nn.LeakyReLU(0.2),
-        nn.Dropout(0.3),
-        nn.Linear(640, 256),
-        nn.LeakyReLU(0.2),
-        nn.Linear(256, 1),
-        nn.Flatten(0),
-    )
+    hidden = [nn.Linear(SIDE * SIDE, 640), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(640, 256), nn.LeakyReLU(0.2)]
+    return nn.Sequential(*hidden, nn.Linear(256, 1), nn.Flatten(0))
 
 
-loader = DataLoader(TensorDataset(draw_discs(4096)), batch_size=BATCH, shuffle=True, drop_last=True)
+loader = DataLoader(TensorDataset(draw_discs(3000)), batch_size=BATCH, shuffle=True, drop_last=True)
 generator, discriminator = build_generator().to(device), build_discriminator().to(device)
 criterion = nn.BCEWithLogitsLoss()
 opt_g = torch.optim.Adam(generator.parameters(), lr=4e-4, betas=(0.5, 0.999))
@@ -79,12 +60,12 @@ fixed_noise = torch.randn(32, LATENT, device=device)
 real_label = torch.full((BATCH,), 0.9, device=device)
 fake_label = torch.zeros(BATCH, device=device)
 
-meter_g, meter_d, meter_fooled = AverageMeter("G"), AverageMeter("D"), AverageMeter("fooled")
+meters = meter_g, meter_d, meter_fooled = AverageMeter("G"), AverageMeter("D"), AverageMeter("fooled")
 samples, history, iterations = [], [], 0
 for epoch in range(EPOCHS):
-    for meter in (meter_g, meter_d, meter_fooled):
+    for meter in meters:
         meter.reset()
-    for i, (real,) in enumerate(loader):
+    for (real,) in loader:
         real = real.to(device)
         # the discriminator: real ones up, made ones down
         discriminator.zero_grad()
@@ -105,13 +86,12 @@ for epoch in range(EPOCHS):
         meter_g.update(loss_g.item(), BATCH)
         meter_fooled.update((verdict > 0).float().mean().item(), BATCH)
         iterations += 1
-        if i % 32 == 0:
-            print(f"[{epoch}/{EPOCHS}][{i}/{len(loader)}] {meter_d} {meter_g} {meter_fooled}")
     with torch.no_grad():
         generator.eval()
         samples.append(generator(fixed_noise).cpu())
         generator.train()
-    history.append({"g": meter_g.average, "d": meter_d.average, "fooled": meter_fooled.average})
+    history.append({meter.name: meter.average for meter in meters})
+    print(f"[{epoch}/{EPOCHS}] {history[-1]}")
 
 models = {"generator": generator.state_dict(), "discriminator": discriminator.state_dict()}
 torch.save({**models, "samples": samples, "history": history, "iterations": iterations}, sys.argv[1])

@@ -24,10 +24,10 @@ class SirenLike(nn.Module):
         return self.last(x).squeeze(1)
 
 
-def phase_one(model, x, y, loss_fn, epochs=12, batch_size=256):
+def phase_one(model, x, y, loss_fn, epochs=6, batch_size=256):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[8, 11], gamma=0.3)
-    means, steps = [], 0
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[4, 5], gamma=0.3)
+    means = []
     for epoch in range(epochs):
         total = 0.0
         for batch in torch.randperm(len(x)).split(batch_size):
@@ -36,20 +36,19 @@ def phase_one(model, x, y, loss_fn, epochs=12, batch_size=256):
             loss.backward()
             optimizer.step()
             total += loss.item() * len(batch)
-            steps += 1
         schedule.step()
         means.append(total / len(x))
         print(f"sgd epoch {epoch}: {means[-1]:.5f}")
-    return means, steps
+    return means
 
 
-def phase_two(model, x, y, loss_fn, iterations=25):
+def phase_two(model, x, y, loss_fn, iterations=15):
     optimizer = torch.optim.LBFGS(
         model.parameters(), lr=1.0, max_iter=3, max_eval=4, history_size=8, line_search_fn="strong_wolfe"
     )
     evaluations = 0
     losses = []
-    for iteration in range(iterations):
+    for _ in range(iterations):
 
         def closure():
             nonlocal evaluations
@@ -59,10 +58,8 @@ def phase_two(model, x, y, loss_fn, iterations=25):
             evaluations += 1
             return loss
 
-        loss = optimizer.step(closure)
-        losses.append(loss.item())
-        if iteration % 5 == 0:
-            print(f"l-bfgs iteration {iteration}: {losses[-1]:.6f} after {evaluations} evaluations")
+        losses.append(optimizer.step(closure).item())
+    print(f"l-bfgs: {losses[-1]:.6f} after {evaluations} evaluations")
     return losses, evaluations
 
 
@@ -71,21 +68,15 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.rand(4000, 6, device=device) * 2 - 1
     y = target_function(x)
-    x_test = torch.rand(1000, 6, device=device) * 2 - 1
     model = SirenLike().to(device)
     loss_fn = nn.MSELoss()
-
-    sgd_means, sgd_steps = phase_one(model, x, y, loss_fn)
+    sgd_means = phase_one(model, x, y, loss_fn)
     after_sgd = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     subset = torch.randperm(len(x))[:512]
     lbfgs_losses, evaluations = phase_two(model, x[subset], y[subset], loss_fn)
-    with torch.no_grad():
-        test_loss = loss_fn(model(x_test), target_function(x_test)).item()
-    print(f"test loss {test_loss:.5f}")
 
-    result = {"model": model.state_dict(), "after_sgd": after_sgd, "test_loss": test_loss}
-    result.update(sgd_means=sgd_means, sgd_steps=sgd_steps, lbfgs_losses=lbfgs_losses, evaluations=evaluations)
-    torch.save(result, sys.argv[1])
+    numbers = {"sgd_means": sgd_means, "lbfgs_losses": lbfgs_losses, "evaluations": evaluations}
+    torch.save({"model": model.state_dict(), "after_sgd": after_sgd, **numbers}, sys.argv[1])
 
 
 if __name__ == "__main__":

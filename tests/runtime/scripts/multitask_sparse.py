@@ -1,13 +1,13 @@
 """A recommender with two tasks: sparse gradients for its big tables, dense ones for the rest."""
 
-import argparse
 import random
+import sys
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-USERS, ITEMS, DIM, GENRES = 20_000, 3_000, 48, 5
+USERS, ITEMS, DIM, GENRES, EPOCHS = 20_000, 3_000, 48, 5, 4
 
 
 class Visits(Dataset):
@@ -17,13 +17,10 @@ class Visits(Dataset):
         rng = random.Random(seed)
         self.rows = []
         for _ in range(size):
-            user = int(USERS * rng.random() ** 2)
+            user, item = int(USERS * rng.random() ** 2), int(ITEMS * rng.random() ** 2)
             seen = [int(ITEMS * rng.random() ** 2) for _ in range(rng.randint(1, 12))]
-            item = int(ITEMS * rng.random() ** 2)
-            taste = sum(s % 7 == item % 7 for s in seen) + (user % 3 == item % 3)
-            clicked = rng.random() < min(0.9, 0.1 + 0.25 * taste)
-            genre = min(GENRES - 1, item % 9)
-            self.rows.append({"user": user, "seen": seen, "item": item, "clicked": clicked, "genre": genre})
+            clicked = rng.random() < 0.3 + 0.5 * (user % 3 == item % 3)
+            self.rows.append({"user": user, "seen": seen, "item": item, "clicked": clicked, "genre": item % GENRES})
 
     def __len__(self):
         return len(self.rows)
@@ -66,29 +63,19 @@ class TwoTasks(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("output")
-    parser.add_argument("--epochs", type=int, default=5)
-    args = parser.parse_args()
     torch.manual_seed(77)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    train_set, test_set = Visits(16_000, seed=1), Visits(2_000, seed=2)
+    train_set = Visits(10_000, seed=1)
     loader = DataLoader(train_set, batch_size=256, shuffle=True, collate_fn=collate)
-    test_loader = DataLoader(test_set, batch_size=500, collate_fn=collate)
     model = TwoTasks().to(device)
     tables, dense = model.split_parameters()
     sparse_optimizer = torch.optim.SparseAdam(tables, lr=3e-3)
     dense_optimizer = torch.optim.AdamW(dense, lr=1e-3, weight_decay=0.01)
 
-    frequency = torch.bincount(torch.tensor([row["genre"] for row in train_set.rows]), minlength=GENRES).float()
-    genre_loss = nn.CrossEntropyLoss(weight=(frequency.sum() / (GENRES * frequency)).to(device))
-    clicks = sum(row["clicked"] for row in train_set.rows)
-    click_loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor((len(train_set) - clicks) / clicks, device=device))
-
-    running, best, steps, history = {"click": 0.0, "genre": 0.0}, 0.0, 0, []
-    for epoch in range(args.epochs):
-        model.train()
+    genre_loss = nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, GENRES, device=device))
+    click_loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(1.2, device=device))
+    running, steps, history = {"click": 0.0, "genre": 0.0}, 0, []
+    for epoch in range(EPOCHS):
         for batch in loader:
             batch = {key: value.to(device) for key, value in batch.items()}
             click, genre = model(batch)
@@ -100,21 +87,10 @@ def main():
             steps += 1
             for task, loss in losses.items():
                 running[task] += 0.02 * (loss.item() - running[task])
-        model.eval()
-        right = torch.zeros(2, dtype=torch.long)
-        with torch.no_grad():
-            for batch in test_loader:
-                click, genre = (out.cpu() for out in model({key: value.to(device) for key, value in batch.items()}))
-                right += torch.stack(
-                    [((click > 0) == batch["clicked"]).sum(), (genre.argmax(1) == batch["genre"]).sum()]
-                )
-        click_acc, genre_acc = (right / len(test_set)).tolist()
-        best = max(best, click_acc + genre_acc)
-        history.append([click_acc, genre_acc, *running.values()])
-        print(f"epoch {epoch}: clicks {click_acc:.3f}, genres {genre_acc:.3f}")
+        history.append([*running.values()])
+        print(f"epoch {epoch}: clicks {running['click']:.3f}, genres {running['genre']:.3f}")
 
-    numbers = {"running": running, "best": best, "steps": steps, "history": history}
-    torch.save({"model": model.state_dict(), **numbers}, args.output)
+    torch.save({"model": model.state_dict(), "running": running, "steps": steps, "history": history}, sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ class History:
         if trainer.step % 10 == 0:
             self.losses.append(loss)
 
-    def on_epoch_end(self, trainer, metrics):
-        self.epochs.append(dict(metrics))
-        print(" ".join(f"{name}={value:.4f}" for name, value in metrics.items()))
+    def on_epoch_end(self, trainer, loss):
+        self.epochs.append(loss)
+        print(f"epoch {trainer.epoch}: {loss:.4f}")
 
 
 class EarlyStopping:
@@ -58,9 +58,9 @@ class EarlyStopping:
     def on_step_end(self, trainer, loss):
         pass
 
-    def on_epoch_end(self, trainer, metrics):
-        if metrics["val_loss"] < self.best_loss:
-            self.best_loss, self.waited = metrics["val_loss"], 0
+    def on_epoch_end(self, trainer, loss):
+        if loss < self.best_loss:
+            self.best_loss, self.waited = loss, 0
             self.best_state = copy.deepcopy(trainer.model.state_dict())
         else:
             self.waited += 1
@@ -73,13 +73,12 @@ class Trainer:
         self.callbacks, self.device = callbacks, device
         self.step, self.epoch, self.should_stop = 0, 0, False
 
-    def _loss_and_hits(self, batch):
+    def _loss(self, batch):
         cards, flags, target = (t.to(self.device) for t in batch)
-        logits = self.model(cards, flags)
-        return nn.functional.cross_entropy(logits, target), (logits.argmax(1) == target).sum().item()
+        return nn.functional.cross_entropy(self.model(cards, flags), target)
 
     def training_step(self, batch):
-        loss, _ = self._loss_and_hits(batch)
+        loss = self._loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -90,10 +89,9 @@ class Trainer:
     @torch.no_grad()
     def validate(self, batches):
         self.model.eval()
-        results = [self._loss_and_hits(batch) for batch in batches]
+        losses = [self._loss(batch).item() for batch in batches]
         self.model.train()
-        loss = sum(loss.item() for loss, _ in results) / len(results)
-        return {"val_loss": loss, "val_acc": sum(hits for _, hits in results) / sum(len(b[-1]) for b in batches)}
+        return sum(losses) / len(losses)
 
     def fit(self, train_loader, val_batches, max_epochs):
         self.model.train()
@@ -101,9 +99,9 @@ class Trainer:
             for batch in train_loader:
                 self.training_step(batch)
             self.epoch += 1
-            metrics = {"epoch": self.epoch, **self.validate(val_batches)}
+            loss = self.validate(val_batches)
             for callback in self.callbacks:
-                callback.on_epoch_end(self, metrics)
+                callback.on_epoch_end(self, loss)
 
 
 if __name__ == "__main__":
@@ -114,9 +112,8 @@ if __name__ == "__main__":
     groups = [{"params": getattr(model, layer).parameters(), "lr": lr} for layer, lr in rates.items()]
     history, stopping = History(), EarlyStopping(patience=2)
     trainer = Trainer(model, torch.optim.NAdam(groups), [history, stopping], device)
-    train_loader = DataLoader(SumOfPairs(3200, seed=1), batch_size=64)
-    val_batches = list(DataLoader(SumOfPairs(512, seed=2), batch_size=128))
-    trainer.fit(train_loader, val_batches, 8)
+    train_loader = DataLoader(SumOfPairs(2000, seed=1), batch_size=64)
+    trainer.fit(train_loader, list(DataLoader(SumOfPairs(256, seed=2), batch_size=128)), 5)
     counts = {"steps": trainer.step, "epochs": trainer.epoch, "waited": stopping.waited, "best": stopping.best_loss}
     logs = {"losses": history.losses, "history": history.epochs}
     torch.save({"model": model.state_dict(), "best_state": stopping.best_state, **counts, **logs}, sys.argv[1])

@@ -1,4 +1,4 @@
-"""A small GPT-like language model of characters, trained on text that a toy grammar writes."""
+"""A small GPT-like language model of characters, on text that a toy grammar writes; gradients are accumulated."""
 
 import math
 import random
@@ -9,9 +9,9 @@ import torch.nn as nn
 from torch.nn import functional as F  # noqa: N812
 
 # hyperparameters
-batch_size, block_size = 8, 48
+batch_size, block_size, accumulation = 4, 48, 3
 n_embd, n_head, n_layer, dropout = 128, 4, 2, 0.1
-max_iters, eval_interval, eval_iters = 250, 50, 6
+max_iters, eval_interval, eval_iters = 120, 30, 4
 learning_rate, min_lr, warmup_iters = 2e-3, 1e-4, 20
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -21,13 +21,9 @@ torch.manual_seed(1337)
 subjects = ["the cat", "a farmer", "my neighbour", "the old king", "one small bird"]
 verbs = ["sees", "follows", "paints", "forgets", "sings for"]
 objects = ["the river", "a red door", "two friends", "the quiet town", "nobody"]
-text = " ".join(
-    f"{random.choice(subjects)} {random.choice(verbs)} {random.choice(objects)}{random.choice('.!?')}"
-    for _ in range(4000)
-)
+text = " ".join(f"{random.choice(subjects)} {random.choice(verbs)} {random.choice(objects)}." for _ in range(4000))
 chars = sorted(set(text))
 stoi = {c: i for i, c in enumerate(chars)}
-itos = dict(enumerate(chars))
 data = torch.tensor([stoi[c] for c in text])
 split = int(0.9 * len(data))
 train_data, val_data = data[:split], data[split:]
@@ -64,26 +60,18 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(vocab_size, n_embd)
         self.positions = nn.Embedding(block_size, n_embd)
         self.blocks = nn.Sequential(*[Block() for _ in range(n_layer)])
-        self.ln = nn.LayerNorm(n_embd)
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
-        self.apply(self._init)
         self.head.weight = self.tokens.weight  # one matrix for both ends
 
-    def _init(self, module):
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-
-    def forward(self, idx, targets=None):
+    def forward(self, idx, targets):
         x = self.tokens(idx) + self.positions(torch.arange(idx.size(1), device=idx.device))
-        logits = self.head(self.ln(self.blocks(x)))
-        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss
+        return F.cross_entropy(self.head(self.blocks(x)).flatten(0, 1), targets.flatten())
 
 
 @torch.no_grad()
 def estimate_loss():
     model.eval()
-    means = {w: sum(model(*get_batch(w))[1].item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
+    means = {w: sum(model(*get_batch(w)).item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
     model.train()
     return means
 
@@ -106,12 +94,13 @@ for step in range(max_iters):
         print(f"step {step}: train {losses['train']:.4f}, val {losses['val']:.4f}")
     for group in optimizer.param_groups:
         group["lr"] = lr_at(step)
-    _, loss = model(*get_batch("train"))
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    for _ in range(accumulation):
+        loss = model(*get_batch("train")) / accumulation
+        loss.backward()
+        ema_loss = 0.98 * ema_loss + 0.02 * loss.item()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    ema_loss = 0.98 * ema_loss + 0.02 * loss.item()
+    optimizer.zero_grad(set_to_none=True)
 
-numbers = {"evaluations": evaluations, "best_val": best_val, "ema_loss": ema_loss, "lr": lr_at(step), "steps": step + 1}
+numbers = {"evaluations": evaluations, "best_val": best_val, "ema_loss": ema_loss, "lr": lr_at(step)}
 torch.save({"model": model.state_dict(), **numbers}, sys.argv[1])

@@ -15,22 +15,15 @@ def cycle(loader):
 
 def make_curves(n, length=256):
     """Random smooth curves: a few cosines with random weights."""
-    t = torch.linspace(0, 1, length)
-    frequencies = torch.arange(1, 9)[:, None]
-    basis = torch.cos(torch.pi * frequencies * t)
-    weights = torch.randn(n, 8) / torch.arange(1, 9).sqrt()
-    return weights @ basis
+    basis = torch.cos(torch.pi * torch.arange(1, 9)[:, None] * torch.linspace(0, 1, length))
+    return torch.randn(n, 8) / torch.arange(1, 9).sqrt() @ basis
 
 
 class AutoEncoder(nn.Module):
     def __init__(self, length=256, code=24):
         super().__init__()
-        self.encoder = nn.Sequential(
-            nn.Linear(length, 896), nn.ELU(), nn.Linear(896, 256), nn.ELU(), nn.Linear(256, code)
-        )
-        self.decoder = nn.Sequential(
-            nn.Linear(code, 256), nn.ELU(), nn.Linear(256, 896), nn.ELU(), nn.Linear(896, length)
-        )
+        self.encoder = nn.Sequential(nn.Linear(length, 896), nn.ELU(), nn.Linear(896, code))
+        self.decoder = nn.Sequential(nn.Linear(code, 896), nn.ELU(), nn.Linear(896, length))
 
     def forward(self, x):
         return self.decoder(self.encoder(x))
@@ -55,7 +48,7 @@ class EMA:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("result", help="path of the result")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--noise", type=float, default=0.5)
     args = parser.parse_args()
 
@@ -63,7 +56,6 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = DataLoader(TensorDataset(make_curves(5000)), batch_size=128, shuffle=True)
     held_out = make_curves(500).to(device)
-    noisy_held_out = held_out + args.noise * torch.randn_like(held_out)
 
     model = AutoEncoder().to(device)
     ema = EMA(model)
@@ -89,28 +81,18 @@ def main():
         window.append(loss.item())
         if step % 40 == 0:
             with torch.no_grad():
-                error = criterion(model(noisy_held_out), held_out).item()
-                averaged_error = criterion(ema.model(noisy_held_out), held_out).item()
-            if averaged_error < best["error"]:
-                best = {"step": step, "error": averaged_error}
-            history.append((step, sum(window) / len(window), error, averaged_error))
+                error = criterion(ema.model(held_out), held_out).item()
+            if error < best["error"]:
+                best = {"step": step, "error": error}
+            history.append((step, sum(window) / len(window), error))
             window.clear()
-            print("step {:4d} train {:.4f} held out {:.4f} averaged {:.4f}".format(*history[-1]))
+            print("step {:4d} train {:.4f} held out {:.4f}".format(*history[-1]))
         if step == args.steps // 2:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.3
 
-    torch.save(
-        {
-            "model": model.state_dict(),
-            "ema": ema.model.state_dict(),
-            "ema_updates": ema.updates,
-            "best": best,
-            "history": history,
-            "lr": optimizer.param_groups[0]["lr"],
-        },
-        args.result,
-    )
+    models = {"model": model.state_dict(), "ema": ema.model.state_dict()}
+    torch.save({**models, "ema_updates": ema.updates, "best": best, "history": history}, args.result)
 
 
 if __name__ == "__main__":
