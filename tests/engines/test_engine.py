@@ -23,7 +23,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Ending, Liveness, Task
-from hived.errors import InputError, NeverFitsError, NotFoundError, StorageError
+from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
 from hived.server.local_service import local_view
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -111,7 +111,7 @@ def test_preempted_job_resumes_from_its_saved_state(lives: Lives) -> None:
 
 
 def test_refused_request_leaves_no_trace(lives: Lives) -> None:
-    async def story(engine: Engine) -> int:
+    async def story(engine: Engine) -> None:
         last = engine.last_event
         with pytest.raises(NeverFitsError, match="4"):
             engine.submit(shell("vision", "true", 5))
@@ -123,9 +123,12 @@ def test_refused_request_leaves_no_trace(lives: Lives) -> None:
             with pytest.raises(NotFoundError):
                 engine.find(ref)
         assert engine.last_event == last
-        return engine.submit(shell("vision", "true")).id
+        assert engine.submit(shell("vision", "true")).id == 1
+        engine.cancel("1")
+        with pytest.raises(ConflictError, match="cancelled already"):
+            engine.cancel("1")
 
-    assert lives.live(story) == 1
+    lives.live(story)
 
 
 def test_follower_sleeps_until_a_new_event(lives: Lives) -> None:
@@ -244,19 +247,21 @@ def test_starting_job_is_started_once(lives: Lives, power_cut: bool) -> None:
 def test_pause_goes_on_in_the_next_life(lives: Lives) -> None:
     clock = Clock()
 
-    async def first(engine: Engine) -> Job:
-        return await state(engine, engine.submit(shell("vision", FLAKY, retries=1, backoff_s=250.0)), JobState.BACKOFF)
+    async def first(engine: Engine) -> list[Job]:
+        jobs = [engine.submit(shell("vision", FLAKY, retries=1, backoff_s=250.0)) for _ in range(2)]
+        return [await state(engine, job, JobState.BACKOFF) for job in jobs]
 
     async def early(engine: Engine) -> list[float]:
         return [timer.when() - asyncio.get_running_loop().time() for timer in engine._timers]
 
-    job = lives.live(first, clock=clock)
+    jobs = lives.live(first, clock=clock)
     clock.now -= 86_400  # it was set back: the pause would have lasted for a day
-    (delay,) = lives.live(early, clock=clock)
-    assert delay <= 300
+    delays = lives.live(early, clock=clock)
+    assert len(delays) == 2
+    assert max(delays) <= 300
     clock.now += 86_400 + 250
-    (job,) = lives.see_end(job, clock=clock)
-    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+    jobs = lives.see_end(*jobs, clock=clock)
+    assert [(job.state, job.attempt) for job in jobs] == [(JobState.SUCCEEDED, 2)] * 2
 
 
 def test_pause_ends_though_the_clock_stands_still(lives: Lives) -> None:
@@ -367,6 +372,12 @@ def test_job_that_a_spec_made_a_loan_goes_as_one(lives: Lives) -> None:
     lives.live(story)
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine looks after its tasks and devices many times a second."""
+    monkeypatch.setattr(engine_module, "HEALTH_EVERY_S", 0.05)
+
+
 # -- when nothing can be kept -------------------------------------------------------------------------------------
 
 
@@ -427,6 +438,7 @@ def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.M
     assert lives.live(second).state is JobState.CANCELLED
 
 
+@pytest.mark.usefixtures("often")
 def test_end_that_cannot_be_kept_is_found_later(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     go = lives.folder.parent / "go"
 
@@ -435,7 +447,9 @@ def test_end_that_cannot_be_kept_is_found_later(lives: Lives, monkeypatch: pytes
         monkeypatch.setattr(engine.store, "keep", full)
         go.touch()
         assert engine.failed is not None
+        assert engine._health is not None
         await engine.failed
+        await engine._health  # it looks after nothing any more
         return job
 
     (job,) = lives.see_end(lives.live(first))
@@ -453,12 +467,6 @@ def test_engine_whose_folder_is_deleted_starts_nothing(lives: Lives) -> None:
 
 
 # -- harm and bad luck --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine looks after its tasks and devices many times a second."""
-    monkeypatch.setattr(engine_module, "HEALTH_EVERY_S", 0.05)
 
 
 @pytest.mark.usefixtures("often")

@@ -142,6 +142,25 @@ def test_trade_that_missed_its_window_is_paid_back(engine: Driver) -> None:
     assert surplus(engine) == {"vision": 0.0, "speech": 0.0}
 
 
+def test_unlike_cells_are_swapped(engine: Driver) -> None:
+    """A post that has found nobody is withdrawn."""
+    gpus = Cells(PAIR.chain, PAIR.level - 1, 2)
+    engine.reconfigure(replace(SPEC, virtual_clusters=(VISION, replace(SPEECH, cells=(VirtualCellsSpec(*gpus),)))))
+    window = engine.now, engine.now + 3600.0
+    act(engine, Offer("vision", PAIR, *window, wants=gpus), Request("speech", PAIR, *window, gives=gpus))
+    act(engine, Offer("vision", PAIR, *window))
+    engine.do(lambda job_scheduler: job_scheduler.trading.withdraw(3, "vision", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.trade(engine.now))
+    assert [event_text(event) for event in engine.events[-6:]] == [
+        "vision offers 1 x NODE.SOCKET.PAIR, for 2 x NODE.SOCKET.PAIR.GPU for 1 h (number 1)",
+        "speech asks for 1 x NODE.SOCKET.PAIR, for 2 x NODE.SOCKET.PAIR.GPU for 1 h (number 2)",
+        "trade 1: vision gives speech 1 x NODE.SOCKET.PAIR, for 2 x NODE.SOCKET.PAIR.GPU for 1 h, 0.0 GPU hours",
+        "trade 1 begins: 1 x NODE.SOCKET.PAIR of vision are speech's, for 2 x NODE.SOCKET.PAIR.GPU",
+        "vision offers 1 x NODE.SOCKET.PAIR for 1 h (number 3)",
+        "vision's offer of 1 x NODE.SOCKET.PAIR is withdrawn (number 3)",
+    ]
+
+
 def test_board_is_not_filled_by_one_tenant(engine: Driver) -> None:
     request = Request("speech", PAIR, engine.now, engine.now + 60)
     act(engine, *[request] * 50)
@@ -233,12 +252,12 @@ def test_trade_of_cells_that_are_no_more_is_left_out(engine: Driver) -> None:
 def test_post_that_ends_while_no_engine_runs_is_over(engine: Driver) -> None:
     """And not left out."""
     end = engine.now + 60.0
-    act(engine, Offer("vision", PAIR, engine.now, end))
+    act(engine, Offer("vision", PAIR, engine.now, end), Request("speech", PAIR, end, end + 3600.0))
     again = LiveTrading(SPEC)
     assert again.restore(engine.job_scheduler.trading.record(), end + 60.0) == []
     again.expire(end + 60.0)
     assert [kind for kind, _ in again.take_notes()] == ["post_over"]
-    assert not again.market.board.offers
+    assert (len(again.market.board.offers), len(again.market.board.requests)) == (0, 1)
 
 
 # -- a real engine ----------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def test_trade_for_later_begins_then(in_use: int) -> None:
     assert not trading.trades.is_on(trade)
     assert trading.trades.in_force() == trading.trades.spec
     assert (trading.trades.next_start, trading.surplus) == (HOUR, {"a": 8, "b": -8})
+    assert trading.under(spec(a=3, b=1)).trades.records() == (trade,)
     used["a"] = in_use
     due = trading.begin_due(HOUR)
     if in_use == 1:
@@ -263,7 +264,7 @@ def test_cell_type_stays_under_another_level() -> None:
     offer = Offer("a", node, 0, HOUR)
     trading = post(market(before), offer, Request("b", node, 0, HOUR))
     trading.match(0)
-    post(trading, offer)
+    post(trading, offer, Request("b", node, 0, HOUR))
     levels = before.chains[0].levels
     more = replace(before.chains[0], levels=(levels[0], LevelSpec("PAIR", 1, 1), *levels[1:]), node_level=4)
     vcs = tuple(
@@ -275,6 +276,10 @@ def test_cell_type_stays_under_another_level() -> None:
     assert (rebased.ended, rebased.dropped) == ([], [])
     assert [trade.cells for trade in rebased.trades.records()] == [Cells("RACK", 4)]
     assert [offer.cells for offer in rebased.board.offers.values()] == [Cells("RACK", 4)]
+    assert [request.cells for request in rebased.board.requests.values()] == [Cells("RACK", 4)]
+    new = tuple([replace(level, cell_type=f"NEW-{level.cell_type}") for level in levels])
+    (ended,) = trading.under(replace(before, chains=(replace(before.chains[0], levels=new),))).ended
+    assert ended[1] == "there is no RACK.NODE any more"
 
 
 def test_vc_of_exact_safety_trades_no_cells() -> None:

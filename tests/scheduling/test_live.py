@@ -223,6 +223,19 @@ def test_preempted_early_job_has_its_turn(first: str) -> None:
         assert engine.issued == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
 
 
+def test_preempted_early_job_does_not_move() -> None:
+    """Its turn comes on other GPUs while it is being stopped for another tenant: it starts there afterwards."""
+    engine = SlowEngine(1, 1)
+    half, other_half = engine.submit("a", 4), engine.submit("a", 4)
+    early, owner = engine.submit("a", 4, early=True), engine.submit("b", 8)
+    assert Stop(early.number, owner.number, True) in engine.issued
+    engine.end(other_half)
+    assert (engine.issued, early.status) == ([], Status.LENT)
+    engine.end(early, waits=True)
+    assert (early.status, owner.status) == (Status.GUARANTEED, Status.GUARANTEED)
+    assert where(early).pods[0].node == where(half).pods[0].node
+
+
 def test_early_job_larger_than_its_vc_blocks_no_other() -> None:
     engine = SlowEngine(1, 1)
     engine.end(engine.submit("a", 8))

@@ -41,7 +41,6 @@ def test_shares(
     assert rotation(gpus, sizes, weights, priorities).shares == pytest.approx(shares)
 
 
-@settings(max_examples=30)
 @given(gpus=st.integers(1, 8), of=gangs)
 def test_no_gpu_is_shared_or_idle_at_one_time(gpus: int, of: list[tuple[int, int, int]]) -> None:
     """Turns add up, and a higher priority is never suspended for a lower one of its size."""
