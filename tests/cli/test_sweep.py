@@ -40,6 +40,22 @@ class Mine(FIFO):
 
 BROKEN = False
 """
+#: once a run has ended, the others wait for a file
+GATED = """\
+import time
+from pathlib import Path
+
+from hived.policies import FIFO
+
+
+class Gated(FIFO):
+    name = "gated"
+
+    def __init__(self):
+        super().__init__()
+        while any(Path("out/runs").glob("*.json")) and not Path("go").exists():
+            time.sleep(0.01)
+"""
 
 
 def table(folder: Path) -> polars.DataFrame:
@@ -133,14 +149,16 @@ def test_table_of_means_by_one_process(hived: Hived, folder: Path, swept: Path) 
         pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
     ],
 )
-def test_stopped_sweep_continues(hived: Hived, folder: Path, swept: Path, stop: signal.Signals, code: int) -> None:
+def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signals, code: int) -> None:
     """No finished run is repeated, and the bytes are the same."""
-    runs, words = folder / "out" / "runs", [str(word) for word in (*SMALL, "--jobs", 2, "--out", "out")]
+    (folder / "gated_script.py").write_text(GATED, encoding="utf-8")
+    given = ("sweep", *GIVEN, "--policy", "gated_script:Gated", "--clock-compression", "1,2,3,4")
+    words = [str(word) for word in (*given, "--jobs", 2, "--out", "out")]
     # a group of its own, to which a terminal would send Ctrl-C
     process = subprocess.Popen([*HIVED, *words], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while len(finished := list(runs.glob("*.json"))) < 1:
+    while not (finished := list((folder / "out" / "runs").glob("*.json"))):
         assert process.poll() is None, "ended before it could be stopped"
-        time.sleep(0.001)
+        time.sleep(0.01)
     os.killpg(process.pid, stop) if stop == signal.SIGINT else process.send_signal(stop)
     _, err = process.communicate(timeout=120)
     assert process.returncode == code
@@ -148,11 +166,15 @@ def test_stopped_sweep_continues(hived: Hived, folder: Path, swept: Path, stop: 
     assert not (folder / "out" / "sweep.parquet").exists()
     if stop == signal.SIGINT:
         assert "finished runs are kept in out, and the same command continues" in err
+    (folder / "go").touch()
     before = {path: path.stat().st_mtime_ns for path in finished}
     assert hived(*words).code == 0, "a process that was killed still holds the folder"
     assert {path: path.stat().st_mtime_ns for path in finished} == before, "a finished run ran again"
-    assert (folder / "out" / "sweep.parquet").read_bytes() == (swept / "sweep.parquet").read_bytes()
-    assert sorted(path.name for path in (folder / "out").rglob("*")) == sorted(path.name for path in swept.rglob("*"))
+    assert hived(*given, "--jobs", 1, "--out", "whole").code == 0
+    assert (folder / "out" / "sweep.parquet").read_bytes() == (folder / "whole" / "sweep.parquet").read_bytes()
+    assert sorted(path.name for path in (folder / "out").rglob("*")) == sorted(
+        path.name for path in (folder / "whole").rglob("*")
+    )
 
 
 def test_longer_lists_add_runs(hived: Hived, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
-            arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+            arguments = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
             for name, value in arguments.items():
                 if isinstance(value, AbstractAsyncContextManager):
                     arguments[name] = await stack.enter_async_context(value)

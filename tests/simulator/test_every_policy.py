@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hived.cluster import BindingKind, Cluster
@@ -49,6 +49,7 @@ def test_hived_runs_jobs_as_private(
     seed: int,
 ) -> None:
     """Without loans: preemptions included, with different policies of the tenants at once, soft affinity or not."""
+    assume(not {"gandiva", "antman"} <= {name for name in (policy, *own) if isinstance(name, str)})  # turns or guests
     case, trace = given
     tenants = sorted({job.tenant for job in trace.jobs})
     options = Options(
