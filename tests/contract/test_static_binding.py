@@ -60,6 +60,16 @@ def test_bound_child_by_child() -> None:
             assert [pod.node for pod in placed.pods] == [f"rack-node-{number}"]
 
 
+def test_new_spec_binds_in_its_own_order() -> None:
+    """Groups elsewhere become opportunistic, and none ends."""
+    a, b = vc("a", (TWO, NODE, 1)), vc("b", (TWO, NODE, 1))
+    driver = Driver(cluster_of(TWO, a, b), static(cluster_of(TWO, a, b)))
+    driver.bind(Request("g", "a", 0, (Member(1, 8),)))
+    assert driver.reconfigure(cluster_of(TWO, b, a))["downgraded"] == ["g"]
+    assert driver.cluster.binding is BindingKind.STATIC
+    assert driver.preempt(Request("h", "b", 0, (Member(1, 8),))).victims == ("g",)
+
+
 def test_kind_of_binding_by_name() -> None:
     spec = cluster_of(TWO, vc("a", (TWO, NODE, 1)))
     assert Cluster(spec, "hived", binding="static").binding is BindingKind.STATIC  # type: ignore[arg-type]
