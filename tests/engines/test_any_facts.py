@@ -132,7 +132,13 @@ def some_exact(spec: ClusterSpec, choose: random.Random) -> ClusterSpec:
     return replace(spec, virtual_clusters=tuple(vcs))
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 120))])
+#: walks that together reach nearly every line that any of them reaches
+FAST = (0, 1, 25, 38, 40, 45, 81, 101)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in FAST else pytest.mark.slow) for seed in range(120)]
+)
 def test_invariants_hold_after_any_facts(seed: int) -> None:
     choose = random.Random(seed)
     exact = seed % 2 == 1
