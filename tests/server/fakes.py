@@ -61,6 +61,9 @@ class FakeTrader:
 
     def __init__(self, service: FakeService) -> None:
         self._service = service
+        self.reset()
+
+    def reset(self) -> None:
         self._trading = LiveTrading(spec_from_dict(flat({"vision": 2, "speech": 2})))
 
     @property
@@ -80,11 +83,13 @@ class FakeService(LocalService):
 
     def __init__(self, *, live: bool = True) -> None:
         self.live = live
+        self._trader = FakeTrader(self)
+        self.market = ExchangeService(self._trader)
         self.reset()
 
     def reset(self) -> None:
         """An engine where nothing has happened yet, in the same application."""
-        self.market = ExchangeService(FakeTrader(self))
+        self._trader.reset()
         self.all: list[schema.Job] = []
         self.submissions: dict[int, schema.Submission] = {}
         self.users: list[str] = []
