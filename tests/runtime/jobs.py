@@ -47,6 +47,21 @@ def until(condition: Callable[[], Any], what: str = "it has not happened") -> An
     return found
 
 
+def state_of(pid: int) -> str:
+    """Of a process, as the kernel says it: "T" is stopped, "Z" has ended; "": it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class Job:
     """A job under ``hived run``."""
 
@@ -116,22 +131,25 @@ def alone(file: Path, result: Path) -> Any:
     return torch.load(result, weights_only=False)
 
 
-def differences(mine: Any, other: Any, path: str = "result") -> list[str]:
-    """Where two results are not the same, bit for bit."""
+def differences(mine: Any, other: Any, within: float = 0.0, path: str = "result") -> list[str]:
+    """Where two results are not the same, bit for bit or within a bound."""
     if type(mine) is not type(other):
         return [f"{path}: {type(mine).__name__} and {type(other).__name__}"]
     if isinstance(mine, torch.Tensor):
-        same = mine.dtype == other.dtype and mine.shape == other.shape and torch.equal(mine, other)
-        return [] if same else [path]
+        same = mine.dtype == other.dtype and mine.shape == other.shape
+        close = same and (torch.equal(mine, other) or (within > 0 and bool(((mine - other).abs() < within).all())))
+        return [] if close else [path]
     if isinstance(mine, dict):
         if list(mine) != list(other):
             return [f"{path}: keys"]
-        return [each for key in mine for each in differences(mine[key], other[key], f"{path}.{key}")]
+        return [each for key in mine for each in differences(mine[key], other[key], within, f"{path}.{key}")]
     if isinstance(mine, list | tuple):
         if len(mine) != len(other):
             return [f"{path}: {len(mine)} and {len(other)} items"]
-        return [each for i in range(len(mine)) for each in differences(mine[i], other[i], f"{path}[{i}]")]
-    return [] if mine == other or (mine != mine and other != other) else [f"{path}: {mine} and {other}"]
+        return [each for i in range(len(mine)) for each in differences(mine[i], other[i], within, f"{path}[{i}]")]
+    if mine == other or (mine != mine and other != other) or (isinstance(mine, float) and abs(mine - other) < within):
+        return []
+    return [f"{path}: {mine} and {other}"]
 
 
 class Meddler:

@@ -11,35 +11,30 @@ import torch
 from hived.runtime.boundaries import Boundaries, MiniBatches
 
 
-def ends(pattern: str, skip: int = 0) -> str:
+def ends(pattern: str) -> str:
     """The steps of a pattern, those in upper case that end a mini-batch. Optimizers by letter."""
     rule = MiniBatches()
-    said = "".join(each.upper() if rule.ends_with(ord(each)) else each for each in pattern)
-    return said[skip:]
+    return "".join(each.upper() if rule.ends_with(ord(each)) else each for each in pattern)
 
 
-def test_each_step_ends_a_mini_batch() -> None:
-    assert ends("aaaaa") == "AAAAA"
-
-
-def test_second_optimizer_ends_mini_batch() -> None:
-    assert ends("dgdgdgdg") == "DGdGdGdG"
-    assert ends("abcabcabc") == "ABCabCabC"
-
-
-def test_repeated_steps_are_waited_for() -> None:
-    assert ends("ddddgddddgddddg", skip=5) == "ddddGddddG"
-    assert ends("gddddgddddgdddd", skip=10) == "Gdddd"
-
-
-def test_one_that_has_gone_is_forgotten() -> None:
-    assert ends("w" * 5 + "a" * 90, skip=80) == "A" * 15
-    assert ends("a" * 5 + "dg" * 40, skip=65) == "dG" * 10
+@pytest.mark.parametrize(
+    ("pattern", "skip", "expected"),
+    [
+        ("aaaaa", 0, "AAAAA"),
+        ("dgdgdgdg", 0, "DGdGdGdG"),
+        ("abcabcabc", 0, "ABCabCabC"),
+        ("ddddgddddgddddg", 5, "ddddGddddG"),  # repeated steps are waited for
+        ("gddddgddddgdddd", 10, "Gdddd"),
+        ("w" * 5 + "a" * 90, 80, "A" * 15),  # one that has gone is forgotten
+        ("a" * 5 + "dg" * 40, 65, "dG" * 10),
+    ],
+)
+def test_steps_that_end_mini_batches(pattern: str, skip: int, expected: str) -> None:
+    assert ends(pattern)[skip:] == expected
 
 
 def test_seldom_stepped_optimizer() -> None:
-    often = ends(("a" * 20 + "b") * 5, skip=42)
-    assert "AAAA" in often
+    assert "AAAA" in ends(("a" * 20 + "b") * 5)[42:]
 
 
 class Record:

@@ -14,7 +14,7 @@ import pytest
 from hived.control.checkpoint import Checkpoints
 from hived.errors import ConflictError
 
-from .jobs import until
+from .jobs import state_of, until
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,6 @@ def tree() -> Iterator[tuple[int, int]]:
     process.stdout.close()
 
 
-def how(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-
-
 def test_tree_of_processes_is_suspended(driver: Path, tree: tuple[int, int]) -> None:
     parent, child = tree
     fake = ctypes.CDLL(str(driver))
@@ -46,10 +42,10 @@ def test_tree_of_processes_is_suspended(driver: Path, tree: tuple[int, int]) -> 
     checkpoints = Checkpoints(str(driver))
     assert checkpoints.suspend(parent) == 1
     assert fake.fake_state(child) == 2
-    until(lambda: how(parent) == how(child) == b"T")
+    until(lambda: state_of(parent) == state_of(child) == "T")
     assert checkpoints.resume(parent) == 1
     assert fake.fake_state(child) == 0
-    until(lambda: how(parent) != b"T" != how(child))
+    until(lambda: state_of(parent) != "T" != state_of(child))
 
 
 def test_it_is_restored_on_another_gpu(driver: Path, tree: tuple[int, int]) -> None:
@@ -61,7 +57,7 @@ def test_it_is_restored_on_another_gpu(driver: Path, tree: tuple[int, int]) -> N
     assert fake.fake_gpu(parent) == 2
     with pytest.raises(ConflictError, match="no GPU 'cuda:7' here: there are cuda:0 to cuda:2, and their UUIDs"):
         checkpoints.move(parent, "cuda:7", "cuda:2")
-    assert (fake.fake_state(parent), how(parent)) == (0, b"S")
+    assert (fake.fake_state(parent), state_of(parent)) == (0, "S")
     checkpoints.move(parent, f"GPU-{UUID(bytes=checkpoints.uuids()[1])}", "cuda:2")
     assert fake.fake_gpu(parent) == 1
 
@@ -76,4 +72,4 @@ def test_refused_checkpoint_is_undone(driver: Path, tree: tuple[int, int]) -> No
         Checkpoints(str(driver)).suspend(parent)
     fake.fake_refuse(0)
     assert (fake.fake_state(parent), fake.fake_state(child)) == (0, 0)
-    assert how(parent) != b"T" != how(child)
+    assert state_of(parent) != "T" != state_of(child)

@@ -21,9 +21,10 @@ import torch
 from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
 from hived.control.folder import JobFolder
 from hived.control.page import State
+from hived.control.stopping import descendants
 from hived.errors import NotFoundError
 
-from .jobs import PATIENCE_S, differences, environment, until
+from .jobs import PATIENCE_S, differences, environment, state_of, until
 from .plain import run_plain
 
 SCRIPTS = Path(__file__).parent / "elastic_scripts"
@@ -89,6 +90,10 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
+    def children(self) -> list[int]:
+        """Processes that rank 0 has started."""
+        return descendants(self.process.pid)
+
     # -- what it wrote
 
     def pids(self) -> list[int]:
@@ -115,23 +120,7 @@ class Run:
 
 
 def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def children(pid: int) -> dict[int, str]:
-    """Children of a process, with their states."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid:
-            found[int(stat.parent.name)] = state
-    return found
+    return state_of(pid) not in ("", "Z")
 
 
 @pytest.fixture
@@ -163,23 +152,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]],
     return lambda options: result(*options)
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest of two states, which have the same structure."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        return max((difference(one[key], other[key]) for key in one), default=0.0)
-    if isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        return max((difference(*pair) for pair in zip(one, other, strict=True)), default=0.0)
-    if isinstance(one, torch.Tensor):
-        assert one.shape == other.shape
-        return float((one - other).abs().max())
-    return abs(one - other) if isinstance(one, float) else float(one != other)
-
-
 def assert_same_result(run: Run, alone: Callable[[Sequence[str]], Any]) -> None:
     """Weights, all of the optimizer's state, the rate, and rank 0's random numbers."""
-    assert difference(torch.load(run.folder / "result.pt"), alone(run.options)) < EXACT
+    assert differences(torch.load(run.folder / "result.pt"), alone(run.options), within=EXACT) == []
 
 
 def assert_every_sample_once(run: Run) -> None:
@@ -238,7 +213,7 @@ def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callab
     assert run.exit_codes() == []
     assert differences(torch.load(run.folder / "result.pt"), alone(("--extra", "plain"))) == []
     assert differences(alone(()), alone(("--extra", "plain"))) == []
-    assert difference(alone(()), alone(("--extra", "accumulate"))) > EXACT, "results can differ"
+    assert differences(alone(()), alone(("--extra", "accumulate")), within=EXACT), "results can differ"
 
 
 # -- leaving and joining ----------------------------------------------------------------------------------------------
@@ -252,9 +227,9 @@ def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
     run.job.limit(share=1.0)
     first = run.process.pid
     left = {each.pid for each in run.workers()} - {first}
-    assert set(children(first)) == left
+    assert set(run.children()) == left
     run.scale(1)
-    until(lambda: not children(first))  # none of them a zombie either
+    until(lambda: not run.children())  # none of them a zombie either
     run.scale(2)
     files = [path.name for path in (run.jobs / "train").iterdir() if path.name.startswith("elastic")]
     assert len(files) == 1, "the files of former groups are deleted"
@@ -287,8 +262,8 @@ def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
     run = start("--extra", "fails-to-join")
     (run.folder / "failing").write_text("hang")
     run.asked_to_scale(3)
-    until(lambda: len(children(run.process.pid)) == 2)
-    late = list(children(run.process.pid))
+    until(lambda: len(run.children()) == 2)
+    late = run.children()
     run.finish()
     assert not [pid for pid in late if alive(pid)]
     assert_nothing_is_left(run)
@@ -304,7 +279,7 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     run.asked_to_scale(2)
     until(lambda: "a new worker ended with exit code 1 before it joined" in run.workers()[0].answer.why)
     run.go_on_for(5)
-    assert not children(run.process.pid), "it is not tried again and again"
+    assert not run.children(), "it is not tried again and again"
     failing.write_text("hang")
     with pytest.raises(RefusedError, match="a new worker was not ready after"):
         run.scale(2)  # when it is wished again, it is
@@ -351,8 +326,8 @@ def test_killed_rank_0_ends_workers(start: Callable[..., Run]) -> None:
     run = start()
     run.scale(2)
     run.asked_to_scale(3)
-    until(lambda: len(children(run.process.pid)) == 2)
-    workers = list(children(run.process.pid))
+    until(lambda: len(run.children()) == 2)
+    workers = run.children()
     run.process.kill()
     run.process.wait()
     until(lambda: not any(map(alive, workers)))
@@ -364,9 +339,9 @@ def test_killed_rank_0_ends_workers(start: Callable[..., Run]) -> None:
 def test_suspended_workers_go_on_and_scale(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     run.asked_to_scale(2)
-    until(lambda: bool(children(run.process.pid)))
+    until(lambda: bool(run.children()))
     run.job.suspend(PATIENCE_S)
-    until(lambda: list(children(run.process.pid).values()) == ["T"], "a new worker uses CPU time")
+    until(lambda: [state_of(each) for each in run.children()] == ["T"], "a new worker uses CPU time")
     run.job.resume(PATIENCE_S)
     run.scale(2)
     for _ in range(3):

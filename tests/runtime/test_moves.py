@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from hived.control.commands import RefusedError
 from hived.control.stopping import descendants
 
-from .jobs import PATIENCE_S, Job, until
+from .jobs import PATIENCE_S, Job, command_line, until
 
 SCRIPT = """
 import light_torch, collections, os, random, subprocess, sys, threading, time, torch
@@ -205,14 +204,9 @@ REFUSALS = {
 }
 
 
-def trainers(job: Job) -> set[int]:
-    """Its training process and all that this has started, of the same command line."""
-    found = set()
-    for pid in descendants(job.process.pid):
-        with contextlib.suppress(OSError):
-            if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(pid)
-    return found
+def trainers(job: Job) -> list[int]:
+    """What its process has started of the same command line."""
+    return [pid for pid in descendants(job.process.pid) if b"train.py" in command_line(pid)]
 
 
 def test_refused_move_says_why(start: Callable[..., Job]) -> None:

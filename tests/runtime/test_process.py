@@ -25,7 +25,7 @@ from hived.control.stopping import descendants
 from hived.errors import ConflictError
 from tests.cli.helpers import Hived
 
-from .jobs import PATIENCE_S, Job, environment, started, until
+from .jobs import PATIENCE_S, Job, command_line, environment, started, state_of, until
 
 #: an ordinary script, which takes its time until it is to hurry
 TRAIN = """
@@ -66,14 +66,7 @@ def own_memory(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return state_of(pid) == "T"
 
 
 # -- suspended --------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_handed_over_rank_waits(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -
         time.sleep(0.5)
         assert not waits.done()
         other.report_answer(Answer(state=State.RUNNING))
-        assert waits.result(20) is False
+        assert waits.result() is False
 
 
 @pytest.mark.parametrize(

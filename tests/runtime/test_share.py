@@ -69,18 +69,13 @@ def test_work_has_its_share_of_the_time(setup: Setup, share: float) -> None:
     assert work / total == pytest.approx(share, rel=0.02)
 
 
-def test_it_is_paced_within_the_mini_batch(setup: Setup) -> None:
+def test_paced_within_the_mini_batch(setup: Setup) -> None:
     setup.pacer.set(0.5)
     setup.mini_batch()
     assert len(setup.plant.slept) >= 12, "no burst is longer than some milliseconds"
     assert max(setup.plant.slept) < 0.006
-
-
-def test_work_between_mini_batches_is_free(setup: Setup) -> None:
-    setup.pacer.set(0.5)
-    setup.mini_batch()
     active = setup.pacer.active_s
-    setup.plant.now += 5.0  # data is loaded
+    setup.plant.now += 5.0  # data is loaded: what is between two of them is free
     setup.mini_batch()
     assert setup.pacer.active_s == pytest.approx(2 * active)
 

@@ -1,5 +1,6 @@
-"""A small generative adversarial network that learns to draw bright discs on a 16 x 16 grid."""
+"""A generative adversarial network that learns to draw bright discs, from an endless stream, with averaged weights."""
 
+import copy
 import sys
 
 import torch
@@ -9,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(99)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-SIDE, LATENT, BATCH, EPOCHS = 16, 64, 64, 4
+SIDE, LATENT, BATCH, STEPS = 16, 64, 64, 180
 
 
 class AverageMeter:
@@ -33,6 +34,27 @@ class AverageMeter:
         return self.total / max(1, self.count)
 
 
+class EMA:
+    """An exponential moving average of a model's weights, kept in a copy of the model."""
+
+    def __init__(self, model, decay=0.99):
+        self.decay = decay
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.updates = 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for averaged, current in zip(self.model.parameters(), model.parameters(), strict=True):
+            averaged.lerp_(current, 1 - decay)
+
+
+def cycle(loader):
+    while True:
+        yield from loader
+
+
 def draw_discs(n):
     grid = torch.arange(SIDE, dtype=torch.float32)
     cx, cy = 4 + 8 * torch.rand(2, n, 1, 1)
@@ -51,47 +73,52 @@ def build_discriminator():
     return nn.Sequential(*hidden, nn.Linear(256, 1), nn.Flatten(0))
 
 
-loader = DataLoader(TensorDataset(draw_discs(3000)), batch_size=BATCH, shuffle=True, drop_last=True)
+batches = cycle(DataLoader(TensorDataset(draw_discs(3000)), batch_size=BATCH, shuffle=True, drop_last=True))
 generator, discriminator = build_generator().to(device), build_discriminator().to(device)
+ema = EMA(generator)
 criterion = nn.BCEWithLogitsLoss()
-opt_g = torch.optim.Adam(generator.parameters(), lr=4e-4, betas=(0.5, 0.999))
+opt_g = torch.optim.RMSprop(generator.parameters(), lr=4e-4, alpha=0.95, momentum=0.5)
 opt_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))
 fixed_noise = torch.randn(32, LATENT, device=device)
 real_label = torch.full((BATCH,), 0.9, device=device)
 fake_label = torch.zeros(BATCH, device=device)
 
 meters = meter_g, meter_d, meter_fooled = AverageMeter("G"), AverageMeter("D"), AverageMeter("fooled")
-samples, history, iterations = [], [], 0
-for epoch in range(EPOCHS):
-    for meter in meters:
-        meter.reset()
-    for (real,) in loader:
-        real = real.to(device)
-        # the discriminator: real ones up, made ones down
-        discriminator.zero_grad()
-        loss_real = criterion(discriminator(real), real_label)
-        loss_real.backward()
-        fake = generator(torch.randn(BATCH, LATENT, device=device))
-        loss_fake = criterion(discriminator(fake.detach()), fake_label)
-        loss_fake.backward()
-        opt_d.step()
-        # the generator: made ones up
-        generator.zero_grad()
-        verdict = discriminator(fake)
-        loss_g = criterion(verdict, torch.ones_like(fake_label))
-        loss_g.backward()
-        opt_g.step()
+samples, history, step = [], [], 0
+while step < STEPS:
+    (real,) = next(batches)
+    real = real.to(device)
+    # the discriminator: real ones up, made ones down
+    discriminator.zero_grad()
+    loss_real = criterion(discriminator(real), real_label)
+    loss_real.backward()
+    fake = generator(torch.randn(BATCH, LATENT, device=device))
+    loss_fake = criterion(discriminator(fake.detach()), fake_label)
+    loss_fake.backward()
+    opt_d.step()
+    # the generator: made ones up
+    generator.zero_grad()
+    verdict = discriminator(fake)
+    loss_g = criterion(verdict, torch.ones_like(fake_label))
+    loss_g.backward()
+    opt_g.step()
+    ema.update(generator)
+    step += 1
 
-        meter_d.update(loss_real.item() + loss_fake.item(), BATCH)
-        meter_g.update(loss_g.item(), BATCH)
-        meter_fooled.update((verdict > 0).float().mean().item(), BATCH)
-        iterations += 1
-    with torch.no_grad():
-        generator.eval()
-        samples.append(generator(fixed_noise).cpu())
-        generator.train()
-    history.append({meter.name: meter.average for meter in meters})
-    print(f"[{epoch}/{EPOCHS}] {history[-1]}")
+    meter_d.update(loss_real.item() + loss_fake.item(), BATCH)
+    meter_g.update(loss_g.item(), BATCH)
+    meter_fooled.update((verdict > 0).float().mean().item(), BATCH)
+    if step % 45 == 0:
+        with torch.no_grad():
+            samples.append(ema.model(fixed_noise).cpu())
+        history.append({meter.name: meter.average for meter in meters})
+        print(f"{step}/{STEPS} {history[-1]}")
+        for meter in meters:
+            meter.reset()
+    if step == STEPS // 2:
+        for group in opt_g.param_groups:
+            group["lr"] *= 0.3
 
-models = {"generator": generator.state_dict(), "discriminator": discriminator.state_dict()}
-torch.save({**models, "samples": samples, "history": history, "iterations": iterations}, sys.argv[1])
+networks = {"generator": generator, "discriminator": discriminator, "averaged": ema.model}
+weights = {name: network.state_dict() for name, network in networks.items()}
+torch.save({**weights, "samples": samples, "history": history}, sys.argv[1])

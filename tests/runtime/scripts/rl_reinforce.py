@@ -49,7 +49,7 @@ def discounted(rewards, gamma):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output")
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=60)
     parser.add_argument("--max-steps", type=int, default=50)
     parser.add_argument("--gamma", type=float, default=0.98)
     args = parser.parse_args()

@@ -23,21 +23,24 @@ class SumOfPairs(IterableDataset):
             yield torch.from_numpy(cards), torch.from_numpy(flags), int((cards * flags).sum())
 
 
-class AttentionPool(nn.Module):
+class Pool(nn.Module):
     def __init__(self, width=320, cards=10):
         super().__init__()
         self.card = nn.Embedding(cards, width)
         self.flag = nn.Embedding(2, width)
         self.body = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.score = nn.Linear(width, 1)
-        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2 * cards - 1))
+        self.head = nn.Linear(width, 2 * cards - 1)
 
     def forward(self, cards, flags):
-        h = self.body(self.card(cards) + self.flag(flags))
-        return self.head((torch.sigmoid(self.score(h)) * h).sum(dim=1))
+        return self.head(self.body(self.card(cards) + self.flag(flags)).sum(dim=1))
 
 
-class History:
+class Callback:
+    def on_step_end(self, trainer, loss):
+        pass
+
+
+class History(Callback):
     def __init__(self):
         self.losses, self.epochs = [], []
 
@@ -50,13 +53,10 @@ class History:
         print(f"epoch {trainer.epoch}: {loss:.4f}")
 
 
-class EarlyStopping:
+class EarlyStopping(Callback):
     def __init__(self, patience):
         self.patience, self.waited = patience, 0
         self.best_loss, self.best_state = float("inf"), None
-
-    def on_step_end(self, trainer, loss):
-        pass
 
     def on_epoch_end(self, trainer, loss):
         if loss < self.best_loss:
@@ -88,13 +88,9 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, batches):
-        self.model.eval()
-        losses = [self._loss(batch).item() for batch in batches]
-        self.model.train()
-        return sum(losses) / len(losses)
+        return sum(self._loss(batch).item() for batch in batches) / len(batches)
 
     def fit(self, train_loader, val_batches, max_epochs):
-        self.model.train()
         while self.epoch < max_epochs and not self.should_stop:
             for batch in train_loader:
                 self.training_step(batch)
@@ -107,13 +103,13 @@ class Trainer:
 if __name__ == "__main__":
     torch.manual_seed(21)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AttentionPool().to(device)
-    rates = {"card": 5e-3, "flag": 5e-3, "body": 1e-3, "score": 1e-3, "head": 2e-3}
+    model = Pool().to(device)
+    rates = {"card": 5e-3, "flag": 5e-3, "body": 1e-3, "head": 2e-3}
     groups = [{"params": getattr(model, layer).parameters(), "lr": lr} for layer, lr in rates.items()]
     history, stopping = History(), EarlyStopping(patience=2)
     trainer = Trainer(model, torch.optim.NAdam(groups), [history, stopping], device)
     train_loader = DataLoader(SumOfPairs(2000, seed=1), batch_size=64)
     trainer.fit(train_loader, list(DataLoader(SumOfPairs(256, seed=2), batch_size=128)), 5)
-    counts = {"steps": trainer.step, "epochs": trainer.epoch, "waited": stopping.waited, "best": stopping.best_loss}
+    counts = {"steps": trainer.step, "waited": stopping.waited, "best": stopping.best_loss}
     logs = {"losses": history.losses, "history": history.epochs}
     torch.save({"model": model.state_dict(), "best_state": stopping.best_state, **counts, **logs}, sys.argv[1])

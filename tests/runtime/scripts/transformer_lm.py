@@ -1,4 +1,4 @@
-"""A small GPT-like language model of characters, on text that a toy grammar writes; gradients are accumulated."""
+"""A small GPT-like language model of characters, compiled, on a toy grammar's text; gradients are accumulated."""
 
 import math
 import random
@@ -71,7 +71,7 @@ class GPT(nn.Module):
 @torch.no_grad()
 def estimate_loss():
     model.eval()
-    means = {w: sum(model(*get_batch(w)).item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
+    means = {w: sum(network(*get_batch(w)).item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
     model.train()
     return means
 
@@ -84,6 +84,7 @@ def lr_at(step):
 
 
 model = GPT(len(chars)).to(device)
+network = torch.compile(model, backend="aot_eager")
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
 evaluations, best_val, ema_loss = [], float("inf"), 0.0
 for step in range(max_iters):
@@ -95,7 +96,7 @@ for step in range(max_iters):
     for group in optimizer.param_groups:
         group["lr"] = lr_at(step)
     for _ in range(accumulation):
-        loss = model(*get_batch("train")) / accumulation
+        loss = network(*get_batch("train")) / accumulation
         loss.backward()
         ema_loss = 0.98 * ema_loss + 0.02 * loss.item()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
