@@ -484,7 +484,9 @@ def test_job_that_freezes_its_supervisor(lives: Lives) -> None:
 
 def test_job_that_kills_its_supervisor_has_failed(lives: Lives) -> None:
     """And no process is left of it."""
-    job = lives.ran(shell("vision", "(trap '' TERM; setsid sleep 600) & kill -9 $PPID; sleep 600"))
+    there = lives.folder.parent / "there"
+    leaves = f"(trap '' TERM; setsid sh -c 'touch {there}; exec sleep 600') & {gate(there)}; kill -9 $PPID; sleep 600"
+    job = lives.ran(shell("vision", leaves))
     assert job.state is JobState.FAILED
     assert "supervisor was killed" in job.reason
     assert not lives.marked()
