@@ -22,7 +22,7 @@ GONE = {"argv": ["python", "train.py"], "pid": 2, "started": -1}
 
 
 @pytest.mark.parametrize("files", [[], ["main.c"], ["job.json"], ["job.json", "1.page", "lock"]], ids=str)
-def test_a_folder_of_somebody_elses_stays(jobs: Path, files: list[str]) -> None:
+def test_foreign_folder_stays(jobs: Path, files: list[str]) -> None:
     """``HIVED_JOBS`` may be set to a folder that holds other things."""
     (jobs / "src").mkdir()
     for name in files:
@@ -55,7 +55,7 @@ def test_folder_deleted_while_claimed(jobs: Path) -> None:
         folder.write_about(GONE)
 
 
-def test_the_lock_is_held_by_one_and_says_so(jobs: Path) -> None:
+def test_lock_is_held_by_one(jobs: Path) -> None:
     folder = JobFolder.named("train")
     folder.claim(GONE)
     with (
@@ -82,9 +82,7 @@ def test_one_of_many_decisions_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "verb"), [(1, "move"), (2, "move"), (2, "suspend")])
-def test_ctrl_c_of_a_command_calls_it_off(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, number: int, verb: str
-) -> None:
+def test_ctrl_c_calls_a_command_off(ranks: Ranks, monkeypatch: pytest.MonkeyPatch, number: int, verb: str) -> None:
     pages = ranks(number)
     seen: list[Wanted] = []
 

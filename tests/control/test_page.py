@@ -25,13 +25,10 @@ def page(tmp_path: Path) -> Page:
     return made
 
 
-def test_a_page_begins_with_its_first_command(page: Page) -> None:
-    assert page.command() == Command(number=1, share=0.5)
-    assert page.answer() == Answer()
-
-
 def test_another_mapping_reads_it(page: Page) -> None:
     other = Page.open(page.file)
+    assert other.command() == Command(number=1, share=0.5), "its first command"
+    assert other.answer() == Answer()
     bell = page.command_word()
     told = other.write_command(Command(wanted=Wanted.SUSPEND, at=7, target="cuda:1", memory_limit=1 << 40))
     assert page.command_word() != bell
@@ -62,7 +59,7 @@ def test_torn_record_leaves_the_former(page: Page) -> None:
     assert torn, "some hits were in the newest record"
 
 
-def test_reads_beside_a_writer_are_never_torn(page: Page) -> None:
+def test_read_beside_a_writer(page: Page) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -108,7 +105,7 @@ def test_another_file_is_no_page(tmp_path: Path) -> None:
         Page.open(tmp_path / "x.page")
 
 
-def test_a_job_without_a_living_process_is_none(jobs: Path) -> None:
+def test_job_without_living_process(jobs: Path) -> None:
     job = JobFolder.named("train")
     job.claim({"argv": ["python", "train.py"], "started": -1})
     gone = subprocess.Popen(["true"])
@@ -179,7 +176,7 @@ def test_dangerous_names_are_refused(jobs: Path) -> None:
         jobs_folder()
 
 
-def test_a_bell_rings_however_long_the_folder_is(jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bell_in_a_long_folder(jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setenv("HIVED_JOBS", str(deep / "jobs"))

@@ -77,7 +77,7 @@ def test_bypassing_settings_are_named(environ: dict[str, str], word: str | None)
 # -- benchmarks -------------------------------------------------------------------------------------------------------
 
 
-def test_the_lowest_point_of_a_trace() -> None:
+def test_lowest_point_of_a_trace() -> None:
     events = [("alloc", 5), ("free_requested", 12), ("free_completed", 12), ("segment_free", 9), ("alloc", 20)]
     assert memory.lowest(10, events) == 3
     assert memory.lowest(10, []) == 10
@@ -114,11 +114,11 @@ def test_output_before_a_crash_is_kept(tmp_path: Path) -> None:
         (Status.NEEDS_GPU, None, "needs a GPU"),
     ],
 )
-def test_how_a_row_is_shown(status: Status, value: float | bool | None, text: str) -> None:
+def test_row_as_shown(status: Status, value: float | bool | None, text: str) -> None:
     assert shown(Figure(Row("key", "what", "ms"), status, value, "why")) == text
 
 
-def test_a_measurement_knows_its_size() -> None:
+def test_size_of_a_measurement() -> None:
     sizes = [Settings(device, quick, "", "", 0.0).size for device in ("cuda", "cpu") for quick in (False, True)]
     assert sizes == ["full", "quick", "tiny", "tiny"]
     assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0

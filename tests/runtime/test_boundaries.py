@@ -86,7 +86,7 @@ def test_boundary_without_modules(record: Record) -> None:
     assert record.calls == ["ended", "ended", "boundary", "ended", "boundary", "ended", "boundary"]
 
 
-def test_boundary_in_a_phase_without_steps(record: Record) -> None:
+def test_boundary_in_a_phase(record: Record) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(2, 4)).sum().backward()

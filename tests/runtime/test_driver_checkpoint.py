@@ -48,7 +48,7 @@ def test_tree_of_processes_is_suspended(driver: Path, tree: tuple[int, int]) -> 
     until(lambda: state_of(parent) != "T" != state_of(child))
 
 
-def test_it_is_restored_on_another_gpu(driver: Path, tree: tuple[int, int]) -> None:
+def test_restored_on_another_gpu(driver: Path, tree: tuple[int, int]) -> None:
     parent, _ = tree
     fake = ctypes.CDLL(str(driver))
     fake.fake_uses(parent, 0)

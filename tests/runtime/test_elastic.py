@@ -243,7 +243,7 @@ def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
     assert_nothing_is_left(run)
 
 
-def test_the_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
+def test_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     run.asked_to_scale(4)
     run.scale(2)

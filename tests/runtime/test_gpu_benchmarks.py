@@ -70,7 +70,7 @@ def test_rows_without_a_gpu_say_why(tmp_path: Path) -> None:
     assert (tmp_path / "memory-alive.log").stat().st_size
 
 
-def test_they_need_torch_and_numpy_alone() -> None:
+def test_imports_of_the_runs() -> None:
     body = """
 import sys
 class Absent:
@@ -161,7 +161,7 @@ def test_checksum_sees_bits_and_places() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_kernel_that_reads_can_be_assembled(tmp_path: Path, architecture: str) -> None:
+def test_reading_kernel_is_assembled(tmp_path: Path, architecture: str) -> None:
     places = (path for root in sys.path for path in Path(root).glob("triton/backends/nvidia/bin/ptxas"))
     assembler = shutil.which("ptxas") or next(places, None)
     if assembler is None:

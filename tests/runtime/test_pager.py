@@ -310,7 +310,7 @@ def test_free_waits_for_queued_work(machine: Machine) -> None:
     machine.check()  # it is still there
 
 
-def test_an_address_of_others_is_not_freed(machine: Machine) -> None:
+def test_foreign_address_is_not_freed(machine: Machine) -> None:
     inside = machine.take(3) + GRANULE
     for address in (inside, 0, 12345):
         assert machine.c.hived_pager_free(ctypes.c_void_p(address)) == 1
@@ -339,7 +339,7 @@ def test_suspend_empties_resume_restores(machine: Machine) -> None:
     assert machine.calls("cuMemHostAlloc") == 1, "the slab is kept"
 
 
-def test_a_slab_grows_with_the_job(machine: Machine) -> None:
+def test_slab_grows_with_the_job(machine: Machine) -> None:
     for granules in (3, 9, 21):
         machine.take(granules)
         machine.pager.suspend()
@@ -350,7 +350,7 @@ def test_a_slab_grows_with_the_job(machine: Machine) -> None:
     assert machine.pager.stats().slab_bytes <= (3 + 12 + 33) * GRANULE
 
 
-def test_allocations_and_frees_while_suspended(machine: Machine) -> None:
+def test_requests_while_suspended(machine: Machine) -> None:
     kept, dropped = machine.take(9), machine.take(5)
     machine.pager.limit(14 * GRANULE)
     overflown = machine.take(2)

@@ -288,7 +288,7 @@ def test_job_from_its_start_to_its_end(start: Callable[..., Job], hived: Hived) 
     done = hived("suspend", "train")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("train: suspended (framework; ")
-    assert " MiB moved in " in done.out
+    assert " KiB moved in " in done.out
 
     shown = hived("status", "train").out.splitlines()
     assert shown[0].startswith("train: ")

@@ -61,7 +61,7 @@ def setup() -> Iterator[Setup]:
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.25, 0.1, 0.02])
-def test_work_has_its_share_of_the_time(setup: Setup, share: float) -> None:
+def test_work_has_its_share(setup: Setup, share: float) -> None:
     setup.pacer.set(share)
     total = sum(setup.mini_batch() for _ in range(50))
     work = 50 * 0.002 * (6 + 12)
@@ -80,7 +80,7 @@ def test_paced_within_the_mini_batch(setup: Setup) -> None:
     assert setup.pacer.active_s == pytest.approx(2 * active)
 
 
-def test_waiting_for_other_ranks_is_no_work(setup: Setup) -> None:
+def test_waiting_for_ranks_is_no_work(setup: Setup) -> None:
     setup.pacer.set(0.5)
     setup.pacer.begin()
     setup.plant.now += 0.5
@@ -103,7 +103,7 @@ def test_hooks_only_with_a_share(setup: Setup) -> None:
     assert setup.plant.slept == []
 
 
-def test_a_long_wait_is_taken_in_parts(setup: Setup) -> None:
+def test_long_wait_is_taken_in_parts(setup: Setup) -> None:
     setup.pacer.set(0.02)
     setup.pacer.begin()
     setup.plant.now += 0.1  # one long operation
@@ -114,7 +114,7 @@ def test_a_long_wait_is_taken_in_parts(setup: Setup) -> None:
     assert len(setup.plant.slept) == 2, "the rest is not forgotten"
 
 
-def test_gradients_are_the_same_with_a_share(setup: Setup) -> None:
+def test_share_keeps_gradients(setup: Setup) -> None:
     plain = [each.detach().clone() for each in setup.model.parameters()]
     setup.mini_batch()
     expected = [each.detach().clone() for each in setup.model.parameters()]

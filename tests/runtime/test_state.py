@@ -78,11 +78,6 @@ def square(x: float) -> float:
     return x * x
 
 
-def counted(step: int = 1, memory: list[int] = []) -> int:  # noqa: B006  # scripts do this
-    memory.append(step)
-    return len(memory)
-
-
 @pytest.mark.parametrize(
     ("there", "here"),
     [
@@ -113,7 +108,7 @@ def test_values_and_containers(there: Any, here: Any) -> None:
         assert after is here, "in place: others hold it too"
 
 
-def test_objects_that_are_shared_stay_shared() -> None:
+def test_shared_objects_stay_shared() -> None:
     inner = [1, 2]
     there = {"a": inner, "b": inner, "c": {"d": inner}}
     mine = [0]
@@ -125,7 +120,7 @@ def test_objects_that_are_shared_stay_shared() -> None:
     assert (after["a"], after["b"]) == ([1], [2]), "shared there alone"
 
 
-def test_what_refers_to_itself_does_too() -> None:
+def test_object_referring_to_itself() -> None:
     there: dict[str, Any] = {"n": 1}
     there["me"] = [there]
     after = handed_over(there, {"n": 0})
@@ -134,14 +129,8 @@ def test_what_refers_to_itself_does_too() -> None:
 
 def test_views_share_their_storage() -> None:
     def made() -> dict[str, Any]:
-        base = torch.zeros(4, 5)
-        return {
-            "base": base,
-            "row": base[1],
-            "every": base[:, ::2],
-            "tied": base,
-            "flag": torch.zeros(3, dtype=torch.bool),
-        }
+        base, flag = torch.zeros(4, 5), torch.zeros(3, dtype=torch.bool)
+        return {"base": base, "row": base[1], "every": base[:, ::2], "tied": base, "flag": flag}
 
     there, here = made(), made()
     there["base"].copy_(torch.arange(20.0).view(4, 5))
@@ -202,7 +191,7 @@ def test_model_and_optimizer_in_place() -> None:
     assert torch.equal(there["model"][2].weight, after["model"][2].weight)
 
 
-def test_functions_closures_methods_and_partials() -> None:
+def test_functions_and_closures() -> None:
     def made(start: int, function: Callable[[float], float]) -> dict[str, Any]:
         count = start
 
@@ -214,13 +203,8 @@ def test_functions_closures_methods_and_partials() -> None:
         meter = Meter()
         for value in range(start):
             meter.update(value)
-        return {
-            "meter": meter,
-            "tick": tick,
-            "method": meter.update,
-            "append": meter.values.append,
-            "partial": functools.partial(function, start),
-        }
+        held = {"meter": meter, "tick": tick, "partial": functools.partial(function, start)}
+        return {**held, "method": meter.update, "append": meter.values.append}
 
     after = handed_over(made(5, square), made(1, linear))
     assert after["tick"]() == 6
@@ -252,7 +236,7 @@ def test_wrapped_functions_are_state() -> None:
     assert after["network"].running_mean.tolist() == [2.5, 2.5]
 
 
-def test_a_refusal_says_in_which_variable_it_is(tmp_path: Path) -> None:
+def test_refusal_names_the_variable(tmp_path: Path) -> None:
     trainer = Meter()
     trainer.best = {"now": Slotted()}
     with (tmp_path / "log").open("w") as log:
@@ -261,40 +245,27 @@ def test_a_refusal_says_in_which_variable_it_is(tmp_path: Path) -> None:
             handed_over(trainer, Meter())
 
 
-def test_attributes_of_classes_and_default_values() -> None:
+def test_attributes_of_classes() -> None:
     Meter.total = 3.5
-    node = Description().node({"class": Meter, "function": counted})
+    node = Description().node({"class": Meter})
     Meter.total = 0.0
-    Restoration([]).value(pickle.loads(pickle.dumps(node)), {"class": Meter, "function": counted})
+    Restoration([]).value(pickle.loads(pickle.dumps(node)), {"class": Meter})
     assert Meter.total == 3.5
     Meter.total = 0.0
 
 
-def test_random_generators_go_on() -> None:
-    def made(draws: int) -> dict[str, Any]:
-        one: dict[str, Any] = {
-            "python": random.Random(1),
-            "numpy": np.random.default_rng(2),
-            "legacy": np.random.RandomState(3),
-            "torch": torch.Generator().manual_seed(4),
-        }
-        for _ in range(draws):
-            drawn(one)
-        return one
-
-    def drawn(one: dict[str, Any]) -> list[float]:
-        return [
-            one["python"].random(),
-            one["numpy"].random(),
-            one["legacy"].random(),
-            torch.rand(1, generator=one["torch"]).item(),
-        ]
-
-    there, here = made(7), made(1)
-    assert drawn(handed_over(there, here)) == drawn(there)
+# -- state that is easily forgotten: each returns its objects, and a step that changes them and says what it finds ----
 
 
-def test_generators_and_iterators_are_moved_on() -> None:
+def random_generators() -> tuple[Any, Callable[[int], Any]]:
+    python, numpy, legacy = random.Random(1), np.random.default_rng(2), np.random.RandomState(3)
+    generator = torch.Generator().manual_seed(4)
+    drawn: list[Callable[[], Any]] = [python.random, numpy.random, legacy.random]
+    drawn.append(lambda: torch.rand(1, generator=generator).item())
+    return [python, numpy, legacy, generator], lambda _: [draw() for draw in drawn]
+
+
+def generators_and_iterators() -> tuple[Any, Callable[[int], Any]]:
     def batches(items: list[int]) -> Any:
         while True:
             for index, item in enumerate(items):
@@ -302,23 +273,9 @@ def test_generators_and_iterators_are_moved_on() -> None:
                 if received:
                     items.append(received)
 
-    def made(taken: int) -> dict[str, Any]:
-        pairs = zip("abcdef", range(9), strict=False)
-        one: dict[str, Any] = {"batches": batches([5, 6, 7]), "loop": iter(range(10)), "zip": pairs}
-        for _ in range(taken):
-            for each in one.values():
-                next(each)
-        return one
-
     assert frames.supported() == ""
-    there, here = made(5), made(2)
-    after = handed_over(there, here)
-    for _ in range(3):
-        for name, each in there.items():
-            assert next(after[name], None) == next(each, None)
-
-
-# -- state that is easily forgotten: each returns its objects, and a step that changes them and says what it finds ----
+    held = [batches([5, 6, 7]), iter(range(10)), zip("abcdefghi", range(20), strict=False)]
+    return held, lambda _: [next(each, None) for each in held]
 
 
 def a_cache() -> tuple[Any, Callable[[int], Any]]:
@@ -471,6 +428,8 @@ def hooks_of_tensors() -> tuple[Any, Callable[[int], Any]]:
 @pytest.mark.parametrize(
     "made",
     [
+        random_generators,
+        generators_and_iterators,
         a_cache,
         views_of_arrays,
         memory_that_is_shared,
@@ -539,7 +498,7 @@ def test_freed_graph_is_no_obstacle() -> None:
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-def test_loops_are_found_wherever_a_frame_is() -> None:
+def test_loops_of_a_frame_are_found() -> None:
     found: list[list[str]] = []
 
     def look() -> None:
@@ -577,7 +536,7 @@ def test_waiting_operands_are_replaced() -> None:
     assert total == 6.0
 
 
-def test_what_c_code_goes_over_cannot_be_told() -> None:
+def test_operands_below_c_code() -> None:
     found: list[Any] = []
 
     def looks(item: int) -> int:

@@ -1,6 +1,6 @@
 """A convolutional network on images, in mixed precision: keep the best weights, lower the rate on a plateau."""
 
-import argparse
+import sys
 from copy import deepcopy
 
 import torch
@@ -61,12 +61,7 @@ def test(model, device, loader):
     return correct / len(loader.dataset)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("output")
-    parser.add_argument("--epochs", type=int, default=4)
-    args = parser.parse_args()
-
+def main(output, epochs=4):
     torch.manual_seed(42)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(7)
@@ -80,7 +75,7 @@ def main():
     scaler = torch.amp.GradScaler(device)
 
     best_acc, best_state, history = 0.0, None, []
-    for epoch in range(1, args.epochs + 1):
+    for epoch in range(1, epochs + 1):
         loss = train(model, device, train_loader, optimizer, scaler)
         accuracy = test(model, device, test_loader)
         scheduler.step(accuracy)
@@ -88,8 +83,8 @@ def main():
         if accuracy > best_acc:
             best_acc, best_state = accuracy, deepcopy(model.state_dict())
         print(f"epoch {epoch}: loss {loss:.4f} accuracy {accuracy:.3f} (best {best_acc:.3f})")
-    torch.save({"last": model.state_dict(), "best": best_state, "best_acc": best_acc, "history": history}, args.output)
+    torch.save({"last": model.state_dict(), "best": best_state, "best_acc": best_acc, "history": history}, output)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

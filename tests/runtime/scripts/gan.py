@@ -18,9 +18,6 @@ class AverageMeter:
 
     def __init__(self, name):
         self.name = name
-        self.reset()
-
-    def reset(self):
         self.value = self.total = 0.0
         self.count = 0
 
@@ -32,6 +29,10 @@ class AverageMeter:
     @property
     def average(self):
         return self.total / max(1, self.count)
+
+
+def make_meters():
+    return [AverageMeter(name) for name in ("G", "D", "fooled")]
 
 
 class EMA:
@@ -83,7 +84,7 @@ fixed_noise = torch.randn(32, LATENT, device=device)
 real_label = torch.full((BATCH,), 0.9, device=device)
 fake_label = torch.zeros(BATCH, device=device)
 
-meters = meter_g, meter_d, meter_fooled = AverageMeter("G"), AverageMeter("D"), AverageMeter("fooled")
+meters = meter_g, meter_d, meter_fooled = make_meters()
 samples, history, step = [], [], 0
 while step < STEPS:
     (real,) = next(batches)
@@ -113,8 +114,7 @@ while step < STEPS:
             samples.append(ema.model(fixed_noise).cpu())
         history.append({meter.name: meter.average for meter in meters})
         print(f"{step}/{STEPS} {history[-1]}")
-        for meter in meters:
-            meter.reset()
+        meters = meter_g, meter_d, meter_fooled = make_meters()
     if step == STEPS // 2:
         for group in opt_g.param_groups:
             group["lr"] *= 0.3

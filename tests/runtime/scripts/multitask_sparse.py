@@ -19,7 +19,7 @@ class Visits(Dataset):
         for _ in range(size):
             user, item = int(USERS * rng.random() ** 2), int(ITEMS * rng.random() ** 2)
             seen = [int(ITEMS * rng.random() ** 2) for _ in range(rng.randint(1, 12))]
-            clicked = rng.random() < 0.3 + 0.5 * (user % 3 == item % 3)
+            clicked = float(rng.random() < 0.3 + 0.5 * (user % 3 == item % 3))
             self.rows.append({"user": user, "seen": seen, "item": item, "clicked": clicked, "genre": item % GENRES})
 
     def __len__(self):
@@ -32,14 +32,8 @@ class Visits(Dataset):
 def collate(rows):
     seen = [torch.tensor(row["seen"]) for row in rows]
     lengths = torch.tensor([0] + [len(s) for s in seen[:-1]])
-    return {
-        "user": torch.tensor([row["user"] for row in rows]),
-        "item": torch.tensor([row["item"] for row in rows]),
-        "seen": torch.cat(seen),
-        "offsets": lengths.cumsum(0),
-        "clicked": torch.tensor([float(row["clicked"]) for row in rows]),
-        "genre": torch.tensor([row["genre"] for row in rows]),
-    }
+    columns = {name: torch.tensor([row[name] for row in rows]) for name in ("user", "item", "clicked", "genre")}
+    return {**columns, "seen": torch.cat(seen), "offsets": lengths.cumsum(0)}
 
 
 class TwoTasks(nn.Module):
@@ -57,10 +51,6 @@ class TwoTasks(nn.Module):
         h = self.trunk(torch.cat([self.user(batch["user"]), self.item(batch["item"]), history], dim=1))
         return self.click(h).squeeze(1), self.genre(h)
 
-    def split_parameters(self):
-        tables = [self.user.weight, self.item.weight, self.seen.weight]
-        return tables, [p for part in (self.trunk, self.click, self.genre) for p in part.parameters()]
-
 
 def main():
     torch.manual_seed(77)
@@ -68,7 +58,8 @@ def main():
     train_set = Visits(10_000, seed=1)
     loader = DataLoader(train_set, batch_size=256, shuffle=True, collate_fn=collate)
     model = TwoTasks().to(device)
-    tables, dense = model.split_parameters()
+    tables = [each.weight for each in (model.user, model.item, model.seen)]
+    dense = [p for part in (model.trunk, model.click, model.genre) for p in part.parameters()]
     sparse_optimizer = torch.optim.SparseAdam(tables, lr=3e-3)
     dense_optimizer = torch.optim.AdamW(dense, lr=1e-3, weight_decay=0.01)
 

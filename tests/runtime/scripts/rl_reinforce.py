@@ -1,6 +1,6 @@
 """REINFORCE on a walk along a line, simulated in numpy: episodes end when the walker has left it."""
 
-import argparse
+import sys
 from collections import deque
 
 import numpy as np
@@ -46,24 +46,17 @@ def discounted(rewards, gamma):
     return torch.tensor(list(returns))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("output")
-    parser.add_argument("--episodes", type=int, default=60)
-    parser.add_argument("--max-steps", type=int, default=50)
-    parser.add_argument("--gamma", type=float, default=0.98)
-    args = parser.parse_args()
-
+def main(output, episodes=60, max_steps=50, gamma=0.98):
     torch.manual_seed(543)
     rng = np.random.default_rng(543)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    env = Walk(rng, args.max_steps)
+    env = Walk(rng, max_steps)
     policy = Policy().to(device)
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
 
     running_reward, best_mean, baseline = 10.0, 0.0, 5.0
     lengths, losses = [], []
-    for episode in range(args.episodes):
+    for episode in range(episodes):
         state, done = env.reset(), False
         log_probs, entropies, rewards = [], [], []
         while not done:
@@ -74,7 +67,7 @@ def main():
             state, reward, done = env.step(action.item())
             rewards.append(reward)
 
-        returns = discounted(rewards, args.gamma).to(device)
+        returns = discounted(rewards, gamma).to(device)
         advantage = (returns - baseline) / (baseline + 1.0)
         baseline += 0.05 * (returns.mean().item() - baseline)
         loss = -(torch.stack(log_probs) * advantage).sum() - 0.01 * torch.stack(entropies).sum()
@@ -90,8 +83,8 @@ def main():
             print(f"episode {episode}: running {running_reward:.2f}, best of ten {best_mean:.1f}")
 
     numbers = {"running_reward": running_reward, "best_mean": best_mean, "baseline": baseline}
-    torch.save({"policy": policy.state_dict(), "lengths": lengths, "losses": losses, **numbers}, args.output)
+    torch.save({"policy": policy.state_dict(), "lengths": lengths, "losses": losses, **numbers}, output)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
