@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,13 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
-from hived.control.folder import JobFolder
+from hived.control.commands import NotYetError, ProcessStatus, RefusedError
 from hived.control.page import State
 from hived.control.stopping import descendants
-from hived.errors import NotFoundError
 
-from .jobs import PATIENCE_S, differences, environment, state_of, until
+from .jobs import PATIENCE_S, Job, differences, state_of, until
 from .plain import run_plain
 
 SCRIPTS = Path(__file__).parent / "elastic_scripts"
@@ -32,31 +27,18 @@ SAMPLES, BATCH, EPOCHS = 98, 12, 60
 EXACT = 1e-12
 
 
-class Run:
+class Run(Job):
     """A job that runs, and what it leaves behind."""
 
     def __init__(self, folder: Path, options: Sequence[str], launcher: Sequence[str]) -> None:
-        self.folder = folder
-        self.options = tuple(options)
-        self.jobs = folder.parent / "jobs"
-        with (folder / "stderr").open("w") as errors:
-            self.process = subprocess.Popen(
-                [*launcher, str(SCRIPTS / "train.py"), str(folder), *options],
-                env=environment(self.jobs, HIVED_RUN_JOB="train"),
-                stderr=errors,
-            )
-        until(self._trains)
+        command = [*launcher, str(SCRIPTS / "train.py"), str(folder), *options]
+        super().__init__(folder.parent / "jobs", "train", command)
+        self.place, self.options = folder, tuple(options)
+        self.result = folder / "result.pt"
+        self.trains()
 
-    def _trains(self) -> bool:
-        assert self.process.poll() is None, self.errors()
-        try:
-            return bool(self.workers())
-        except NotFoundError:
-            return False
-
-    @property
-    def job(self) -> TrainingJob:
-        return TrainingJob(JobFolder.found("train"))
+    def hurry(self) -> None:
+        (self.place / "hurry").touch()
 
     def workers(self) -> tuple[ProcessStatus, ...]:
         return self.job.status().processes
@@ -76,38 +58,22 @@ class Run:
         before = self.workers()[0].progress.iterations
         until(lambda: self.workers()[0].progress.iterations >= before + mini_batches)
 
-    def finish(self, code: int = 0) -> None:
-        """Train on as fast as it can, to the end."""
-        (self.folder / "hurry").touch()
-        assert self.process.wait(PATIENCE_S) == code, self.errors()
-
-    def errors(self) -> str:
-        return (self.folder / "stderr").read_text()
-
-    def kill(self) -> None:
-        for pid in [self.process.pid, *self.pids()]:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
     def children(self) -> list[int]:
         """Processes that rank 0 has started."""
         return descendants(self.process.pid)
 
-    # -- what it wrote
-
     def pids(self) -> list[int]:
-        return [int(file.stem) for file in self.folder.glob("*.jsonl")]
+        return [int(file.stem) for file in self.place.glob("*.jsonl")]
 
     def lines(self, pid: int) -> list[Any]:
-        return [json.loads(line) for line in (self.folder / f"{pid}.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (self.place / f"{pid}.jsonl").read_text().splitlines()]
 
     def records(self) -> list[dict[str, Any]]:
         return [line for pid in self.pids() for line in self.lines(pid) if isinstance(line, dict)]
 
     def exit_codes(self) -> list[int]:
         """Of the processes that rank 0 has started; ``null`` for one that it has not reaped."""
-        codes: list[int] = json.loads((self.folder / "codes.json").read_text())
+        codes: list[int] = json.loads((self.place / "codes.json").read_text())
         return codes
 
     def numbers_of_workers(self) -> list[int]:
@@ -135,7 +101,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     yield started
     for run in runs:
-        run.kill()
+        run.close()
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +120,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]],
 
 def assert_same_result(run: Run, alone: Callable[[Sequence[str]], Any]) -> None:
     """Weights, all of the optimizer's state, the rate, and rank 0's random numbers."""
-    assert differences(torch.load(run.folder / "result.pt"), alone(run.options), within=EXACT) == []
+    assert differences(torch.load(run.result), alone(run.options), within=EXACT) == []
 
 
 def assert_every_sample_once(run: Run) -> None:
@@ -171,7 +137,7 @@ def assert_every_sample_once(run: Run) -> None:
 
 def assert_nothing_is_left(run: Run) -> None:
     assert not [pid for pid in run.pids() if alive(pid)]
-    assert not list(run.jobs.iterdir())
+    assert not list(run.folder.path.parent.iterdir())
 
 
 # -- exactness --------------------------------------------------------------------------------------------------------
@@ -211,7 +177,7 @@ def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callab
     run.go_on_for(3)
     run.finish()
     assert run.exit_codes() == []
-    assert differences(torch.load(run.folder / "result.pt"), alone(("--extra", "plain"))) == []
+    assert differences(torch.load(run.result), alone(("--extra", "plain"))) == []
     assert differences(alone(()), alone(("--extra", "plain"))) == []
     assert differences(alone(()), alone(("--extra", "accumulate")), within=EXACT), "results can differ"
 
@@ -231,7 +197,7 @@ def test_leaving_workers_end_in_order(start: Callable[..., Run]) -> None:
     run.scale(1)
     until(lambda: not run.children())  # none of them a zombie either
     run.scale(2)
-    files = [path.name for path in (run.jobs / "train").iterdir() if path.name.startswith("elastic")]
+    files = [path.name for path in run.folder.path.iterdir() if path.name.startswith("elastic")]
     assert len(files) == 1, "the files of former groups are deleted"
     joined = {each.pid for each in run.workers()} - {first}
     run.finish()
@@ -260,7 +226,7 @@ def test_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..
 
 def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
     run = start("--extra", "fails-to-join")
-    (run.folder / "failing").write_text("hang")
+    (run.place / "failing").write_text("hang")
     run.asked_to_scale(3)
     until(lambda: len(run.children()) == 2)
     late = run.children()
@@ -274,7 +240,7 @@ def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
 
 def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start("--extra", "fails-to-join")
-    failing = run.folder / "failing"
+    failing = run.place / "failing"
     failing.write_text("crash")
     run.asked_to_scale(2)
     until(lambda: "a new worker ended with exit code 1 before it joined" in run.workers()[0].answer.why)
@@ -312,10 +278,10 @@ def test_all_end_with_one_that_dies(start: Callable[..., Run], extra: str, code:
     run = start("--extra", extra)
     run.scale(3)
     pids = run.pids()
-    (run.folder / "end").touch()
-    assert run.process.wait(PATIENCE_S) == code
-    assert said in run.errors()
-    assert extra == "leaves" or not (run.folder / "result.pt").exists()
+    (run.place / "end").touch()
+    run.ended(code)
+    assert said in run.output()
+    assert extra == "leaves" or not run.result.exists()
     if extra == "unnoticed":
         until(lambda: not any(map(alive, pids)))
     else:

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 # hyperparameters
 batch_size, block_size, accumulation = 4, 48, 3
 n_embd, n_head, n_layer, dropout = 128, 4, 2, 0.1
-max_iters, eval_interval, eval_iters = 120, 30, 4
+max_iters = 120
 learning_rate, min_lr, warmup_iters = 2e-3, 1e-4, 20
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -25,15 +25,12 @@ text = " ".join(f"{random.choice(subjects)} {random.choice(verbs)} {random.choic
 chars = sorted(set(text))
 stoi = {c: i for i, c in enumerate(chars)}
 data = torch.tensor([stoi[c] for c in text])
-split = int(0.9 * len(data))
-train_data, val_data = data[:split], data[split:]
 
 
-def get_batch(which):
-    source = train_data if which == "train" else val_data
-    offsets = torch.randint(len(source) - block_size - 1, (batch_size,))
-    x = torch.stack([source[i : i + block_size] for i in offsets])
-    y = torch.stack([source[i + 1 : i + block_size + 1] for i in offsets])
+def get_batch():
+    offsets = torch.randint(len(data) - block_size - 1, (batch_size,))
+    x = torch.stack([data[i : i + block_size] for i in offsets])
+    y = torch.stack([data[i + 1 : i + block_size + 1] for i in offsets])
     return x.to(device), y.to(device)
 
 
@@ -68,14 +65,6 @@ class GPT(nn.Module):
         return F.cross_entropy(self.head(self.blocks(x)).flatten(0, 1), targets.flatten())
 
 
-@torch.no_grad()
-def estimate_loss():
-    model.eval()
-    means = {w: sum(network(*get_batch(w)).item() for _ in range(eval_iters)) / eval_iters for w in ("train", "val")}
-    model.train()
-    return means
-
-
 def lr_at(step):
     if step < warmup_iters:
         return learning_rate * (step + 1) / warmup_iters
@@ -86,22 +75,19 @@ def lr_at(step):
 model = GPT(len(chars)).to(device)
 network = torch.compile(model, backend="aot_eager")
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
-evaluations, best_val, ema_loss = [], float("inf"), 0.0
+losses, ema_loss = [], 0.0
 for step in range(max_iters):
-    if step % eval_interval == 0 or step == max_iters - 1:
-        losses = estimate_loss()
-        best_val = min(best_val, losses["val"])
-        evaluations.append((step, losses["train"], losses["val"]))
-        print(f"step {step}: train {losses['train']:.4f}, val {losses['val']:.4f}")
     for group in optimizer.param_groups:
         group["lr"] = lr_at(step)
     for _ in range(accumulation):
-        loss = network(*get_batch("train")) / accumulation
+        loss = network(*get_batch()) / accumulation
         loss.backward()
         ema_loss = 0.98 * ema_loss + 0.02 * loss.item()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    losses.append(ema_loss)
+    if step % 30 == 0:
+        print(f"step {step}: loss {ema_loss:.4f}")
 
-numbers = {"evaluations": evaluations, "best_val": best_val, "ema_loss": ema_loss, "lr": lr_at(step)}
-torch.save({"model": model.state_dict(), **numbers}, sys.argv[1])
+torch.save({"model": model.state_dict(), "losses": losses, "lr": lr_at(step)}, sys.argv[1])
