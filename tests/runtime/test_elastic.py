@@ -105,7 +105,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """The result of a script with these options that is one worker, without the runtime."""
 
     @functools.cache
@@ -115,12 +115,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]],
         run_plain(SCRIPTS / "train.py", [str(folder), *options], folder / "log")
         return torch.load(folder / "result.pt")
 
-    return lambda options: result(*options)
+    return result
 
 
-def assert_same_result(run: Run, alone: Callable[[Sequence[str]], Any]) -> None:
+def assert_same_result(run: Run, alone: Callable[..., Any]) -> None:
     """Weights, all of the optimizer's state, the rate, and rank 0's random numbers."""
-    assert differences(torch.load(run.result), alone(run.options), within=EXACT) == []
+    assert differences(torch.load(run.result), alone(*run.options), within=EXACT) == []
 
 
 def assert_every_sample_once(run: Run) -> None:
@@ -146,14 +146,14 @@ def assert_nothing_is_left(run: Run) -> None:
 @pytest.mark.parametrize(
     ("schedule", "options"),
     [
-        ([3, 1, 2], ("--extra", "conditional")),
-        ([2, 4], ("--optimizer", "adamw", "--extra", "accumulate", "clip")),
-        ([2, 1], ("--extra", "assign", "--loaders", "1")),
+        ([3, 1, 2], ["conditional"]),
+        ([2, 4], ["adamw", "accumulate", "clip"]),
+        ([2, 1], ["assign", "loader"]),
     ],
     ids=["branches", "adamw-accumulation-clipping", "gradients-by-hand-loader-processes"],
 )
 def test_scaled_job_ends_as_one_worker(
-    start: Callable[..., Run], alone: Callable[..., Any], schedule: list[int], options: tuple[str, ...]
+    start: Callable[..., Run], alone: Callable[..., Any], schedule: list[int], options: list[str]
 ) -> None:
     run = start(*options)
     chance = random.Random(len(schedule))
@@ -177,9 +177,9 @@ def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callab
     run.go_on_for(3)
     run.finish()
     assert run.exit_codes() == []
-    assert differences(torch.load(run.result), alone(("--extra", "plain"))) == []
-    assert differences(alone(()), alone(("--extra", "plain"))) == []
-    assert differences(alone(()), alone(("--extra", "accumulate")), within=EXACT), "results can differ"
+    assert differences(torch.load(run.result), alone("plain")) == []
+    assert differences(alone(), alone("plain")) == []
+    assert differences(alone(), alone("accumulate"), within=EXACT), "results can differ"
 
 
 # -- leaving and joining ----------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..
 
 
 def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
-    run = start("--extra", "fails-to-join")
+    run = start("fails-to-join")
     (run.place / "failing").write_text("hang")
     run.asked_to_scale(3)
     until(lambda: len(run.children()) == 2)
@@ -239,7 +239,7 @@ def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
 
 
 def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
-    run = start("--extra", "fails-to-join")
+    run = start("fails-to-join")
     failing = run.place / "failing"
     failing.write_text("crash")
     run.asked_to_scale(2)
@@ -275,7 +275,7 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     ],
 )
 def test_all_end_with_one_that_dies(start: Callable[..., Run], extra: str, code: int, said: str) -> None:
-    run = start("--extra", extra)
+    run = start(extra)
     run.scale(3)
     pids = run.pids()
     (run.place / "end").touch()

@@ -6,11 +6,11 @@ the file FOLDER/hurry is there.
 
 # mypy: ignore-errors
 
-import argparse
 import atexit
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hived.runtime as runtime
 from hived.runtime.elasticity import group, recruiter
 
-SAMPLES, BATCH = 98, 12  # the last global batch of an epoch has two samples: fewer than workers
+SAMPLES, BATCH, EPOCHS = 98, 12, 60  # the last global batch of an epoch has two samples: fewer than workers
 BATCHES = -(-SAMPLES // BATCH)
 
 
@@ -65,12 +65,6 @@ class Plain:
         return iter(DataLoader(self.data, batch_sampler=batches, generator=torch.Generator()))
 
 
-def optimizer_of(name, model):
-    if name == "adamw":
-        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-
-
 def record_exit_codes(file):
     """Write the exit codes of all processes that this one has started, when it ends."""
     started = []
@@ -84,9 +78,9 @@ def record_exit_codes(file):
     atexit.register(lambda: file.write_text(json.dumps([each.returncode for each in started])))
 
 
-def failing(args):
+def failing(folder):
     """How new workers are to fail, as the test says it; "": they are not."""
-    file = args.folder / "failing"
+    file = folder / "failing"
     return file.read_text() if file.exists() else ""
 
 
@@ -100,50 +94,45 @@ def fail(how):
         torch.distributed.init_process_group = lambda *_, **__: os._exit(7)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--optimizer", default="sgd")
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--loaders", type=int, default=0, help="processes of the data loader")
-    parser.add_argument("--extra", nargs="*", default=[])
-    args = parser.parse_args()
+def main(folder, *extra):
     joins = "HIVED_ELASTIC_JOIN" in os.environ
     if joins:
-        fail(failing(args))
+        fail(failing(folder))
     elif os.environ.get("RANK", "0") == "0":
-        record_exit_codes(args.folder / "codes.json")
+        record_exit_codes(folder / "codes.json")
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     data = TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 6), torch.randint(0, 3, (SAMPLES,)))
     torch.manual_seed(2 if joins else 1)  # new workers have other weights until they join
-    model = Model("conditional" in args.extra)
-    optimizer = optimizer_of(args.optimizer, model)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=args.epochs * BATCHES)
+    model = Model("conditional" in extra)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    if "adamw" in extra:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=EPOCHS * BATCHES)
     every = torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
 
-    if "plain" in args.extra:
+    if "plain" in extra:
         team = Plain()
     else:
         team = runtime.elastic(model, optimizer, global_batch=BATCH, also=[scheduler, every])
-    record = Path(args.folder, f"{os.getpid()}.jsonl").open("w", buffering=1)  # noqa: SIM115
-    loader = team.loader(data, shuffle=True, seed=3, num_workers=args.loaders)
-    total = args.epochs * len(loader)
-    for epoch in team.epochs(args.epochs):
+    record = (folder / f"{os.getpid()}.jsonl").open("w", buffering=1)
+    loader = team.loader(data, shuffle=True, seed=3, num_workers=int("loader" in extra))
+    total = EPOCHS * len(loader)
+    for epoch in team.epochs(EPOCHS):
         for numbers, x, y in loader:
             loss = nn.functional.cross_entropy(model(x), y)
             part = team.part
-            if "accumulate" in args.extra:
+            if "accumulate" in extra:
                 (loss / 2).backward()
                 if part.batch % 2 or part.batch == BATCHES - 1:
-                    if "clip" in args.extra:
+                    if "clip" in extra:
                         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                     optimizer.step()
                     optimizer.zero_grad()
             else:
                 optimizer.zero_grad()
-                if "assign" in args.extra:  # gradients that no backward pass has accumulated
+                if "assign" in extra:  # gradients that no backward pass has accumulated
                     there = list(model.parameters())
                     for each, grad in zip(there, torch.autograd.grad(loss, there, allow_unused=True), strict=True):
                         each.grad = grad
@@ -155,29 +144,29 @@ def main():
                 assert not part.indices or list(part.indices) == numbers.tolist()
                 line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "rank": team.rank}
                 record.write(json.dumps({**line, "workers": team.workers, "change_s": team.change_s}) + "\n")
-            if "fails-to-join" in args.extra:
-                recruiter.READY_S = 2.0 if failing(args) == "hang" else 60.0
-                group.CONNECT_S = 3.0 if failing(args) == "lost" else 30.0
-            ends = (args.folder / "end").exists()
-            if {"dies", "unnoticed"} & set(args.extra) and team.rank == 1 and ends:
+            if "fails-to-join" in extra:
+                recruiter.READY_S = 2.0 if failing(folder) == "hang" else 300.0
+                group.CONNECT_S = 3.0 if failing(folder) == "lost" else 120.0
+            ends = (folder / "end").exists()
+            if {"dies", "unnoticed"} & set(extra) and team.rank == 1 and ends:
                 rank_0 = os.getppid()
-                if "unnoticed" in args.extra and os.fork() == 0:
+                if "unnoticed" in extra and os.fork() == 0:
                     while Path(f"/proc/{rank_0}").exists():
                         time.sleep(0.1)  # with the sockets of the process group: they are not closed
                 os._exit(9)
-            if {"fails", "leaves"} & set(args.extra) and team.rank == 0 and ends:
+            if {"fails", "leaves"} & set(extra) and team.rank == 0 and ends:
                 Plain.kept = torch.distributed.group.WORLD  # so its sockets are not closed
-                if "fails" in args.extra:
+                if "fails" in extra:
                     raise ValueError("rank 0 has failed")
                 break
-            pace(epoch * len(loader) + (part.batch if part else 0), total, args.folder / "hurry")
-        if "leaves" in args.extra and hasattr(Plain, "kept"):
+            pace(epoch * len(loader) + (part.batch if part else 0), total, folder / "hurry")
+        if "leaves" in extra and hasattr(Plain, "kept"):
             break
         every.step()
     if team.rank == 0:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rates": scheduler.get_last_lr()}
-        torch.save({**state, "random": torch.rand(1)}, args.folder / "result.pt")
+        torch.save({**state, "random": torch.rand(1)}, folder / "result.pt")
     record.write(json.dumps("end of the script") + "\n")
 
 
-main()
+main(Path(sys.argv[1]), *sys.argv[2:])
