@@ -56,8 +56,10 @@ def test_results_in_the_order_of_the_tasks(tmp_path: Path) -> None:
         assert run_tasks(tasks, kept, 3, lambda *count: counts.append(count)) == [6, 0.2, 4, math.inf, 2]
         assert kept.others(tasks) == [{"number": 7}]
         assert kept.others([*tasks, *doubles(log, 7)]) == []
+        assert counts == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+        assert run_tasks(tasks, kept, 3, lambda *count: counts.append(count)) == [6, 0.2, 4, math.inf, 2]
     assert sorted(log.read_text().split()) == ["0.1", "1", "3", "inf"]
-    assert counts == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    assert counts[5:] == [(5, 5)], "all are kept"
 
 
 def test_a_file_that_is_no_result(tmp_path: Path) -> None:
