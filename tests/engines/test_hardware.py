@@ -16,7 +16,8 @@ from .driver import EVERYWHERE, Driver, job, shares, small_spec, states
 
 def test_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
     running = engine.submit(job("vision", 2))
-    engine.drain()
+    for _ in range(2):
+        engine.drain()
     late, loan = engine.submit(job("vision", 1)), engine.submit(job("research", 6, priority=-1))
     assert states(running, late, loan) == "running queued queued"
     for text in (engine.explain(late), engine.shortly(late)):
@@ -25,6 +26,7 @@ def test_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
         assert "repaired" not in text
     engine.drain(undo=True, now=True)
     assert states(running, late, loan) == "running running queued", "undoing it stops no job"
+    assert [event.kind for event in engine.events if event.job is None] == ["drained", "undrained"]
     engine.end(running)
     engine.end(late)
     assert states(loan) == "running"
