@@ -38,6 +38,7 @@ def ended(run: subprocess.Popen[str], name: str, out: Path) -> tuple[str, dict[s
     return printed, json.loads((out / f"{name}.json").read_text())
 
 
+@pytest.mark.release
 def test_each_planned_row_on_a_cpu(tmp_path: Path) -> None:
     running = {name: started(name, tmp_path / name, "--device", "cpu", "--quick") for name in RUNS}
     for name, run in running.items():

@@ -21,6 +21,8 @@ import torch
 
 from hived.runtime.memory import pager as binding
 
+from .plain import ONE_THREAD
+
 
 def answers(fake: Path, body: str, code: int = 0, **more: Any) -> list[str]:
     """What a script prints in a process of its own; ``DRIVER`` and ``MORE`` are given to it."""
@@ -29,7 +31,7 @@ def answers(fake: Path, body: str, code: int = 0, **more: Any) -> list[str]:
         "from hived.runtime.memory.pager import Pager, PagerError, PagerUnavailable\n"
         f"DRIVER, MORE = {str(fake)!r}, {more!r}\n"
     )
-    environment = {**os.environ, "HIVED_RUNTIME": "off", "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, **ONE_THREAD, "HIVED_RUNTIME": "off"}
     command = [sys.executable, "-c", head + body]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
@@ -56,7 +58,7 @@ def train(pager, seed):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     chance = random.Random(seed)
     losses, done = [], {"suspended": 0, "demoted": 0, "promoted": 0, "host": 0}
-    for step in range(24):
+    for step in range(16):
         inputs, labels = torch.randn(64, 3, 16, 16), torch.randint(0, 10, (64,))
         loss = torch.nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()

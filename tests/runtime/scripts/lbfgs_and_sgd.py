@@ -27,19 +27,17 @@ class SirenLike(nn.Module):
 def phase_one(model, x, y, loss_fn, epochs=6, batch_size=256):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[4, 5], gamma=0.3)
-    means = []
-    for epoch in range(epochs):
-        total = 0.0
+    losses = []
+    for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(batch_size):
             optimizer.zero_grad()
             loss = loss_fn(model(x[batch]), y[batch])
             loss.backward()
             optimizer.step()
-            total += loss.item() * len(batch)
+            losses.append(loss.item())
         schedule.step()
-        means.append(total / len(x))
-        print(f"sgd epoch {epoch}: {means[-1]:.5f}")
-    return means
+    print(f"sgd: {losses[-1]:.5f}")
+    return losses
 
 
 def phase_two(model, x, y, loss_fn, iterations=15):
@@ -70,12 +68,12 @@ def main():
     y = target_function(x)
     model = SirenLike().to(device)
     loss_fn = nn.MSELoss()
-    sgd_means = phase_one(model, x, y, loss_fn)
+    sgd_losses = phase_one(model, x, y, loss_fn)
     after_sgd = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     subset = torch.randperm(len(x))[:512]
     lbfgs_losses, evaluations = phase_two(model, x[subset], y[subset], loss_fn)
 
-    numbers = {"sgd_means": sgd_means, "lbfgs_losses": lbfgs_losses, "evaluations": evaluations}
+    numbers = {"sgd_losses": sgd_losses, "lbfgs_losses": lbfgs_losses, "evaluations": evaluations}
     torch.save({"model": model.state_dict(), "after_sgd": after_sgd, **numbers}, sys.argv[1])
 
 
