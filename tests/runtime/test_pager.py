@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -122,8 +122,11 @@ def pattern(seed: int, granule: int) -> bytes:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, fake, monkeypatch)
+def machine(tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """Whatever a test has done with it, nothing is lost."""
+    made = Machine(tmp_path, fake, monkeypatch)
+    yield made
+    made.check()
 
 
 # -- the limit (AntMan 4.1) -------------------------------------------------------------------------------------------
@@ -182,7 +185,6 @@ def test_first_request_over_limit_fails(machine: Machine) -> None:
     machine.free(cached)
     assert machine.gets(3) == [True]
     assert (machine.device(), machine.host()) == (5, 3), "what was freed serves the retry"
-    machine.check()
 
 
 def test_retry_is_per_thread(machine: Machine) -> None:
@@ -225,7 +227,6 @@ def test_full_device_is_a_limit(machine: Machine) -> None:
     machine.check()
     machine.capacity(device=8)
     assert machine.pager.boundary().promoted_bytes == 4 * GRANULE
-    machine.check()
 
 
 def test_overflow_returns_when_limit_rises(machine: Machine) -> None:
@@ -243,7 +244,6 @@ def test_overflow_returns_when_limit_rises(machine: Machine) -> None:
     assert moved.seconds > 0
     assert list(machine.alive) == held
     assert machine.pager.stats().host_bytes_since_boundary == 0
-    machine.check()
 
 
 def test_overflow_is_counted_at_its_most(machine: Machine) -> None:
@@ -258,7 +258,6 @@ def test_overflow_is_counted_at_its_most(machine: Machine) -> None:
     machine.free(second)
     machine.free(third)
     assert machine.pager.stats().host_bytes_since_boundary == 2 * GRANULE
-    machine.check()
 
 
 def test_youngest_leave_oldest_return(machine: Machine) -> None:
@@ -276,7 +275,6 @@ def test_youngest_leave_oldest_return(machine: Machine) -> None:
     machine.pager.limit(8 * GRANULE)
     assert machine.pager.boundary().promoted_chunks == 1
     assert on_device() == [True, True, False, False]
-    machine.check()
 
 
 def place(address: int) -> str:
@@ -296,7 +294,6 @@ def test_driver_without_numa_locations(machine: Machine) -> None:
     machine.take(4)
     assert machine.calls("cuMemCreate") == 3, "what the driver does not know is asked once"
     assert (machine.device(), machine.host()) == (0, 8)
-    machine.check()
 
 
 def test_free_waits_for_queued_work(machine: Machine) -> None:
@@ -307,7 +304,6 @@ def test_free_waits_for_queued_work(machine: Machine) -> None:
     machine.fail("cuCtxSynchronize", code=700)
     assert machine.free(second) == 700, "the error of a kernel before it"
     machine.heal()
-    machine.check()  # it is still there
 
 
 def test_foreign_address_is_not_freed(machine: Machine) -> None:
@@ -376,7 +372,6 @@ def test_suspended_boundary_moves_nothing(machine: Machine) -> None:
     machine.pager.limit(GRANULE)
     machine.pager.resume()
     assert machine.device() <= 1, "what comes back keeps the limit"
-    machine.check()
 
 
 def test_resume_on_a_full_device(machine: Machine) -> None:
@@ -389,7 +384,6 @@ def test_resume_on_a_full_device(machine: Machine) -> None:
     assert machine.pager.boundary().promoted_bytes == 0
     machine.capacity()
     assert machine.pager.boundary().promoted_bytes == 8 * GRANULE
-    machine.check()
 
 
 def test_no_memory_for_the_slab(machine: Machine) -> None:
@@ -432,7 +426,6 @@ def test_thread_without_a_context(machine: Machine) -> None:
     machine.driver.fake_context(None)
     machine.take(3)
     assert machine.calls("cuDevicePrimaryCtxRetain") == 1
-    machine.check()
 
 
 # -- the driver fails -------------------------------------------------------------------------------------------------

@@ -35,30 +35,13 @@ class Pool(nn.Module):
         return self.head(self.body(self.card(cards) + self.flag(flags)).sum(dim=1))
 
 
-class Callback:
-    def on_step_end(self, trainer, loss):
-        pass
-
-
-class History(Callback):
-    def __init__(self):
-        self.losses, self.epochs = [], []
-
-    def on_step_end(self, trainer, loss):
-        if trainer.step % 10 == 0:
-            self.losses.append(loss)
-
-    def on_epoch_end(self, trainer, loss):
-        self.epochs.append(loss)
-        print(f"epoch {trainer.epoch}: {loss:.4f}")
-
-
-class EarlyStopping(Callback):
+class EarlyStopping:
     def __init__(self, patience):
         self.patience, self.waited = patience, 0
         self.best_loss, self.best_state = float("inf"), None
 
-    def on_epoch_end(self, trainer, loss):
+    def __call__(self, trainer, loss):
+        print(f"epoch {trainer.epoch}: {loss:.4f}")
         if loss < self.best_loss:
             self.best_loss, self.waited = loss, 0
             self.best_state = copy.deepcopy(trainer.model.state_dict())
@@ -68,10 +51,10 @@ class EarlyStopping(Callback):
 
 
 class Trainer:
-    def __init__(self, model, optimizer, callbacks, device):
+    def __init__(self, model, optimizer, on_step, on_epoch, device):
         self.model, self.optimizer = model.to(device), optimizer
-        self.callbacks, self.device = callbacks, device
-        self.step, self.epoch, self.should_stop = 0, 0, False
+        self.on_step, self.on_epoch, self.device = on_step, on_epoch, device
+        self.epoch, self.should_stop = 0, False
 
     def _loss(self, batch):
         cards, flags, target = (t.to(self.device) for t in batch)
@@ -82,9 +65,8 @@ class Trainer:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.step += 1
-        for callback in self.callbacks:
-            callback.on_step_end(self, loss.item())
+        for callback in self.on_step:
+            callback(loss.item())
 
     @torch.no_grad()
     def validate(self, batches):
@@ -96,8 +78,8 @@ class Trainer:
                 self.training_step(batch)
             self.epoch += 1
             loss = self.validate(val_batches)
-            for callback in self.callbacks:
-                callback.on_epoch_end(self, loss)
+            for callback in self.on_epoch:
+                callback(self, loss)
 
 
 if __name__ == "__main__":
@@ -106,10 +88,9 @@ if __name__ == "__main__":
     model = Pool().to(device)
     rates = {"card": 5e-3, "flag": 5e-3, "body": 1e-3, "head": 2e-3}
     groups = [{"params": getattr(model, layer).parameters(), "lr": lr} for layer, lr in rates.items()]
-    history, stopping = History(), EarlyStopping(patience=2)
-    trainer = Trainer(model, torch.optim.NAdam(groups), [history, stopping], device)
+    losses, stopping = [], EarlyStopping(patience=2)
+    trainer = Trainer(model, torch.optim.NAdam(groups), [losses.append], [stopping], device)
     train_loader = DataLoader(SumOfPairs(2000, seed=1), batch_size=64)
     trainer.fit(train_loader, list(DataLoader(SumOfPairs(256, seed=2), batch_size=128)), 5)
-    counts = {"steps": trainer.step, "waited": stopping.waited, "best": stopping.best_loss}
-    logs = {"losses": history.losses, "history": history.epochs}
-    torch.save({"model": model.state_dict(), "best_state": stopping.best_state, **counts, **logs}, sys.argv[1])
+    numbers = {"losses": losses, "waited": stopping.waited, "best": stopping.best_loss}
+    torch.save({"model": model.state_dict(), "best_state": stopping.best_state, **numbers}, sys.argv[1])
