@@ -133,7 +133,7 @@ def some_exact(spec: ClusterSpec, choose: random.Random) -> ClusterSpec:
 
 
 #: walks that together reach nearly every line that any of them reaches
-FAST = (0, 1, 25, 38, 40, 45, 81, 101)
+FAST = (0, 1, 2, 3, 4, 5, 25, 38, 45, 81)
 
 
 @pytest.mark.parametrize(

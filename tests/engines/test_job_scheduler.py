@@ -73,8 +73,20 @@ def test_tasks_are_counted_as_their_ranks(engine: Driver) -> None:
     assert "- on node, GPU" in engine.explain(single)
 
 
-def test_name_of_its_script() -> None:
-    assert default_name(("env", "A=1", "B=2", "python3", "-u", "train.py")) == "train"
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("env A=1 B=2 python3 -u train.py", "train"),
+        ("python3.11 -c print()", "python3"),
+        ("bash", "bash"),
+        ("sh -x", "sh"),
+        ("/opt/my+tool.sh", "my-tool"),
+        ("深", "job"),
+        (f"{'x' * 41}.py", "x" * 40),
+    ],
+)
+def test_name_of_its_script(command: str, name: str) -> None:
+    assert default_name(tuple(command.split())) == name
 
 
 # -- preemption ---------------------------------------------------------------------------------------------------
@@ -88,6 +100,7 @@ def test_loan_is_taken_back(engine: Driver) -> None:
     assert (states(loan, later), loan.guaranteed) == ("running queued", False)
     owner = engine.submit(job("vision", 4))
     assert states(loan, owner) == "stopping reserved"
+    assert owner.reason == f"waits until {loan.name} is gone"
     engine.wait(100)
     engine.gone(loan)
     assert (states(loan, owner), loan.resumes) == ("queued running", 1)

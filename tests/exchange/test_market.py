@@ -343,6 +343,8 @@ def test_cells_offered_or_traded_are_not_offered_again() -> None:
         post(trading, Offer("a", NODE, 0.5 * HOUR, 2 * HOUR))
     post(trading, Offer("a", NODE, HOUR, 2 * HOUR))
     trading.board.clear()
+    post(trading, Offer("a", BOTH, HOUR, 2 * HOUR), Offer("a", BOTH, 0, HOUR))
+    trading.board.clear()
     post(trading, OFFERS, ASKS).match(0)
     with pytest.raises(HivedError, match="a has 1 x NODE in that time, and offers 2"):
         post(trading, Offer("a", BOTH, 0, HOUR))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hived.scheduling.slicing.rotation import rotation
@@ -41,6 +41,8 @@ def test_shares(
     assert rotation(gpus, sizes, weights, priorities).shares == pytest.approx(shares)
 
 
+@example(gpus=3, of=[(1, 1, 0), (1, 1, 0), (2, 1, 0)])  # no aligned pair is free
+@settings(max_examples=30)
 @given(gpus=st.integers(1, 8), of=gangs)
 def test_no_gpu_is_shared_or_idle_at_one_time(gpus: int, of: list[tuple[int, int, int]]) -> None:
     """Turns add up, and a higher priority is never suspended for a lower one of its size."""
