@@ -177,6 +177,8 @@ def test_request_with_cells_in_use_is_withdrawn(engine: Driver) -> None:
     window = engine.now, engine.now + 3600.0
     act(engine, Request("speech", PAIR, *window, gives=gives))
     engine.submit(job("speech", 1))
+    with pytest.raises(ConflictError, match="1 of them in use or bad, and would give 2"):
+        act(engine, Request("speech", PAIR, *window, gives=gives))
     act(engine, Offer("vision", PAIR, *window, wants=gives))
     assert [post.tenant for post in engine.job_scheduler.trading.market.board.posts().values()] == ["vision"]
     assert told(engine)[-1].endswith("speech has 2 x NODE.SOCKET.PAIR.GPU, 1 of them in use or bad, and would give 2")
