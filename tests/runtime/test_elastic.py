@@ -273,6 +273,7 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
         ("fails", 1, "ValueError: rank 0 has failed"),
         ("leaves", 0, "rank 0 has left its loop, and the process group waits for it: this job ends"),
     ],
+    ids=["dies", "unnoticed", "fails", "leaves"],
 )
 def test_all_end_with_one_that_dies(start: Callable[..., Run], extra: str, code: int, said: str) -> None:
     run = start(extra)

@@ -132,7 +132,8 @@ def machine(tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 # -- the limit (AntMan 4.1) -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.smoke), 1, 2, 3, 4, 5])
+@pytest.mark.smoke
+@pytest.mark.parametrize("seed", range(8))
 def test_limit_holds_to_a_granule(machine: Machine, seed: int) -> None:
     chance = random.Random(seed)
     limit = 0
