@@ -13,28 +13,6 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIDE, LATENT, BATCH, STEPS = 16, 64, 64, 180
 
 
-class AverageMeter:
-    """Keeps the latest value of a quantity and its average over all that was seen."""
-
-    def __init__(self, name):
-        self.name = name
-        self.value = self.total = 0.0
-        self.count = 0
-
-    def update(self, value, n=1):
-        self.value = value
-        self.total += value * n
-        self.count += n
-
-    @property
-    def average(self):
-        return self.total / max(1, self.count)
-
-
-def make_meters():
-    return [AverageMeter(name) for name in ("G", "D", "fooled")]
-
-
 class EMA:
     """An exponential moving average of a model's weights, kept in a copy of the model."""
 
@@ -84,7 +62,7 @@ fixed_noise = torch.randn(32, LATENT, device=device)
 real_label = torch.full((BATCH,), 0.9, device=device)
 fake_label = torch.zeros(BATCH, device=device)
 
-meters = meter_g, meter_d, meter_fooled = make_meters()
+means = {"G": 0.0, "D": 0.0, "fooled": 0.0}
 samples, history, step = [], [], 0
 while step < STEPS:
     (real,) = next(batches)
@@ -106,15 +84,14 @@ while step < STEPS:
     ema.update(generator)
     step += 1
 
-    meter_d.update(loss_real.item() + loss_fake.item(), BATCH)
-    meter_g.update(loss_g.item(), BATCH)
-    meter_fooled.update((verdict > 0).float().mean().item(), BATCH)
+    seen = {"G": loss_g.item(), "D": loss_real.item() + loss_fake.item(), "fooled": (verdict > 0).float().mean().item()}
+    for name, value in seen.items():
+        means[name] += 0.05 * (value - means[name])
     if step % 45 == 0:
         with torch.no_grad():
             samples.append(ema.model(fixed_noise).cpu())
-        history.append({meter.name: meter.average for meter in meters})
+        history.append(dict(means))
         print(f"{step}/{STEPS} {history[-1]}")
-        meters = meter_g, meter_d, meter_fooled = make_meters()
     if step == STEPS // 2:
         for group in opt_g.param_groups:
             group["lr"] *= 0.3
