@@ -44,7 +44,7 @@ def test_manifests_are_what_it_renders() -> None:
 
 def test_monitoring() -> None:
     """Every replica is scraped; the rules are those of the file."""
-    found = Rendered(MONITORING).objects
+    found = Rendered({"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}}).objects
     assert set(found) - set(OBJECTS) == {("ServiceMonitor", "hived"), ("PrometheusRule", "hived")}
     rules = yaml.safe_load((render.CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
     assert found["PrometheusRule", "hived"]["spec"] == rules
@@ -52,7 +52,9 @@ def test_monitoring() -> None:
     asked = monitor["selector"]["matchLabels"].items()
     services = {name: one["metadata"]["labels"].items() for (kind, name), one in found.items() if kind == "Service"}
     assert [name for name, labels in services.items() if asked <= labels] == ["hived-replicas"]
-    assert monitor["endpoints"][0]["port"] == "http"
+    assert monitor["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s", "scheme": "http"}]
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert found[kind, "hived"]["metadata"]["labels"]["release"] == "prometheus"
 
 
 def test_one_replica_needs_no_election() -> None:
@@ -103,7 +105,7 @@ def test_spec_is_the_given_one() -> None:
     found = Rendered({"spec": spec}).objects["ConfigMap", "hived-spec"]["data"]["spec.yaml"]
     assert yaml.safe_load(found) == yaml.safe_load(spec)
     others = Rendered({"existingSpec": "ours"})
-    assert ("ConfigMap", "hived-spec") not in others.objects
+    assert {name for kind, name in others.objects if kind == "ConfigMap"} == {"hived-exchange", "hived-scheduler"}
     assert "--spec-configmap=$(POD_NAMESPACE)/ours" in others.args
     assert ["ours"] in [rule.get("resourceNames") for rule in others.objects["Role", "hived"]["rules"]]
 
