@@ -17,7 +17,7 @@ from .naive import Cell, NaiveBuddies, packs
 from .test_every_small_hierarchy import demands, hierarchies, name_of
 
 SMALL = [
-    pytest.param(chain, id=name_of(chain), marks=pytest.mark.slow if name_of(chain) == "3x2" else ())
+    pytest.param(chain, id=name_of(chain), marks=pytest.mark.slow if name_of(chain) in ("2x3", "3x2") else ())
     for chain in hierarchies()
     if chain.gpus <= (2 if 1 in [level.fanout for level in chain.levels[1:]] else 4) or name_of(chain) in ("3x2", "2x3")
 ]

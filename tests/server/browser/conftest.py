@@ -78,7 +78,8 @@ class Shown:
     def text(self, selector: str) -> str:
         """Of the first such element, as people see it: after a frame, since a row has no text before it is painted."""
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        return self.page.locator(selector).first.inner_text()
+        text: str = self.page.locator(selector).first.inner_text()
+        return text
 
     @property
     def counters(self) -> dict[str, int]:
