@@ -131,7 +131,7 @@ def test_equal_pods_take_little_from_others(case: Case, data: st.DataObject) -> 
         assert taken == least_cost(case, hosts, need, len(needs))
 
 
-@given_in_tiers(60, 450, cases(), st.data())
+@given_in_tiers(60, 150, cases(), st.data())
 def test_equal_pods_where_least_is_to_spare(case: Case, data: st.DataObject) -> None:
     case = case._replace(idle=None, within_idle=False)
     need = data.draw(gangs_for(case))[0]

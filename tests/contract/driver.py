@@ -346,8 +346,9 @@ class Driver:
         for name, run in self.running.items():
             listed = {*report.kept, *downgraded} if devices(run.whole) <= there else lost
             assert name in listed, f"{name} is not reported as it runs now"
-            run.downgraded |= name in {*lost, *downgraded}
-            assert not (run.downgraded and self.guaranteed(name))
+            if name in {*lost, *downgraded}:  # later, a spec may give it its guarantee again
+                run.downgraded = True
+                assert not self.guaranteed(name)
             placement = self.cluster.group(name).placement
             assert placement is not None
             untouched = {device for pod in run.whole if devices((pod,)) <= there for device in devices((pod,))}
