@@ -86,6 +86,15 @@ def test_former_names_of_keys() -> None:
     assert (found.leaf_cell_type, found.leaf_cells, found.members) == ("K80", 2, (Member(2, 2),))
 
 
+def test_kinds_of_pods_in_a_group() -> None:
+    """64 of them, and no more."""
+    kinds = [{"podNumber": 1, "leafCellNumber": gpus} for gpus in range(1, 66)]
+    group = {"name": "g", "members": kinds[:64]}
+    assert len(read_request(pod("p", said=said(affinityGroup=group))).members) == 64
+    with pytest.raises(PodRequestError, match="members"):
+        read_request(pod("p", said=said(affinityGroup=group | {"members": kinds})))
+
+
 def test_names_are_of_the_own_namespace() -> None:
     """A pod cannot take a name of another."""
     assert read_request(pod("p", said=said_group("victim/train", 1))).group == "t/victim/train"

@@ -233,6 +233,22 @@ def test_no_victims_before_nodes_are_offered() -> None:
     assert world.ask("mine") == "preempting"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_nodes_are_offered_anew(late: bool) -> None:
+    """A gang that another process was asked for waits five minutes for that, and blocks the queue no longer."""
+    world = lent(1, 1)
+    world.create(pod("mine", 4))
+    world.ask("mine", offered=[])
+    world.restart()
+    world.wait(299.0)
+    assert world.gang("mine").in_line
+    if late:
+        world.wait(1.0)
+        assert not world.gang("mine").in_line
+        assert not world.gang("mine").asked
+    assert world.ask("mine") == "preempting"
+
+
 # -- evictions --------------------------------------------------------------------------------------------------------
 
 
