@@ -29,13 +29,13 @@ def _tier(session: nox.Session, extra: str, mark: str, *options: str) -> None:
 def tests(session: nox.Session) -> None:
     """Fast tier, what `pytest` alone runs; needs nothing but Python. 5 minutes."""
     session.install("-e", ".[dev]")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session(name="tests-slow")
 def tests_slow(session: nox.Session) -> None:
     """Long walks, many seeds, the real trace. 15 minutes."""
-    _tier(session, "dev", "slow")
+    _tier(session, "dev", "slow", "-n", "auto")
 
 
 @nox.session
@@ -54,7 +54,7 @@ def browser(session: nox.Session) -> None:
 @nox.session
 def torch(session: nox.Session) -> None:
     """Training jobs on PyTorch, and the pager; needs a C++ compiler and 5 GB. 40 minutes."""
-    _tier(session, "dev-torch", "torch")
+    _tier(session, "dev-torch", "torch", "-n", "auto")
 
 
 @nox.session
