@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -357,22 +357,37 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout whose tests are run (this one)")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (2)")
     parser.add_argument("--list", action="store_true", help="print the mutants, and run nothing")
-    parser.add_argument("--out", type=Path, help="a file of JSON lines with each mutant and what killed it")
+    parser.add_argument(
+        "--out", type=Path, help="JSON lines: each mutant and what killed it; those there are not run again"
+    )
     arguments = parser.parse_args()
     drawn = draw(arguments.room or list(ROOMS), arguments.number, arguments.seed)
     if arguments.list:
         print("\n".join(map(str, drawn)))
         return
     started = time.monotonic()
+    results = {} if arguments.out is None else _known(arguments.out, drawn)
     with tempfile.TemporaryDirectory(prefix="hived-mutants-") as folder:
-        results = _run(drawn, arguments.tree.resolve(), Path(folder), arguments.jobs)
+        for mutant, result in _run(
+            [each for each in drawn if each not in results], arguments.tree.resolve(), Path(folder), arguments.jobs
+        ):
+            results[mutant] = result
+            print(f"{result:8}  {mutant}", flush=True)
+            if arguments.out is not None:
+                with arguments.out.open("a", encoding="utf-8") as file:
+                    print(json.dumps({"mutant": str(mutant), "killed": result}), file=file)
     _print(drawn, results, time.monotonic() - started)
-    if arguments.out is not None:
-        lines = [json.dumps({"room": one.room, "mutant": str(one), "killed": results[one]}) for one in drawn]
-        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _run(drawn: list[Mutant], tree: Path, folder: Path, jobs: int) -> dict[Mutant, str]:
+def _known(path: Path, drawn: list[Mutant]) -> dict[Mutant, str]:
+    """What an earlier run that was stopped has found."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = {line["mutant"]: line["killed"] for line in map(json.loads, lines)}
+    return {each: found[str(each)] for each in drawn if str(each) in found}
+
+
+def _run(drawn: list[Mutant], tree: Path, folder: Path, jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant and its result, as they come."""
     copies: SimpleQueue[Copy] = SimpleQueue()
     for number in range(jobs):
         copies.put(Copy(tree, folder / str(number)))
@@ -390,16 +405,15 @@ def _run(drawn: list[Mutant], tree: Path, folder: Path, jobs: int) -> dict[Mutan
         for name, room in rooms.items():
             print(name, ", ".join(f"{tier} {seconds:.0f} s" for tier, seconds in room.seconds.items()), flush=True)
 
-        def judge(mutant: Mutant) -> str:
+        def judge(mutant: Mutant) -> tuple[Mutant, str]:
             copy = copies.get()
             try:
-                result = copy.judge(mutant, rooms[mutant.room])
+                return mutant, copy.judge(mutant, rooms[mutant.room])
             finally:
                 copies.put(copy)
-            print(f"{result:8}  {mutant}", flush=True)
-            return result
 
-        return dict(zip(drawn, pool.map(judge, drawn), strict=True))
+        for future in as_completed([pool.submit(judge, mutant) for mutant in drawn]):
+            yield future.result()
 
 
 def _print(drawn: list[Mutant], results: dict[Mutant, str], seconds: float) -> None:
