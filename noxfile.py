@@ -16,45 +16,42 @@ nox.options.sessions = ["tests"]
 #: whose code is native in the compiled form: their tests run on it
 DECIDING = ("cells", "cluster", "contract", "events", "scheduling", "simulator")
 
-#: a control plane, and what drives a browser, are started once in a process
-ONE_PROCESS = ("-n", "0")
 
-
-def _tier(session: nox.Session, extra: str, mark: str, *options: str) -> None:
+def _tier(session: nox.Session, extra: str, mark: str) -> None:
     session.install("-e", f".[{extra}]")
-    session.run("pytest", *options, "-m", mark, *session.posargs)
+    session.run("pytest", "-m", mark, *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Fast tier, what `pytest` alone runs; needs nothing but Python. 5 minutes."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "auto", *session.posargs)
+    session.run("pytest", *session.posargs)
 
 
 @nox.session(name="tests-slow")
 def tests_slow(session: nox.Session) -> None:
     """Long walks, many seeds, the real trace. 15 minutes."""
-    _tier(session, "dev", "slow", "-n", "auto")
+    _tier(session, "dev", "slow")
 
 
 @nox.session
 def cluster(session: nox.Session) -> None:
     """Kubernetes: a real control plane, the chart; needs Go and openssl. 8 minutes, and 10 for the first build."""
     session.run("python", "-m", "tools.control_plane.binaries")
-    _tier(session, "dev", "cluster", *ONE_PROCESS)
+    _tier(session, "dev", "cluster")
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
     """Dashboard in Chromium, which has to be installed. 5 minutes."""
-    _tier(session, "dev-browser", "browser", *ONE_PROCESS)
+    _tier(session, "dev-browser", "browser")
 
 
 @nox.session
 def torch(session: nox.Session) -> None:
     """Training jobs on PyTorch, and the pager; needs a C++ compiler and 5 GB. 40 minutes."""
-    _tier(session, "dev-torch", "torch", "-n", "auto")
+    _tier(session, "dev-torch", "torch")
 
 
 @nox.session

@@ -35,6 +35,14 @@ ROOT = Path(__file__).parents[1]
 TIERS = {"tests/kubernetes/real": "cluster", "tests/server/browser": "browser", "tests/runtime": "torch"}
 #: packages that a tier imports
 NEEDS = {"browser": "playwright", "torch": "torch"}
+#: in these a process starts something once that all its tests share: a control plane, what drives a browser
+ONE_PROCESS = {"cluster", "browser", "smoke"}
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process for files that are named, and for tiers that start a server once; else one a processor."""
+    named = any(".py" in arg for arg in config.args)
+    return 0 if named or config.option.markexpr in ONE_PROCESS else None
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
