@@ -1,7 +1,5 @@
 """A service that is killed (SIGKILL) between any two of its calls, and an API server that goes away, under load.
 
-    python -m tests.kubernetes.chaos --kills 300 --seed 1
-
 A :class:`~.witness.Witness` sees every change of every pod: no GPU may be given twice. Kills come at random moments,
 and at named ones: a proxy on each side of the service lets a chosen request hang, before it is sent on or after it was
 answered, and the service dies there. The recovered state of the next process, before any update, has to match the pods
@@ -11,20 +9,12 @@ pod is lost.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tools.control_plane import binaries
-from tools.control_plane.cluster import Api
-from tools.control_plane.plane import ControlPlane
 from tools.control_plane.workloads import make_pod, places
 
 from .load import Load
@@ -36,8 +26,6 @@ Json = dict[str, Any]
 
 #: share of the starts with preloaded modules
 WARM = 0.9
-VCS = {"a": 3, "b": 3, "c": 2}
-GPUS = 4
 EX_UNAVAILABLE = 69
 #: points to be killed at: kind of request, how many of it may pass before, whether after it too
 TO_API = {
@@ -51,28 +39,24 @@ TO_SERVICE = {"filter": (12, True), "bind": (6, True), "preempt": (3, True)}
 class Chaos(World):
     """A :class:`World` under kills, outages and load."""
 
-    slowest = 0.0  #: seconds until works ran again after an outage
     _startup = 0.5  #: seconds of the last start with preloaded modules
     _answer: Json | None = None  #: the last one about the groups, of the process before
 
     # -- kills ----------------------------------------------------------------------------------------------------
 
-    def kills(self, number: int, minutes: float = 60.0, say: bool = False) -> None:
-        """Kill the service ``number`` times under load; the last process runs on."""
-        load = self.load or self.work(14)
-        began = time.monotonic()
+    def kills(self, number: int) -> str:
+        """Kill the service ``number`` times under load; the last process runs on to the end. The result in a line."""
+        load = self.work(14)
         load.lock.acquire()
-        while self.counts["kills"] < number and time.monotonic() - began < minutes * 60:
+        for _ in range(number):
             self._one_life(load)
-            self.counts["kills"] += 1
             assert load.problem is None, load.problem
-            if say and self.counts["kills"] % 10 == 0:
-                done, spent = self.counts["kills"], time.monotonic() - began
-                print(f"{done} kills, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True)
         self.start()
         self._compare()
         load.lock.release()
         self.to_service.let_go()
+        self.settle()
+        return f"{number} kills, {self.counts['pods created']} pods"
 
     def _one_life(self, load: Load) -> None:
         """From a start to a kill. Holds the load's lock before and after."""
@@ -213,9 +197,10 @@ class Chaos(World):
 
     # -- an API server that goes away -----------------------------------------------------------------------------
 
-    def outages(self, number: int, say: bool = False) -> None:
-        """Restart the API server ``number`` times under load."""
-        load = self.load or self.work(14)
+    def outages(self, number: int) -> str:
+        """Restart the API server ``number`` times under load; the result in a line."""
+        self.start()
+        load, slowest = self.work(14), 0.0
         for turn in range(number):
             time.sleep(self.rng.uniform(1.0, 4.0))
             restarts = self.service.metric("hived_watch_restarts_total")
@@ -231,16 +216,12 @@ class Chaos(World):
                 self._wait_for_readiness()
             began, enough = time.monotonic(), load.counts["works that ran"] + 3
             self.wait(lambda: load.counts["works that ran"] >= enough, "they run again")  # noqa: B023
-            spent = time.monotonic() - began
-            self.slowest = max(self.slowest, spent)
+            slowest = max(slowest, time.monotonic() - began)
             self._check_readiness()
             if not restarted and self.service.metric("hived_watch_restarts_total") <= restarts:
                 self.found.append("the API server was away, and no watch was restarted")
-            self.counts["outages"] += 1
-            if say:
-                print(
-                    f"{turn + 1} outages, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True
-                )
+        self.settle()
+        return f"{number} outages, {self.counts['pods created']} pods, works ran again after at most {slowest:.0f} s"
 
     def _restart_without_api_server(self) -> None:
         """Kill and restart the service while there is no API server: it must not be ready."""
@@ -282,6 +263,7 @@ class Chaos(World):
 
     def many(self, pods: int) -> str:
         """Create so many pods at once, in gangs; the result in a line."""
+        self.start()
         load = self.work(0)
         load.creates = load.finishes = False
         began = time.monotonic()
@@ -308,6 +290,7 @@ class Chaos(World):
 
     def crowd(self, waiting: int, tries: int) -> str:
         """How long a pod of one tenant takes besides many waiting pods of another; in a line."""
+        self.start()
         load = self.work(0)
         load.creates = load.finishes = False
         alone = [self._latency(f"alone-{number}") for number in range(tries)]
@@ -332,76 +315,3 @@ class Chaos(World):
         self.cluster.delete_pod(name, force=True)
         self.wait(lambda: uid in self.witness.gone, f"{name} is gone")
         return self.witness.bound_at.get(uid, time.monotonic()) - began
-
-
-def main() -> None:
-    """Run all of it, and print the findings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--minutes", type=float, default=60.0, help="for the kills, at most")
-    parser.add_argument("--outages", type=int, default=10)
-    parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--waiting", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="*", choices=("kills", "outages", "many", "crowd"), help="some parts only")
-    asked = parser.parse_args()
-    parts: dict[str, tuple[int, dict[str, int], int, Callable[[Chaos], str]]] = {
-        "kills": (8, VCS, GPUS, lambda chaos: run_kills(chaos, asked.kills, asked.minutes, say=True)),
-        "outages": (8, VCS, GPUS, lambda chaos: run_outages(chaos, asked.outages, say=True)),
-        "many": (200, {"a": 60, "b": 50, "c": 40}, 8, lambda chaos: run_many(chaos, asked.pods)),
-        "crowd": (4, {"a": 2, "b": 2}, 4, lambda chaos: run_crowd(chaos, asked.waiting)),
-    }
-    plane = ControlPlane(binaries.find()).start()
-    failed = False
-    try:
-        for name, (nodes, vcs, gpus, run) in parts.items():
-            if asked.only and name not in asked.only:
-                continue
-            Api(plane.kubeconfig())("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-            began = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="hived-chaos-") as folder:
-                chaos = Chaos(plane, name, Path(folder), asked.seed, nodes, vcs, gpus)
-                try:
-                    print(f"{name}: {run(chaos)} ({time.monotonic() - began:.0f} s)")
-                    print("  " + ", ".join(f"{what}: {number}" for what, number in sorted(chaos.counts.items())))
-                    if chaos.points:
-                        print("  killed " + ", ".join(f"{point}: {n}" for point, n in sorted(chaos.points.items())))
-                    print("\n".join(chaos.found[:20]) or "  nobody was lost, nothing was given twice", flush=True)
-                    failed |= bool(chaos.found)
-                finally:
-                    chaos.close()
-    finally:
-        plane.stop()
-    sys.exit(failed)
-
-
-def run_kills(chaos: Chaos, number: int, minutes: float = 60.0, say: bool = False) -> str:
-    """Kills, and the end."""
-    chaos.kills(number, minutes, say)
-    chaos.settle()
-    return f"{chaos.counts['kills']} kills, {chaos.counts['pods created']} pods"
-
-
-def run_outages(chaos: Chaos, number: int, say: bool = False) -> str:
-    """Outages, and the end."""
-    chaos.start()
-    chaos.outages(number, say)
-    chaos.settle()
-    outages, pods = chaos.counts["outages"], chaos.counts["pods created"]
-    return f"{outages} outages, {pods} pods, works ran again after at most {chaos.slowest:.0f} s"
-
-
-def run_many(chaos: Chaos, pods: int) -> str:
-    """Many pods at once."""
-    chaos.start()
-    return chaos.many(pods)
-
-
-def run_crowd(chaos: Chaos, waiting: int, tries: int = 10) -> str:
-    """Many waiting pods of one tenant, and another tenant."""
-    chaos.start()
-    return chaos.crowd(waiting, tries)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,11 +18,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import PodPlacement
-from hived.cluster.reasons import Misconfigured
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.explain.sentences import in_lines
+from hived.cluster.reasons import Misconfigured, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs import extender_answers as answering
+from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly
 from hived.engines.kubernetes.gangs.gang import (
     Annotate,
     Bind,
@@ -47,7 +49,7 @@ from hived.scheduling import Entry, Status
 from hived.spec.compiled import ClusterSpec
 
 from .checking import validate
-from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating, uid_of
+from .pods import Device, devices_of, flat_spec, labelled, node, node_names, on, pod, terminating, uid_of
 
 Members = tuple[Member, ...] | None
 
@@ -75,7 +77,6 @@ class Record:
         self.rng = rng
         #: what happens while a record is written
         self.meanwhile: Callable[[], None] = lambda: None
-        self.writes = 0
         #: whether the process may be killed before or after a write
         self.mortal = False
 
@@ -83,7 +84,6 @@ class Record:
         return self.text
 
     async def save(self, text: str) -> None:
-        self.writes += 1
         self.meanwhile()
         fate = self.rng.random()
         if fate < 0.1:
@@ -109,16 +109,24 @@ def at_once(work: Coroutine[Any, Any, object]) -> None:
 
 
 class World:
-    """The fake cluster. Every method that changes it ends with :meth:`step`, which checks all invariants."""
+    """The fake cluster, with pods of namespace t by their names. What changes it ends with :meth:`step`, which checks
+    all invariants."""
 
-    def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: Callable[[ClusterSpec], Cluster] = Cluster) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        spec: ClusterSpec | None = None,
+        seed: int = 0,
+        cluster: Callable[[ClusterSpec], Cluster] = Cluster,
+        **vcs: int,
+    ) -> None:
+        """``vcs``, without a spec: the numbers of nodes that they have reserved."""
+        self.spec = spec or flat_spec(**vcs)
         self.random = Random(seed)
         self.record = Record(self.random)
         self._cluster = cluster
         self.now = 1.0
         self._numbers = count(1)
-        self.nodes: dict[str, Node] = {name: node(name) for name in node_names(spec)}
+        self.nodes: dict[str, Node] = {name: node(name) for name in node_names(self.spec)}
         #: pods in the API server, by uid
         self.pods: dict[str, Pod] = {}
         #: members of a pod's gang by its owner, by uid
@@ -140,7 +148,6 @@ class World:
         self.tainted: set[str] = set()
         self.log: list[str] = []
         self.events: list[RecordEvent] = []
-        self.evictions: Counter[str] = Counter()
         self.evicted: list[Evict] = []
         #: pods whose disruption budgets allow no eviction
         self.budgets: set[str] = set()
@@ -176,14 +183,12 @@ class World:
         self.updates.setdefault(uid, deque()).append(self.pods[uid])
 
     def remove(self, one: Pod | str) -> None:
-        """Remove a pod."""
         uid = uid_of(one)
         del self.pods[uid]
         self.updates.setdefault(uid, deque()).append(None)
         self.active.discard(uid)
 
     def create(self, *pods: Pod, members: Members = None, deliver: bool = True) -> None:
-        """Create pods."""
         for one in pods:
             self.members[one.metadata.uid] = members
             self.write(one)
@@ -242,13 +247,11 @@ class World:
         self.step()
 
     def deliver_all(self) -> None:
-        """Deliver all updates."""
         for uid in list(self.updates):
             self.deliver(uid)
         self.deliver_nodes()
 
     def deliver_nodes(self) -> None:
-        """Deliver all updates of nodes."""
         for name, there in list(self.node_updates.items()):
             del self.node_updates[name]
             if there is None:
@@ -351,7 +354,6 @@ class World:
             self.answered(uid, taken)
 
     def answered(self, one: Pod | str, taken: bool) -> None:
-        """Deliver the result of a Binding."""
         uid = uid_of(one)
         if taken:
             self.gang_scheduler.bound(uid, self.now)
@@ -379,7 +381,6 @@ class World:
     # -- instructions -------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock."""
         self.now += seconds
         self.gang_scheduler.due(self.now)
         self.step()
@@ -426,16 +427,14 @@ class World:
         assert not lost or any(event.kind == "trade_over" for event in new), f"a trade took the cells of {lost}"
 
     def carry_out(self) -> None:
-        """Carry out the next instruction."""
         match self.todo.popleft():
             case Wake(uid=uid):
                 if uid in self.pods and not self.pods[uid].spec.node_name:
                     self.active.add(uid)
                     self.write(labelled(self.pods[uid], turn=str(next(self._numbers))))
-            case Evict(uid=uid, delete=at_once) as evict:
-                self.evictions[uid] += 1
+            case Evict(uid=uid) as evict:
                 self.evicted.append(evict)
-                if uid in self.budgets and not at_once:
+                if uid in self.budgets and not evict.delete:
                     self.gang_scheduler.evict_failed(uid, self.now)
                 else:
                     self.delete(uid)
@@ -450,7 +449,6 @@ class World:
                     self.bind(uid, entry.gang.placement.pods[entry.slot].node)
 
     def carry_out_all(self) -> None:
-        """Carry out all instructions."""
         while self.todo:
             self.carry_out()
 
@@ -463,7 +461,6 @@ class World:
                 self.remove(uid)
 
     def end(self, *ones: Pod | str) -> None:
-        """Delete pods, and let their kubelets end them."""
         for one in ones:
             self.delete(one)
         self.kubelet()
@@ -540,7 +537,6 @@ class World:
             self.carry_out_all()
 
     def respecify(self, spec: ClusterSpec) -> None:
-        """Apply a new spec under running pods."""
         self.gang_scheduler.reconfigure(spec, self.now)
         self.spec = spec
         self.step()
@@ -602,7 +598,6 @@ class World:
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check the invariants of every moment."""
         validate(self.gang_scheduler)
         users: dict[Device, str] = {}
         for uid, there in self.pods.items():
@@ -623,6 +618,132 @@ class World:
             says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
             assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
             assert set(place.leaf_cells) <= set(says.leaf_cells)
+
+    # -- steps of scenarios --------------------------------------------------------------------------------------------
+
+    def submit(self, *pods: Pod, members: Members = None, bind: bool = True) -> list[str]:
+        """Create pods; kube-scheduler asks for each of them: its results."""
+        self.create(*pods, members=members)
+        return [self.ask(one, bind=bind) for one in pods]
+
+    def run(self, *pods: Pod, members: Members = None) -> None:
+        self.submit(*pods, members=members)
+        self.flush()
+        assert all(self.nodes_of(*pods)), f"not bound: {self.nodes_of(*pods)}"
+
+    def planned(self, one: Pod) -> str:
+        """Create a pod, which gets a place and is not bound yet: its node."""
+        self.submit(one, bind=False)
+        return self.slot_node(one)
+
+    def ended(self, *ones: Pod | str) -> None:
+        self.end(*ones)
+        self.deliver_all()
+
+    def update(self, there: Pod) -> None:
+        """Change a pod, or create one that kube-scheduler is not asked for."""
+        self.write(there)
+        self.deliver_all()
+
+    def gone(self, *ones: Pod | str) -> None:
+        for one in ones:
+            self.remove(one)
+            self.deliver_all()
+
+    def bound_behind(self, there: Pod) -> None:
+        self.untrusted.add(there.metadata.uid)
+        self.update(there)
+
+    def cordon(self, *names: str) -> None:
+        for name in names:
+            self.set_node(node(name, cordoned=True))
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def there(self, one: Pod | str) -> Pod:
+        """A pod as the API server has it."""
+        return self.pods[uid_of(one)]
+
+    def entry(self, one: Pod | str) -> PodEntry:
+        """A pod as the gang scheduler has it."""
+        return self.gang_scheduler.pods[uid_of(one)]
+
+    def gang(self, name: str) -> Gang:
+        return self.gang_scheduler.gangs[f"t/{name}"]
+
+    def state(self, name: str) -> str:
+        return self.gang(name).state.value
+
+    def guaranteed(self, *names: str) -> list[bool]:
+        """Whether gangs are guaranteed."""
+        return [self.gang(name).guaranteed for name in names]
+
+    def placement(self, name: str) -> Placement:
+        placement = self.gang(name).placement
+        assert placement is not None
+        return placement
+
+    def places(self, name: str) -> list[str]:
+        return [place.node for place in self.placement(name).pods]
+
+    def slot_node(self, one: Pod | str) -> str:
+        """The node that the gang scheduler has given a pod."""
+        given = self.entry(one).given
+        assert given is not None
+        return given.node
+
+    def nodes_of(self, *ones: Pod | str) -> list[str | None]:
+        return [self.there(one).spec.node_name for one in ones]
+
+    def home(self, one: Pod | str) -> str:
+        (home,) = self.nodes_of(one)
+        assert home is not None
+        return home
+
+    def deleted(self, one: Pod | str) -> bool:
+        return self.there(one).metadata.deletion_timestamp is not None
+
+    def nobody_gets(self, name: str, *devices: int) -> None:
+        """Pods that want everything do not get these devices."""
+        crowd = [pod(f"greedy-{i}", 1, priority="-1", created=900) for i in range(16)]
+        self.create(*crowd)
+        self.quiesce()
+        taken = {device for one in crowd for device in devices_of(self.there(one))}
+        assert taken, "this test shows nothing"
+        assert not taken & {(name, device) for device in devices}
+
+    # -- what is said ---------------------------------------------------------------------------------------------
+
+    def refusal(self, one: Pod | str) -> str:
+        """Why a pod is of no gang."""
+        entry = self.entry(one)
+        assert entry.gang is None
+        return str(entry.refused)
+
+    def reason(self, name: str) -> ReasonKind:
+        """The decisive reason why a gang waits."""
+        return reasons(self.gang_scheduler, self.gang(name))[0].kind
+
+    def short(self, name: str) -> str:
+        """Why a gang waits, as lists have it."""
+        return "; ".join(shortly(self.gang_scheduler, self.gang(name)))
+
+    def explained(self, name: str, at: float | None = None) -> str:
+        return in_lines(explain(self.gang_scheduler, self.gang(name), at))
+
+    def pod_explained(self, one: Pod | str) -> str:
+        return in_lines(explain_pod(self.gang_scheduler, self.entry(one), None))
+
+    def events_of(self, one: Pod | str) -> list[RecordEvent]:
+        return [event for event in self.events if event.uid == uid_of(one)]
+
+    def counted(self, reason: str) -> Counter[str]:
+        """How many Events for this reason each pod has."""
+        return Counter(event.uid for event in self.events if event.reason == reason)
+
+    def evictions_due(self) -> list[Evict]:
+        """Evictions that are still to be carried out."""
+        return [one for one in self.todo if isinstance(one, Evict)]
 
 
 def _lasting_name(gang: Gang) -> str:

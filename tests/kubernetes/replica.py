@@ -13,7 +13,7 @@ from hived.server.live import DashboardView
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from .scenario import Scenario
+from .fake_kubernetes import World
 
 _RACKS: dict[str, Any] = {
     "cellTypes": {
@@ -55,7 +55,7 @@ class Replica:
     spec_loaded_at = 0.0
     spec_problem = ""
 
-    def __init__(self, world: Scenario | None = None) -> None:
+    def __init__(self, world: World | None = None) -> None:
         self.world = world or racks()
         self.leader = True
         self.counts = Counts()
@@ -95,9 +95,9 @@ class Replica:
         self.world.restart(compare=False)
 
 
-def racks() -> Scenario:
+def racks() -> World:
     """A cluster of :data:`RACKS`, some time after the epoch."""
-    world = Scenario(RACKS)
+    world = World(RACKS)
     world.now = 1000.0
     return world
 

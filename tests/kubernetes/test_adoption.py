@@ -18,9 +18,8 @@ from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared, wri
 from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
 from hived.errors import ConflictError
 
-from .fake_kubernetes import Sent
+from .fake_kubernetes import Sent, World
 from .pods import annotated, devices_of, flat_spec, gang_of, labelled, on, pod
-from .scenario import Scenario
 
 SPEC = flat_spec(a=2, b=2)
 FOUR = (0, 1, 2, 3)
@@ -36,16 +35,16 @@ def there(one: Pod, *group: Place, slot: int = 0, level: int = 3) -> Pod:
     return on(one, where[slot].node, pod_annotations(where[slot], text))
 
 
-def started(*pods: Pod) -> Scenario:
+def started(*pods: Pod) -> World:
     """A service that starts, and finds these pods."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     for one in pods:
         world.write(one)
     world.restart(compare=False)
     return world
 
 
-def refusal(world: Scenario, one: Pod) -> str:
+def refusal(world: World, one: Pod) -> str:
     """Why a bound pod is of no gang."""
     assert world.entry(one).bound
     return world.refusal(one)
@@ -106,7 +105,7 @@ def test_pods_of_the_deployed_scheduler() -> None:
 
 def test_single_pods_of_a_job_stay_single() -> None:
     job = Owner(api_version="batch/v1", kind="Job", name="sweep", uid="job-9", controller=True)
-    world = Scenario(SPEC)
+    world = World(SPEC)
     alone = [pod(f"sweep-{i}", 2, owner=job, gang="false") for i in range(2)]
     unsized = [pod(f"other-{i}", 2, owner=replace(job, name="other")) for i in range(2)]
     world.run(*alone, *unsized)
@@ -209,7 +208,7 @@ def test_place_of_an_unknown_pod_is_not_given() -> None:
 
 def test_annotations_lost_before_a_restart() -> None:
     """Without them, a bound pod keeps its whole node."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.run(pod("one", 2))
     where = world.home("one")
     world.write(annotated(world.there("one"), ISOLATION=None, BIND_INFO=None))
@@ -218,7 +217,7 @@ def test_annotations_lost_before_a_restart() -> None:
 
 
 def test_labels_lost_before_a_restart() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     one = pod("one", 4)
     world.run(one)
     where = world.home(one)
@@ -238,16 +237,16 @@ def test_pod_without_gpus_that_claims_some() -> None:
 # -- while the service runs -------------------------------------------------------------------------------------------
 
 
-def meant(*pods: Pod) -> Scenario:
+def meant(*pods: Pod) -> World:
     """A gang that is placed, and of whose pods none is bound."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.create(*pods)
     world.ask(pods[0], bind=False)
     return world
 
 
 def test_pod_bound_to_free_devices() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     one = pod("one", 4)
     world.create(one)
     world.bound_behind(there(one, ("n2", FOUR)))
@@ -257,7 +256,7 @@ def test_pod_bound_to_free_devices() -> None:
 
 def test_pod_bound_to_reserved_devices() -> None:
     """A reservation yields; what the victim's other pods have stays theirs."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.run(*gang_of("loan", 4, 4, "b", priority="-1"))
     world.create(pod("mine", 4))
     world.question("mine")
@@ -272,7 +271,7 @@ def test_pod_bound_to_reserved_devices() -> None:
 
 
 def test_pod_bound_to_planned_devices() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     where = world.planned(pod("meant", 4))
     world.bound_behind(there(pod("stranger", 4, "b"), (where, FOUR)))
     assert world.state("stranger") == "placed"
@@ -281,7 +280,7 @@ def test_pod_bound_to_planned_devices() -> None:
 
 
 def test_pod_bound_to_devices_in_use() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.run(pod("mine", 4))
     stranger = there(pod("stranger", 4, "b"), (world.home("mine"), FOUR))
     world.bound_behind(stranger)
@@ -292,7 +291,7 @@ def test_pod_bound_to_devices_in_use() -> None:
 def test_stranger_in_a_slot_of_a_gang() -> None:
     """One pod of a gang is bound; that of the other slot waits until the stranger has ended."""
     one, two = gang_of("g", 2, 4)
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.create(one, two)
     world.ask(one)
     where = world.slot_node(two)
@@ -332,7 +331,7 @@ def test_gang_bound_elsewhere_stays_there() -> None:
 
 def test_pod_kept_outside_takes_no_name() -> None:
     """While the gang that has it is adopted."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     one = pod("one", 4, group="g", group_size="2")
     outside = pod("outside", 2, group="g", group_size="1", created=5)
     world.create(one, outside)
@@ -346,7 +345,7 @@ def test_pod_kept_outside_takes_no_name() -> None:
 
 
 def test_refused_pod_that_is_bound() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     one = pod("one", 4, group="g")
     assert world.submit(one) == ["refused"]
     world.bound_behind(there(labelled(one, group=None), ("n0", FOUR)))
@@ -356,7 +355,7 @@ def test_refused_pod_that_is_bound() -> None:
 
 def test_pod_kept_outside_that_is_bound() -> None:
     """It does not wait when the gang ends."""
-    world = Scenario(SPEC)
+    world = World(SPEC)
     inside, outside = pod("in", 4, group="g", group_size="1"), pod("out", 4, "b", group="g", group_size="1")
     world.run(inside)
     world.submit(outside)
@@ -368,7 +367,7 @@ def test_pod_kept_outside_that_is_bound() -> None:
 
 
 def test_late_binding_of_a_former_leader() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     home = world.planned(pod("mine", 4, created=1))
     late = Sent(world.gang_scheduler.binding("uid-t-mine", home), world.gang_scheduler, stale=True)
     world.restart(compare=False)
@@ -381,7 +380,7 @@ def test_late_binding_of_a_former_leader() -> None:
 
 
 def test_overwritten_annotations_are_restored() -> None:
-    world = Scenario(SPEC)
+    world = World(SPEC)
     world.run(pod("one", 4))
     world.quiesce()
     right = world.there("one")
@@ -395,7 +394,7 @@ def test_overwritten_annotations_are_restored() -> None:
 
 def test_unbound_gang_leaves_a_full_node() -> None:
     # it stayed there for ever: it had given up its places, and so was not among those that leave bad hardware
-    world = Scenario(SPEC)
+    world = World(SPEC)
     where = world.planned(pod("one", 4))
     world.bound_behind(on(pod("strange", 1), where))
     world.quiesce()

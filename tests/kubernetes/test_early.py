@@ -7,11 +7,11 @@ import pytest
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
+from .fake_kubernetes import World
 from .pods import gang_of, node, pod
-from .scenario import Scenario
 
 
-def written(world: Scenario, name: str) -> bool:
+def written(world: World, name: str) -> bool:
     """Whether a pod is guaranteed by its annotations."""
     return "NODE" in (world.there(name).annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
 
@@ -19,7 +19,7 @@ def written(world: Scenario, name: str) -> bool:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_promoted_when_its_turn_has_come(restarted: bool) -> None:
     """It starts on a loan, also after a restart, and its annotations follow."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("own", 4), pod("early", 4, mode="either"))
     if restarted:
         world.restart()
@@ -37,7 +37,7 @@ def test_promoted_when_its_turn_has_come(restarted: bool) -> None:
 
 def test_gang_too_large_for_its_vc() -> None:
     """It waits for a loan, and says so."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("other", 2, "b"))
     world.submit(*gang_of("large", 2, 4, mode="either"))
     world.flush()
@@ -52,7 +52,7 @@ def test_gang_too_large_for_its_vc() -> None:
 @pytest.mark.parametrize("in_time", [True, False])
 def test_loan_moves_to_its_own_cells(in_time: bool) -> None:
     """Where those under it are taken, it is evicted, and its new pods get its turn if they come in time."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     early, again = (pod(f"early-{i}", 2, mode="either", group="early", group_size="1", created=i) for i in range(2))
     world.run(pod("half", 2), pod("ends", 2), early)
     assert world.guaranteed("early") == [False]
@@ -78,7 +78,7 @@ def test_loan_moves_to_its_own_cells(in_time: bool) -> None:
 
 def test_turn_that_waits_for_a_missing_pod() -> None:
     """It comes on other GPUs: the gang gives its loan up at once, and is in no queue then."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("half", 2), pod("ends", 2))
     early = gang_of("early", 2, 1, mode="either")
     world.submit(*early, bind=False)
@@ -93,7 +93,7 @@ def test_turn_that_waits_for_a_missing_pod() -> None:
 
 def test_preempted_loan_is_not_promoted() -> None:
     """Where it runs is the only healthy node of its VC."""
-    world = Scenario(a=1, b=2)
+    world = World(a=1, b=2)
     others = [pod(f"other-{number}", 4, "b") for number in range(2)]
     world.run(*others, pod("early", 4, "b", mode="either"))
     world.create(pod("loan", 1, priority="-1"))

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from hived.engines.kubernetes.gangs import foreign as foreign_
 from hived.engines.kubernetes.pods.objects import PodStatus
 
+from .fake_kubernetes import World
 from .pods import annotated, devices_of, flat_spec, foreign, gang_of, labelled, loans, node, node_names, on, pod
-from .scenario import Scenario
 from .test_adoption import FOUR, there
 
 
-class Shared(Scenario):
+class Shared(World):
     """A fake cluster on whose nodes another scheduler binds pods as well."""
 
     def serve(self, gpus: object, where: str, name: str = "serve", **notes: str) -> str:

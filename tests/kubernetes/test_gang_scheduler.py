@@ -16,9 +16,8 @@ from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.spec import load_spec
 
-from .fake_kubernetes import Members
+from .fake_kubernetes import Members, World
 from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
-from .scenario import Scenario
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
@@ -33,7 +32,7 @@ def job_pods(number: int, owner: Owner = JOB, prefix: str = "train", created: in
 
 
 def test_gang_placed_as_one() -> None:
-    world = Scenario(a=4, b=1)
+    world = World(a=4, b=1)
     *most, last = gang_of("g", 4, 4)
     assert world.submit(*most) == ["wait"] * 3
     assert "3 of its 4 pods exist" in world.short("g")
@@ -44,14 +43,14 @@ def test_gang_placed_as_one() -> None:
 
 
 def test_all_wait_if_one_misfits() -> None:
-    world = Scenario(a=3, b=1)
+    world = World(a=3, b=1)
     assert world.submit(*gang_of("g", 4, 4)) == ["wait"] * 4
     assert not world.gang_scheduler.usage.at
 
 
 def test_upstream_gang_placed_early() -> None:
     """A gang of upstream's annotation has its places once one pod exists, and no more pods than that."""
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     group = "{name: g, members: [{podNumber: 2, leafCellNumber: 4}]}"
     one, two, late = (
         pod(f"p{i}", said=f"{{virtualCluster: a, leafCellNumber: 4, affinityGroup: {group}}}") for i in range(3)
@@ -66,7 +65,7 @@ def test_upstream_gang_placed_early() -> None:
 
 
 def test_job_waits_for_all_its_pods() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     first, second = job_pods(2)
     assert world.submit(first, members=(Member(2, 4),)) == ["wait"]
     world.create(second, members=(Member(2, 4),))
@@ -75,14 +74,14 @@ def test_job_waits_for_all_its_pods() -> None:
 
 
 def test_pods_of_different_sizes() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     pods = [pod(f"train-{i}", gpus, owner=JOB) for i, gpus in enumerate([1, 4, 1])]
     world.run(*pods, members=(Member(1, 4), Member(2, 1)))
     assert [len(devices_of(world.there(one))) for one in pods] == [1, 4, 1]
 
 
 def test_pod_too_many_waits_for_a_place() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.run(*gang_of("g", 2, 4))
     late = pod("g-2", 4, group="g", group_size="2")
     assert world.submit(late) == ["wait"]
@@ -93,7 +92,7 @@ def test_pod_too_many_waits_for_a_place() -> None:
 
 
 def test_recreated_pod_takes_its_place() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.run(*gang_of("g", 2, 4))
     former = world.there("g-0")
     world.end(former)
@@ -128,7 +127,7 @@ NEW_JOB = replace(JOB, uid="job-2")
 )
 def test_taken_name_waits_for_its_end(running: list[Pod], late: list[Pod], members: Members, words: str) -> None:
     """Pods that name a group of others, and ask for something else, are kept outside; nobody asks for them again."""
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.run(*running, members=members)
     assert world.submit(*late, members=members) == ["refused"] * len(late)
     assert words in world.refusal(late[0])
@@ -138,7 +137,7 @@ def test_taken_name_waits_for_its_end(running: list[Pod], late: list[Pod], membe
 
 
 def test_names_are_of_namespaces() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     mine, theirs = pod("x", 4), pod("x", 4, namespace="other")
     world.run(mine, theirs)
     assert len(set(world.nodes_of(mine, theirs))) == 2
@@ -147,7 +146,7 @@ def test_names_are_of_namespaces() -> None:
 @pytest.mark.parametrize("why", ["gate", "deleted"])
 def test_pod_that_cannot_be_bound(why: str) -> None:
     # one of two was bound, and held the GPUs of both while the other could not come
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     one, two = gang_of("g", 2, 4)
     gated = replace(two, spec=replace(two.spec, scheduling_gates=[{"name": "queue"}]))
     world.create(one, gated if why == "gate" else terminating(two))
@@ -161,7 +160,7 @@ def test_pod_that_cannot_be_bound(why: str) -> None:
 
 
 def test_held_back_pod_leaves_the_queue() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("first", 4))
     assert world.submit(pod("g", 4)) == ["wait"]
     assert world.gang("g").in_line
@@ -171,7 +170,7 @@ def test_held_back_pod_leaves_the_queue() -> None:
 
 def test_pod_replaced_in_a_smaller_job() -> None:
     """Of a Job that runs: others have succeeded, so that its owner makes fewer by now."""
-    world = Scenario(a=3, b=1)
+    world = World(a=3, b=1)
     pods = job_pods(3)
     world.run(*pods, members=(Member(3, 4),))
     succeeded = world.there(pods[0])
@@ -195,7 +194,7 @@ def test_pod_replaced_in_a_smaller_job() -> None:
     ],
 )
 def test_the_queue_decides_not_the_asking(first: Pod, second: Pod) -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("holder", 4, priority="9"))
     assert world.submit(second, first) == ["wait", "wait"]
     world.end("holder")
@@ -205,7 +204,7 @@ def test_the_queue_decides_not_the_asking(first: Pod, second: Pod) -> None:
 
 
 def test_a_crowd_costs_other_tenants_nothing() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("holder", 4, "a"))
     world.submit(*[pod(f"w{i}", 4, "a", created=i) for i in range(30)])
     world.calls.clear()
@@ -215,7 +214,7 @@ def test_a_crowd_costs_other_tenants_nothing() -> None:
 
 def test_equal_pods_cost_no_square() -> None:
     """None of them is offered a node or blocks the queue: all are tried, and the core is asked about one of them."""
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     crowd = [pod(f"w{i}", 1, "a", created=i) for i in range(40)]
     world.create(*crowd)
     world.calls.clear()
@@ -224,7 +223,7 @@ def test_equal_pods_cost_no_square() -> None:
 
 
 def test_queue_not_blocked_by_offers() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     picky, plain = pod("picky", 4, created=1), pod("plain", 4, created=2)
     world.create(picky, plain)
     assert world.ask(picky, offered=[]) == "wait"
@@ -235,7 +234,7 @@ def test_queue_not_blocked_by_offers() -> None:
 
 
 def test_queue_not_blocked_by_wrong_request() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     assert world.submit(pod("wrong", 4, leaf_cell_type="H100"), pod("right", 4, created=2)) == ["wait", "node"]
     assert world.reason("wrong") is ReasonKind.MISCONFIGURED
 
@@ -245,7 +244,7 @@ def test_queue_not_blocked_by_wrong_request() -> None:
 
 @pytest.mark.parametrize("kind", ["not ready", "cordoned", "gone", "marked"])
 def test_bad_node_gets_no_gang(kind: str) -> None:
-    world = Scenario(a=1, b=0)
+    world = World(a=1, b=0)
     if kind == "gone":
         world.remove_node("n0")
     else:
@@ -258,7 +257,7 @@ def test_bad_node_gets_no_gang(kind: str) -> None:
 
 
 def test_changes_of_health_are_events() -> None:
-    world = Scenario(a=2)
+    world = World(a=2)
     world.cordon("n0")
     world.set_node(node("n1", bad="0,2"))
     world.set_node(node("n0"))
@@ -270,7 +269,7 @@ def test_changes_of_health_are_events() -> None:
 
 
 def test_running_gang_stays_on_bad_node() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.run(*gang_of("g", 2, 4))
     world.set_node(node(world.home("g-0"), ready=False))
     world.restart()
@@ -278,7 +277,7 @@ def test_running_gang_stays_on_bad_node() -> None:
 
 
 def test_unbound_gang_leaves_bad_node() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     bad = world.planned(pod("one", 4))
     world.set_node(node(bad, ready=False))
     world.quiesce()
@@ -286,7 +285,7 @@ def test_unbound_gang_leaves_bad_node() -> None:
 
 
 def test_gang_without_pods_leaves_bad_node() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     one, two = gang_of("g", 2, 2)
     world.create(one, two)
     world.ask(one)
@@ -299,7 +298,7 @@ def test_gang_without_pods_leaves_bad_node() -> None:
 
 
 def test_only_healthy_node_is_taken_once_free() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("theirs", 4, "b"))
     home = world.home("theirs")
     (other,) = {"n0", "n1"} - {home}
@@ -310,7 +309,7 @@ def test_only_healthy_node_is_taken_once_free() -> None:
 
 
 def test_node_not_taken_by_kube_scheduler() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     first = world.planned(pod("one", 4))
     assert world.ask("one", [name for name in world.usable if name != first]) == "node"
     assert world.home("one") != first
@@ -319,7 +318,7 @@ def test_node_not_taken_by_kube_scheduler() -> None:
 @pytest.mark.parametrize(("ignore", "answer"), [("true", "forced"), ("false", "wait")])
 def test_ignoring_suggested_nodes(ignore: str, answer: str) -> None:
     """A pod that wants its cells alone to decide is bound whatever kube-scheduler takes."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.create(pod("one", said=f"{{virtualCluster: a, leafCellNumber: 4, ignoreK8sSuggestedNodes: {ignore}}}"))
     assert world.ask("one", offered=[]) == answer
     if answer == "wait":
@@ -332,7 +331,7 @@ def test_ignoring_suggested_nodes(ignore: str, answer: str) -> None:
 
 
 def test_wrong_bindings_are_refused() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.submit(pod("one", 4), bind=False)
     with pytest.raises(ConflictError, match="has its place on"):
         world.gang_scheduler.binding("uid-t-one", "elsewhere")
@@ -345,7 +344,7 @@ def test_wrong_bindings_are_refused() -> None:
 
 
 def test_late_update_revives_no_pod() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     one = pod("one", 4)
     world.create(one)
     world.gone(one)
@@ -357,7 +356,7 @@ def test_late_update_revives_no_pod() -> None:
 
 def test_late_update_unbinds_no_pod() -> None:
     """The answer to bind comes first, then what was written before: here another priority."""
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     world.submit(pod("one", 4), bind=False)
     world.write(labelled(world.there("one"), priority="7"))
     world.bind("one", *world.places("one"))
@@ -367,7 +366,7 @@ def test_late_update_unbinds_no_pod() -> None:
 
 
 def test_request_changes_while_binding_fails() -> None:
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     home = world.planned(pod("one", 4))
     world.bind("one", home, "late")
     world.update(labelled(world.there("one"), vc="b"))
@@ -377,7 +376,7 @@ def test_request_changes_while_binding_fails() -> None:
 
 
 def test_pod_stays_while_a_binding_may_land() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     home = world.planned(pod("one", 4))
     world.bind("one", home, "late")
     world.bind("one", home, "failed")  # kube-scheduler was out of patience, and asked again
@@ -391,7 +390,7 @@ def test_pod_stays_while_a_binding_may_land() -> None:
 def test_nominated_node_alone_is_no_offer() -> None:
     # from 1.22 on kube-scheduler asks about the node that it has nominated, and then about all: GPUs that were won by
     # a preemption were given to the next in between
-    world = Scenario(a=2, b=1)
+    world = World(a=2, b=1)
     pods = gang_of("g", 2, 4)
     world.create(*pods)
     assert world.ask(pods[0], bind=False) == "node"
@@ -408,7 +407,7 @@ def test_nominated_node_alone_is_no_offer() -> None:
 
 
 def test_gpus_released_if_never_asked_about() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     assert world.submit(pod("one", 4), bind=False) == ["node"]
     assert world.submit(pod("two", 4)) == ["wait"]
     for _ in range(17):  # its scheduler has ended, or never ran
@@ -436,13 +435,13 @@ def test_gpus_released_if_never_asked_about() -> None:
     ids=["priority", "size", "unlike", "vc"],
 )
 def test_misspelt_label_is_refused(vc: str | None, labels: dict[str, str], words: str) -> None:
-    world = Scenario(a=1)
+    world = World(a=1)
     assert world.submit(pod("one", 1, vc, more=labels)) == ["refused"]
     assert words in world.refusal("one")
 
 
 def test_misspelt_label_of_running_pod() -> None:
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(pod("one", 1))
     world.write(labelled(world.there("one"), prority="7"))
     world.restart()
@@ -457,7 +456,7 @@ def test_misspelt_label_of_running_pod() -> None:
 def test_pods_run_on_under_a_new_spec(after: str) -> None:
     """And a restart finds them so."""
     before, spec = (load_spec(SPECS / f"hived-config-{name}.yaml") for name in ("2", after))
-    world = Scenario(before)
+    world = World(before)
     own = [pod(f"g{i}", 4, vc.name, created=i) for i, vc in enumerate(before.virtual_clusters)]
     loan = pod("loan", 4, "vc1", priority="-1", created=20)
     world.run(*own, loan)
@@ -475,7 +474,7 @@ def test_pods_run_on_under_a_new_spec(after: str) -> None:
 
 def test_a_new_spec_brings_its_policy() -> None:
     """One that needs durations is refused."""
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(pod("first", 3))
     assert world.submit(pod("large", 4), pod("small", 1)) == ["wait", "wait"]
     with pytest.raises(InputError, match="policy sjf of a orders jobs by their duration"):
@@ -492,7 +491,7 @@ WIDE, NARROW = flat_spec(a=2, b=1), flat_spec(a=1, b=1)
 
 def test_restored_devices_of_a_gang() -> None:
     """In between, a place of the gang is no more; its pod is."""
-    world = Scenario(WIDE)
+    world = World(WIDE)
     pods = gang_of("g", 2, 4)
     world.run(pod("blocker", 4, "b"), *pods)
     gone = next(one for one in pods if world.home(one) == "n2")
@@ -506,7 +505,7 @@ def test_restored_devices_of_a_gang() -> None:
 
 def test_annotations_outlast_dropped_devices() -> None:
     """They are all that another service, or the spec that comes back, will know."""
-    world = Scenario(WIDE)
+    world = World(WIDE)
     world.run(pod("one", 4))
     world.respecify(flat_spec(a=2, b=1, gpus=2))
     world.flush()
@@ -518,7 +517,7 @@ def test_annotations_outlast_dropped_devices() -> None:
 
 
 def test_unbound_gang_leaves_dropped_devices() -> None:
-    world = Scenario(WIDE)
+    world = World(WIDE)
     world.run(pod("filler", 4))
     world.submit(pod("one", 4), bind=False)
     world.respecify(flat_spec(a=2, b=0))
@@ -529,7 +528,7 @@ def test_unbound_gang_leaves_dropped_devices() -> None:
 
 def test_pods_bound_under_two_specs() -> None:
     """Annotations of the later ones have a smaller gang than theirs, and after a restart all of them count."""
-    world = Scenario(flat_spec(a=3, b=0))
+    world = World(flat_spec(a=3, b=0))
     first, *others = gang_of("g", 3, 4)
     world.create(first, *others)
     world.ask(first)

@@ -17,9 +17,9 @@ from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 
+from .fake_kubernetes import World
 from .pods import gang_of, node, pod
 from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
-from .scenario import Scenario
 from .virtual_time import played
 from .walking import Walk
 
@@ -76,7 +76,7 @@ class Told:
         return {key: value for key, value in found.items() if value}
 
 
-def metrics_of(world: Scenario, replica: Replica | None = None) -> Metrics:
+def metrics_of(world: World, replica: Replica | None = None) -> Metrics:
     return Metrics(replica or Replica(world))  # type: ignore[arg-type]  # as much as is read of an engine
 
 

@@ -9,8 +9,8 @@ import pytest
 from hived.errors import RequestError
 from hived.server.kubernetes.engine_service import plan
 
+from .fake_kubernetes import World
 from .pods import gang_of, pod
-from .scenario import Scenario
 
 Json = dict[str, Any]
 VERSIONS = {"Job": "batch/v1", "JobSet": "jobset.x-k8s.io/v1alpha2", "PyTorchJob": "kubeflow.org/v1"}
@@ -32,7 +32,7 @@ def job(name: str, pods: int, gpus: int, vc: str = "a", kind: str = "Job") -> Js
 @pytest.mark.parametrize("kind", ["Job", "JobSet", "PyTorchJob"])
 def test_outcomes(kind: str) -> None:
     """Now, later or never: each group alone, as if the others were not there."""
-    world = Scenario(a=2)
+    world = World(a=2)
     world.run(pod("first", 4))
     before = world.placements()
     jobs = [job("now", 2, 2, kind=kind), job("waits", 2, 4, kind=kind), job("never", 3, 4, kind=kind)]
@@ -56,7 +56,7 @@ def test_outcomes(kind: str) -> None:
 
 def test_victims() -> None:
     """They are named, and lose nothing by it."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(*gang_of("lent", 2, 4, "b", priority="-1"))
     (planned,) = plan(world.gang_scheduler, [job("own", 1, 4)], "t")
     assert (planned.outcome, planned.victims) == ("now", ["t/lent"])
@@ -66,7 +66,7 @@ def test_victims() -> None:
 
 def test_what_is_ignored() -> None:
     """Objects without pods, and pods of others; a list is read, and a taken name is planned as another."""
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(pod("alone", 2))
     stranger = {"kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "main"}]}}
     assert plan(world.gang_scheduler, [{"kind": "ConfigMap", "metadata": {"name": "x"}}, stranger], "t") == []
@@ -85,7 +85,7 @@ def test_what_is_ignored() -> None:
     ids=["form", "template"],
 )
 def test_wrong_object(wrong: Json, message: str) -> None:
-    world = Scenario(a=1)
+    world = World(a=1)
     with pytest.raises(RequestError, match=message) as caught:
         plan(world.gang_scheduler, [job("fine", 1, 1), wrong], "t")
     assert caught.value.field == "objects.1"

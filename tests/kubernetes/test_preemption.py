@@ -17,20 +17,20 @@ from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..policies import LeastAttained
 from . import fake_kubernetes
+from .fake_kubernetes import World
 from .pods import flat_spec, foreign, gang_of, loans, node, pod, terminating, with_vcs
-from .scenario import Scenario
 
 
-def borrowed(nodes: int = 4) -> Scenario:
+def borrowed(nodes: int = 4) -> World:
     """A gang ``loan`` of b runs on every node of ``a`` and ``b``, on a loan."""
-    world = Scenario(a=nodes // 2, b=nodes // 2)
+    world = World(a=nodes // 2, b=nodes // 2)
     world.run(*gang_of("loan", nodes, 4, "b", priority="-1"))
     return world
 
 
-def lent(a: int, b: int) -> Scenario:
+def lent(a: int, b: int) -> World:
     """Pods ``loan0``, ``loan1``, ... of b run on all nodes, on loans."""
-    world = Scenario(a=a, b=b)
+    world = World(a=a, b=b)
     world.run(*loans(a + b))
     return world
 
@@ -57,7 +57,7 @@ def test_vc_takes_its_cells_back() -> None:
 
 
 def test_preempted_gang_binds_no_more() -> None:
-    world = Scenario(a=2, b=2)
+    world = World(a=2, b=2)
     first, late, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
     world.create(*pods)
     world.ask(first)
@@ -70,7 +70,7 @@ def test_preempted_gang_binds_no_more() -> None:
 @pytest.mark.parametrize("binding", [False, True])
 def test_victim_without_bound_pods(binding: bool) -> None:
     """It yields at once; a binding on its way is waited for."""
-    world = Scenario(a=2, b=2)
+    world = World(a=2, b=2)
     first, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
     world.create(*pods)
     world.ask(first, bind=False)
@@ -106,11 +106,11 @@ def test_victims_are_spared() -> None:
     world.wait(60.0)
     world.carry_out_all()
     assert all(world.nodes_of("loan-1", "loan-2", "loan-3"))
-    assert not world.evictions
+    assert not world.evicted
 
 
 def test_spared_gang_wakes_its_waiting_pods() -> None:
-    world = Scenario(a=2, b=2)
+    world = World(a=2, b=2)
     first, second, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
     world.create(*pods)
     world.ask(first)
@@ -150,7 +150,7 @@ def test_spared_victim_is_evicted_later() -> None:
 
 def test_lazy_victim_is_downgraded() -> None:
     """A lower priority of the same VC runs on as opportunistic, and says so in its annotations."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
 
     def levels() -> str:
         return (world.there("low").annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
@@ -167,7 +167,7 @@ def test_lazy_victim_is_downgraded() -> None:
 def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gang yields to the next one of its VC once it has attained its limit: the tick of the engine is the timer."""
     monkeypatch.setattr(fake_kubernetes, "YarnCS", lambda: LeastAttained((4 * 60.0,)))
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(pod("long", 4))
     world.submit(pod("short", 4))
     world.flush()
@@ -187,7 +187,7 @@ def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exact_victim_downgraded_by_a_spec() -> None:
     """It has room by now; it goes once, and starts anew."""
-    world = Scenario(with_vcs(flat_spec(a=1, b=1), safety=EXACT))
+    world = World(with_vcs(flat_spec(a=1, b=1), safety=EXACT))
     low = gang_of("low", 2, 2)
     world.run(*low)
     world.create(pod("high", 2, priority="5"))
@@ -220,7 +220,7 @@ def test_node_taken_once_its_pods_are_gone() -> None:
 
 def test_no_victims_before_nodes_are_offered() -> None:
     """After a restart too."""
-    world = Scenario(a=2, b=2)
+    world = World(a=2, b=2)
     world.run(pod("own", 4), *loans(3))
     own = world.home("own")
     world.create(pod("mine", 4))
@@ -296,7 +296,7 @@ def with_grace(seconds: int) -> ClusterSpec:
 
 
 def test_loan_with_too_long_a_grace() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     assert world.submit(patient(pod("loan", 4, "b", priority="-1"), 86_400)) == ["refused"]
     assert "terminationGracePeriodSeconds: 86,400" in world.refusal("loan")
     assert "at most 30 s to end (opportunisticGraceSeconds of its virtual cluster)" in world.refusal("loan")
@@ -304,7 +304,7 @@ def test_loan_with_too_long_a_grace() -> None:
 
 
 def test_grace_limit_of_a_new_spec() -> None:
-    world = Scenario(with_grace(60))
+    world = World(with_grace(60))
     loan, other, late = (patient(pod(name, 4, "b", priority="-1"), 90) for name in ("loan", "other", "late"))
     assert world.submit(loan, other) == ["refused", "refused"]
     world.respecify(with_grace(120))
@@ -318,7 +318,7 @@ def test_grace_limit_of_a_new_spec() -> None:
 @pytest.mark.parametrize(("limit", "deleted", "grace"), [(60, False, 60), (60, True, 60), (120, False, None)])
 def test_grace_of_an_eviction(limit: int, deleted: bool, grace: int | None) -> None:
     """A loan bound with a longer one has the limit, whoever deletes it; one within the limit has its own."""
-    world = Scenario(with_grace(120))
+    world = World(with_grace(120))
     world.run(patient(pod("loan", 4, "b", priority="-1"), 90), pod("own", 4, "b"))
     world.respecify(with_grace(limit))
     world.create(pod("mine", 4))
@@ -335,7 +335,7 @@ def test_grace_of_an_eviction(limit: int, deleted: bool, grace: int | None) -> N
 
 def test_position_in_the_queue_is_no_event() -> None:
     # twelve pods that ended made thousands: one for each pod behind, each time
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(*[pod(f"first-{i}", 1, created=i) for i in range(4)])
     world.submit(*[pod(f"late-{i:02}", 1, created=10 + i) for i in range(9)])
     for number in range(6):
@@ -347,7 +347,7 @@ def test_position_in_the_queue_is_no_event() -> None:
 
 
 def test_another_reason_is_an_event() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.run(pod("one", 4))
     world.submit(pod("two", 4))
     assert world.counted("HivedWaiting") == {"uid-t-two": 1}
@@ -360,7 +360,7 @@ def test_another_reason_is_an_event() -> None:
     assert "were not kept from jobs" in world.events_of("two")[-1].message
 
 
-def named_victims(world: Scenario) -> list[str]:
+def named_victims(world: World) -> list[str]:
     """The loans that the latest Event of ``mine`` names; its explanation names the same."""
     texts = world.events_of("mine-0")[-1].message, world.explained("mine")
     of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
@@ -368,7 +368,7 @@ def named_victims(world: Scenario) -> list[str]:
     return of_event
 
 
-def preempting(a: int, b: int) -> Scenario:
+def preempting(a: int, b: int) -> World:
     """A gang ``mine``, as large as ``a``, waits for loans to end; kube-scheduler has deleted none of them."""
     world = lent(a, b)
     world.create(*gang_of("mine", a, 4))
@@ -376,7 +376,7 @@ def preempting(a: int, b: int) -> Scenario:
     return world
 
 
-def ask_again(world: Scenario, pods: int) -> None:
+def ask_again(world: World, pods: int) -> None:
     """kube-scheduler asks for the pods of ``mine``, which still waits for loans to end."""
     assert {world.question(f"mine-{i}") for i in range(pods)} == {"preempting"}
 
@@ -419,7 +419,7 @@ def test_ending_victims_are_no_events() -> None:
 
 
 def test_no_message_is_cut_in_a_word() -> None:
-    world = Scenario(a=1)
+    world = World(a=1)
     world.run(pod("a-pod-whose-name-is-so-long-that-what-is-said-of-it-cannot-be-said-in-full", 4))
     late = pod("late", 4)
     world.create(late)
@@ -439,7 +439,7 @@ AN_HOUR = pod("x", created=3600).created_at
 
 def test_age_is_of_the_pods() -> None:
     """And not of the service."""
-    world = Scenario(a=1)
+    world = World(a=1)
     world.now = AN_HOUR + 5
     world.run(pod("one", 4, created=3600))
     world.create(pod("two", 4, created=3600))
@@ -464,7 +464,7 @@ def test_age_while_a_reservation_moves() -> None:
 
 
 def test_age_after_a_refused_placement() -> None:
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     world.now = AN_HOUR
     world.create(pod("mine", 4, created=3600))
     world.now += 60
@@ -478,7 +478,7 @@ def test_age_after_a_refused_placement() -> None:
 
 def test_age_after_a_loss() -> None:
     """A gang that has lost its GPUs waits since then."""
-    world = Scenario(a=1, b=1)
+    world = World(a=1, b=1)
     first, second = gang_of("loan", 2, 4, "b", priority="-1")
     world.create(first, second)
     world.ask(first)

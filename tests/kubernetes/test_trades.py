@@ -17,7 +17,7 @@ from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 
-from .scenario import Scenario
+from .fake_kubernetes import World
 from .stored_object import StoredObject
 from .virtual_time import played
 
@@ -66,7 +66,7 @@ class Market:
 
     def __init__(self, api: Api | None = None) -> None:
         self.api = api or Api()
-        self.world = Scenario(a=2, b=2)
+        self.world = World(a=2, b=2)
         self.stored = StoredMarket(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
 
     @property

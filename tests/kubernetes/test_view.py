@@ -21,14 +21,14 @@ from hived.server.live import VIEW, stays
 
 from ..server import looking
 from ..server.looking import applied, in_order
+from .fake_kubernetes import World
 from .pods import gang_of, pod
 from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
-from .scenario import Scenario
 from .virtual_time import played
 from .walking import Walk
 
 
-def check_picture(world: Scenario, picture: pictures.Picture, layout: pictures.Layout) -> None:
+def check_picture(world: World, picture: pictures.Picture, layout: pictures.Layout) -> None:
     gang_scheduler = world.gang_scheduler
     devices = {(name, device) for name, of in gang_scheduler.nodes.devices.items() for device in of}
     shut = {(name, device) for name, device in devices if name in gang_scheduler.nodes.bad_nodes}
@@ -38,7 +38,7 @@ def check_picture(world: Scenario, picture: pictures.Picture, layout: pictures.L
     looking.check_picture(picture, layout, gang_scheduler.cluster.spec, gangs, broken, shut - broken, beyond=False)
 
 
-def faulty(world: Scenario, name: str, device: int) -> bool:
+def faulty(world: World, name: str, device: int) -> bool:
     """Whether no job may come for a fault, and not for its owner's sake or that of a pod that HiveD did not place."""
     there = world.nodes.get(name)
     if there is None or not there.ready:
@@ -90,7 +90,7 @@ def test_layout_is_of_the_cluster() -> None:
     assert "hived.io/vc: NAME" in layout.example
 
 
-def lent() -> Scenario:
+def lent() -> World:
     """Four pods ``loan0``, ``loan1``, ... of ``research`` run on loans."""
     world = racks()
     world.run(*[pod(f"loan{i}", 4, "research", priority="-1") for i in range(4)])
@@ -275,7 +275,7 @@ async def test_names_with_slashes_over_http() -> None:
 # -- the status -------------------------------------------------------------------------------------------------------
 
 
-def service_of(world: Scenario) -> EngineService:
+def service_of(world: World) -> EngineService:
     return EngineService(Replica(world), may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
 
 

@@ -20,9 +20,8 @@ from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
 from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import ClusterSpec
 
-from .fake_kubernetes import Sent
+from .fake_kubernetes import Sent, World
 from .pods import annotated, foreign, labelled, node, node_names, pod
-from .scenario import Scenario
 
 Members = tuple[Member, ...] | None
 
@@ -33,7 +32,7 @@ class Walk:
     def __init__(self, spec: ClusterSpec, seed: int, others: Iterable[ClusterSpec] = (), rough: bool = True) -> None:
         #: the event log of each core, one per gang scheduler
         self.lives: list[list[str]] = []
-        self.world = Scenario(spec, seed, self._recorded)
+        self.world = World(spec, seed, self._recorded)
         self.random = Random(seed + 1)
         self.others = list(others)
         #: whether other clients change what HiveD has written
