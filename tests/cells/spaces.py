@@ -139,6 +139,11 @@ def fits(shapes: Sequence[Shape], masks: Sequence[int], needs: Sequence[Need]) -
     return False
 
 
+def most_pods(shape: Shape, mask: int, need: Need) -> int:
+    """How many such pods a host holds."""
+    return max(k for k in range(9) if fits([shape], [mask], [need] * k))
+
+
 def lowest_on(shape: Shape, mask: int, needs: Sequence[Need]) -> int:
     """The lowest level of an inner cell that holds all pods, 0 when the host does not."""
     for level in range(1, shape.depth + 1):

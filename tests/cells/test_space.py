@@ -12,7 +12,7 @@ from hived.cells.host_fit import cells_at
 from hived.cells.space import CAPACITIES
 from hived.errors import InvariantError
 
-from .spaces import Case, cases, cells, equally, fits, gangs_for, masks_in, tightest
+from .spaces import Case, cases, cells, equally, gangs_for, masks_in, most_pods, tightest
 
 NODE = shape_of((2, 2, 2))
 FULL = NODE.full
@@ -41,10 +41,7 @@ def test_capacity_of_hosts_and_groups(case: Case, data: st.DataObject) -> None:
     need = data.draw(gangs_for(case))[0]
     space = case.space()
     for masks, capacity in ((case.obtainable, space.capacity(need)), (case.costless, space.capacity(need, True))):
-        counts = [
-            max(k for k in range(9) if fits([shape], [mask], [need] * k))
-            for shape, mask in zip(case.shapes, masks, strict=True)
-        ]
+        counts = [most_pods(shape, mask, need) for shape, mask in zip(case.shapes, masks, strict=True)]
         assert [capacity.of_host(host) for host in range(space.hosts)] == counts
         assert (capacity.total, capacity.most()) == (sum(counts), max(counts, default=0))
         for above, of_host in enumerate(case.groups):
