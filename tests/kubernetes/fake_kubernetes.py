@@ -148,7 +148,6 @@ class World:
         self.tainted: set[str] = set()
         self.log: list[str] = []
         self.events: list[RecordEvent] = []
-        self.evicted: list[Evict] = []
         #: pods whose disruption budgets allow no eviction
         self.budgets: set[str] = set()
         #: how often the core was asked for a decision, per VC
@@ -432,9 +431,8 @@ class World:
                 if uid in self.pods and not self.pods[uid].spec.node_name:
                     self.active.add(uid)
                     self.write(labelled(self.pods[uid], turn=str(next(self._numbers))))
-            case Evict(uid=uid) as evict:
-                self.evicted.append(evict)
-                if uid in self.budgets and not evict.delete:
+            case Evict(uid=uid, delete=in_any_case):
+                if uid in self.budgets and not in_any_case:
                     self.gang_scheduler.evict_failed(uid, self.now)
                 else:
                     self.delete(uid)

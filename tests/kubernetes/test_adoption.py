@@ -19,7 +19,7 @@ from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStat
 from hived.errors import ConflictError
 
 from .fake_kubernetes import Sent, World
-from .pods import annotated, devices_of, flat_spec, gang_of, labelled, on, pod
+from .pods import annotated, flat_spec, gang_of, labelled, on, pod
 
 SPEC = flat_spec(a=2, b=2)
 FOUR = (0, 1, 2, 3)
@@ -53,14 +53,6 @@ def refusal(world: World, one: Pod) -> str:
 # -- a restart --------------------------------------------------------------------------------------------------------
 
 
-def test_gang_is_where_annotations_say() -> None:
-    one, two = gang_of("g", 2, 4)
-    group = (("n1", FOUR), ("n3", FOUR))
-    world = started(there(one, *group), there(two, *group, slot=1))
-    assert world.places("g") == ["n1", "n3"]
-    assert world.guaranteed("g") == [True]
-
-
 @pytest.mark.parametrize(
     ("reason", "message", "state"),
     [
@@ -81,15 +73,9 @@ def test_pod_never_asked_about_holds_nothing(reason: str, message: str, state: s
 def test_half_bound_gang_keeps_its_places() -> None:
     one, two = gang_of("g", 2, 4)
     world = started(there(one, ("n1", FOUR), ("n3", FOUR)), two)
+    assert (world.places("g"), world.guaranteed("g")) == (["n1", "n3"], [True])
     world.nobody_gets("n3", *FOUR)
     assert world.home(two) == "n3"
-
-
-def test_waiting_pods_join_their_gang_again() -> None:
-    one, two = gang_of("g", 2, 2)
-    world = started(there(one, ("n0", (0, 1)), ("n0", (2, 3))), two)
-    world.quiesce()
-    assert devices_of(world.there(two)) == {("n0", 2), ("n0", 3)}
 
 
 def test_pods_of_the_deployed_scheduler() -> None:
@@ -142,15 +128,17 @@ TWO = (0, 1)
         (annotated(ONE, BIND_INFO="nonsense", ISOLATION="x"), FOUR, "cannot be understood"),
         (annotated(ONE, BIND_INFO="nonsense", ISOLATION=None), FOUR, "cannot be understood"),
         (annotated(ONE, BIND_INFO=None), FOUR, "was bound to n1 by somebody else"),
+        (on(pod("one", 2), "n1"), FOUR, "was bound to n1 by somebody else"),
+        (labelled(ONE, vc=None), FOUR, "names no virtual cluster"),
         (on(ONE, "n2"), FOUR, "it is on n2, and its annotations say n1"),
         (there(PART, ("n1", FOUR)), FOUR, "a pod has 4 devices, more than the 2 asked for"),
         (there(PART, ("n1", TWO), ("n2", TWO), ("n3", TWO)), TWO, "it places 3 pods, and its group t/g has 2"),
         (there(PART, ("n1", TWO), ("n1", (1, 2))), TWO, "two pods of its group t/g have the same device"),
     ],
-    ids=["nonsense", "deep", "devices", "no devices", "none", "node", "wide", "many", "twice"],
+    ids=["nonsense", "deep", "devices", "no devices", "none", "nothing", "labels", "node", "wide", "many", "twice"],
 )
 def test_wrong_annotations(wrong: Pod, devices: tuple[int, ...], message: str) -> None:
-    """Devices that such a pod may use are kept from jobs; other pods are adopted."""
+    """Devices that such a pod may use are kept from jobs, all if that is not known; other pods are adopted."""
     world = started(wrong, there(pod("honest", 4, "b"), ("n0", FOUR)))
     assert message in refusal(world, wrong)
     assert world.guaranteed("honest") == [True]
@@ -206,27 +194,6 @@ def test_place_of_an_unknown_pod_is_not_given() -> None:
     assert world.home(late) == "n1"
 
 
-def test_annotations_lost_before_a_restart() -> None:
-    """Without them, a bound pod keeps its whole node."""
-    world = World(SPEC)
-    world.run(pod("one", 2))
-    where = world.home("one")
-    world.write(annotated(world.there("one"), ISOLATION=None, BIND_INFO=None))
-    world.restart(compare=False)
-    world.nobody_gets(where, *FOUR)
-
-
-def test_labels_lost_before_a_restart() -> None:
-    world = World(SPEC)
-    one = pod("one", 4)
-    world.run(one)
-    where = world.home(one)
-    world.write(labelled(world.there(one), vc=None))
-    world.restart(compare=False)
-    assert "names no virtual cluster" in refusal(world, one)
-    world.nobody_gets(where, *FOUR)
-
-
 def test_pod_without_gpus_that_claims_some() -> None:
     liar = there(pod("liar", 4), ("n1", FOUR))
     world = started(annotated(replace(liar, spec=replace(liar.spec, containers=None)), BIND_INFO="nonsense"))
@@ -243,15 +210,6 @@ def meant(*pods: Pod) -> World:
     world.create(*pods)
     world.ask(pods[0], bind=False)
     return world
-
-
-def test_pod_bound_to_free_devices() -> None:
-    world = World(SPEC)
-    one = pod("one", 4)
-    world.create(one)
-    world.bound_behind(there(one, ("n2", FOUR)))
-    assert world.state("one") == "placed"
-    world.nobody_gets("n2", *FOUR)
 
 
 def test_pod_bound_to_reserved_devices() -> None:
@@ -274,7 +232,7 @@ def test_pod_bound_to_planned_devices() -> None:
     world = World(SPEC)
     where = world.planned(pod("meant", 4))
     world.bound_behind(there(pod("stranger", 4, "b"), (where, FOUR)))
-    assert world.state("stranger") == "placed"
+    assert (world.state("stranger"), world.places("stranger")) == ("placed", [where])
     world.quiesce()
     assert world.home("meant") != where
 
@@ -291,8 +249,7 @@ def test_pod_bound_to_devices_in_use() -> None:
 def test_stranger_in_a_slot_of_a_gang() -> None:
     """One pod of a gang is bound; that of the other slot waits until the stranger has ended."""
     one, two = gang_of("g", 2, 4)
-    world = World(SPEC)
-    world.create(one, two)
+    world = meant(one, two)
     world.ask(one)
     where = world.slot_node(two)
     stranger = there(pod("stranger", 4, "b"), (where, FOUR))
@@ -332,11 +289,10 @@ def test_gang_bound_elsewhere_stays_there() -> None:
 def test_pod_kept_outside_takes_no_name() -> None:
     """While the gang that has it is adopted."""
     world = World(SPEC)
-    one = pod("one", 4, group="g", group_size="2")
+    one, two = gang_of("g", 2, 4)
     outside = pod("outside", 2, group="g", group_size="1", created=5)
     world.create(one, outside)
     assert world.ask(outside) == "refused"
-    two = pod("two", 4, group="g", group_size="2", created=6)
     world.bound_behind(there(two, ("n0", FOUR), ("n1", FOUR)))
     assert world.gang("g").ask.size == 2
     world.quiesce()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace as with_fields
 
 import pytest
@@ -16,6 +17,7 @@ from hived.engines.kubernetes.pods.objects import Container, Owner, PodSpec, Res
 from hived.engines.kubernetes.pods.pod_request import (
     PodRequest,
     PodRequestError,
+    check_grace,
     concerns,
     gang_owner,
     read_request,
@@ -81,9 +83,8 @@ def test_defaults_are_upstreams() -> None:
 
 
 def test_former_names_of_keys() -> None:
-    group = "{name: g, members: [{podNumber: 2, gpuNumber: 2}]}"
-    found = read_request(pod("p", said=f"virtualCluster: a\ngpuType: K80\ngpuNumber: 2\naffinityGroup: {group}"))
-    assert (found.leaf_cell_type, found.leaf_cells, found.members) == ("K80", 2, (Member(2, 2),))
+    former = FULL.replace("leafCellType", "gpuType").replace("leafCellNumber", "gpuNumber")
+    assert read_request(pod("p", said=former)) == read_request(pod("p", said=FULL))
 
 
 def test_kinds_of_pods_in_a_group() -> None:
@@ -110,16 +111,13 @@ WRONG_ANNOTATIONS = [
     (said(version="v2"), "annotation", "version 'v2' is not known"),
     (said(virtualCluster="LEFT OUT"), "vc", "virtualCluster: it names none"),
     (said(virtualCluster=True), "annotation", "virtualCluster: a name, not True"),
-    (said(virtualCluster=[1]), "annotation", r"a name, not \[1\]"),
     (said(leafCellNumber="LEFT OUT"), "annotation", "leafCellNumber: a number from 1 to 1,048,576, not nothing"),
     (said(leafCellNumber=0), "annotation", "leafCellNumber: a number from 1"),
     (said(leafCellNumber=True), "annotation", "not True"),
-    (said(leafCellNumber="2"), "annotation", "not '2'"),
     (said(priority=-2), "annotation", "priority: a number from -1 to 1,000, not -2"),
     (said(priority=1001), "annotation", "not 1001"),
     (said(priority=1.5), "annotation", "not 1.5"),
     (said(lazyPreemptionEnable="yes"), "annotation", "lazyPreemptionEnable: true or false, not 'yes'"),
-    (said(ignoreK8sSuggestedNodes=1), "annotation", "true or false, not 1"),
     (said(affinityGroup=[1]), "annotation", "affinityGroup: expected keys"),
     (said(affinityGroup={}), "members", "affinityGroup.name: a group needs a name"),
     (said(affinityGroup={"name": "g"}), "members", "members: a list of podNumber and leafCellNumber, not nothing"),
@@ -205,11 +203,8 @@ def test_honest_alias() -> None:
 )
 def test_any_text(text: str) -> None:
     """It is a request, or an error in words."""
-    try:
+    with suppress(PodRequestError):  # the tests above check its message
         found = read_request(pod("p", said=text))
-    except PodRequestError:  # the tests above check its message
-        pass
-    else:
         assert found.request().members
         assert found.vc
 
@@ -225,7 +220,29 @@ def test_every_label() -> None:
     more = {"priority": "7", "leaf_cell_type": "V100", "pinned_cell": "PIN", "within": "RACK"}
     found = read_request(pod("p", 4, "a", group="g", group_size="3", lazy_preemption="true", more=more))
     assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
-    assert read_request(pod("p", priority="opportunistic")).priority == -1
+
+
+@pytest.mark.parametrize(
+    ("labels", "priority", "early"),
+    [
+        ({"priority": "opportunistic"}, -1, False),
+        ({"mode": "guaranteed", "priority": "3"}, 3, False),
+        ({"mode": "opportunistic"}, -1, False),
+        ({"mode": "opportunistic", "priority": "-1"}, -1, False),
+        ({"mode": "either"}, 0, True),
+        ({"mode": "either", "priority": "7"}, 7, True),
+    ],
+)
+def test_mode_and_priority(labels: dict[str, str], priority: int, early: bool) -> None:
+    asked = read_request(pod("p", more=labels))
+    assert (asked.priority, asked.early) == (priority, early)
+
+
+def test_early_gang_has_the_grace_of_a_loan() -> None:
+    early = read_request(pod("p", mode="either"))
+    check_grace(pod("p"), early, 30)
+    with pytest.raises(PodRequestError, match="a pod that may run on a loan"):
+        check_grace(pod("p"), early, 10)
 
 
 WRONG_LABELS = [
@@ -238,6 +255,10 @@ WRONG_LABELS = [
     ({"priority": "-2"}, "labels", "priority: a number from -1 to 1,000, not '-2'"),
     ({"priority": "high"}, "labels", "not 'high'"),
     ({"lazy_preemption": "yes"}, "labels", "lazy-preemption: true or false, not 'yes'"),
+    ({"mode": "both"}, "labels", "label hived.io/mode: one of guaranteed, opportunistic, either, not 'both'"),
+    ({"mode": "either", "priority": "opportunistic"}, "labels", "give one of them"),
+    ({"mode": "opportunistic", "priority": "0"}, "labels", "give one of them"),
+    ({"mode": "guaranteed", "priority": "-1"}, "labels", "give one of them"),
 ]
 
 
@@ -248,9 +269,12 @@ def test_wrong_labels(labels: dict[str, str], kind: str, message: str) -> None:
     assert caught.value.kind == kind
 
 
-def test_pod_without_a_vc() -> None:
+def test_pod_without_a_vc_or_gpus() -> None:
     with pytest.raises(PodRequestError, match="names no virtual cluster; give it the label hived"):
         read_request(pod("p", vc=None))
+    bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
+    with pytest.raises(PodRequestError, match="put a number under resources"):
+        read_request(bare)
 
 
 @settings(max_examples=200)
@@ -264,11 +288,8 @@ def test_pod_without_a_vc() -> None:
 )
 def test_any_labels(labels: dict[str, str], members: tuple[Member, ...] | None, owned: bool) -> None:
     """They are a request, or an error in words."""
-    try:
+    with suppress(PodRequestError):  # the tests above check its message
         found = read_request(pod("p", more=labels, owner=JOB if owned else None), members)
-    except PodRequestError:  # the tests above check its message
-        pass
-    else:
         assert found.size >= 1
         assert any(member.leaf_cells == found.leaf_cells for member in found.members)
 
@@ -286,16 +307,14 @@ def test_job_is_a_gang() -> None:
     assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
 
 
-def test_job_of_one_pod_is_no_gang() -> None:
-    """Its annotations could not tell after a restart."""
-    one = pod("train-0", 2, owner=JOB)
+def test_job_that_is_no_gang() -> None:
+    """Of one pod, whose annotations could not tell after a restart; or of single pods."""
+    one, single = pod("train-0", 2, owner=JOB), pod("train-0", 2, owner=JOB, gang="false")
     assert read_request(one, (Member(1, 2),)) == read_request(one, None) == read_request(pod("train-0", 2))
-
-
-def test_job_of_single_pods_is_no_gang() -> None:
-    one = pod("train-0", 2, owner=JOB, gang="false")
-    assert gang_owner(one) is None
-    assert read_request(one, (Member(4, 2),)).members == (Member(1, 2),)
+    assert gang_owner(single) is None
+    assert read_request(single, (Member(4, 2),)).members == (Member(1, 2),)
+    for owner in (replace(JOB, controller=None), replace(JOB, api_version="apps/v1", kind="ReplicaSet")):
+        assert gang_owner(pod("p", owner=owner)) is None
 
 
 def test_jobs_of_a_jobset_are_one_gang() -> None:
@@ -305,18 +324,12 @@ def test_jobs_of_a_jobset_are_one_gang() -> None:
     for number, gpus in ((0, 4), (1, 4), (2, 1)):
         job = replace(JOB, name=f"set-{number}", uid=f"job-{number}")
         one = pod(f"set-{number}-0", gpus, owner=job)
-        labels = {**(one.metadata.labels or {}), "jobset.sigs.k8s.io/jobset-name": "set"}
-        asks.append(read_request(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
+        assert one.metadata.labels is not None
+        one.metadata.labels[keys.JOBSET] = "set"
+        asks.append(read_request(one, sizes))
     assert {found.group for found in asks} == {"t/set"}
     assert len({found.owner for found in asks}) == 1
     assert all(found.disagrees(asks[0]) is None for found in asks)
-
-
-@pytest.mark.parametrize(
-    "owner", [replace(JOB, controller=None), replace(JOB, api_version="apps/v1", kind="ReplicaSet")], ids=["no", "set"]
-)
-def test_owner_that_makes_no_gang(owner: Owner) -> None:
-    assert gang_owner(pod("p", owner=owner)) is None
 
 
 @pytest.mark.parametrize(
@@ -337,6 +350,7 @@ def test_pods_of_a_group_that_differ() -> None:
     assert one.disagrees(with_fields(one, namespace="x")) == "namespace: t here, x there"
     assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
     assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
+    assert one.disagrees(with_fields(one, early=True)) == "mode: 'guaranteed' here, 'either' there"
     assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"
 
 
@@ -387,12 +401,6 @@ def test_annotation_asks_for_too_few() -> None:
 def test_no_whole_number_of_gpus(value: str | float) -> None:
     with pytest.raises(PodRequestError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
         read_request(with_limits(pod("p"), {"nvidia.com/gpu": value}))
-
-
-def test_pod_without_gpus() -> None:
-    bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
-    with pytest.raises(PodRequestError, match="put a number under resources"):
-        read_request(bare)
 
 
 def test_pods_that_concern_hived() -> None:

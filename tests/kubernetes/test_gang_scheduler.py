@@ -42,12 +42,6 @@ def test_gang_placed_as_one() -> None:
     assert len(set(world.nodes_of(*most, last))) == 4
 
 
-def test_all_wait_if_one_misfits() -> None:
-    world = World(a=3, b=1)
-    assert world.submit(*gang_of("g", 4, 4)) == ["wait"] * 4
-    assert not world.gang_scheduler.usage.at
-
-
 def test_upstream_gang_placed_early() -> None:
     """A gang of upstream's annotation has its places once one pod exists, and no more pods than that."""
     world = World(a=2, b=1)
@@ -64,19 +58,14 @@ def test_upstream_gang_placed_early() -> None:
     assert keys.GROUP_SIZE not in world.pod_explained(late), "a label that it does not use"
 
 
-def test_job_waits_for_all_its_pods() -> None:
-    world = World(a=2, b=1)
-    first, second = job_pods(2)
-    assert world.submit(first, members=(Member(2, 4),)) == ["wait"]
-    world.create(second, members=(Member(2, 4),))
-    world.quiesce()
-    assert len(set(world.nodes_of(first, second))) == 2
-
-
 def test_pods_of_different_sizes() -> None:
+    """Of a Job, which waits for all of them."""
     world = World(a=2, b=1)
     pods = [pod(f"train-{i}", gpus, owner=JOB) for i, gpus in enumerate([1, 4, 1])]
-    world.run(*pods, members=(Member(1, 4), Member(2, 1)))
+    members = Member(1, 4), Member(2, 1)
+    assert world.submit(*pods[:2], members=members) == ["wait", "wait"]
+    world.run(pods[2], members=members)
+    world.quiesce()
     assert [len(devices_of(world.there(one))) for one in pods] == [1, 4, 1]
 
 
@@ -86,23 +75,10 @@ def test_pod_too_many_waits_for_a_place() -> None:
     late = pod("g-2", 4, group="g", group_size="2")
     assert world.submit(late) == ["wait"]
     assert "other pods have all 2 places" in world.pod_explained(late)
+    free = world.home("g-0")
     world.end("g-0")
     world.quiesce()
-    assert world.home(late)
-
-
-def test_recreated_pod_takes_its_place() -> None:
-    world = World(a=2, b=1)
-    world.run(*gang_of("g", 2, 4))
-    former = world.there("g-0")
-    world.end(former)
-    again = world.recreated(former, 50)
-    world.create(again)
-    world.quiesce()
-    assert world.home(again) == former.spec.node_name
-
-
-NEW_JOB = replace(JOB, uid="job-2")
+    assert world.home(late) == free
 
 
 @pytest.mark.parametrize(
@@ -118,7 +94,7 @@ NEW_JOB = replace(JOB, uid="job-2")
         pytest.param([pod("x", 4)], gang_of("x", 2, 2), None, "members: 2 x 2 here, 1 x 4 there", id="pod"),
         pytest.param(
             job_pods(2),
-            job_pods(2, NEW_JOB, "new", created=9),
+            job_pods(2, replace(JOB, uid="job-2"), "new", created=9),
             (Member(2, 4),),
             "pods of a former t/train are still there",
             id="job",
@@ -134,13 +110,6 @@ def test_taken_name_waits_for_its_end(running: list[Pod], late: list[Pod], membe
     world.end(*running)
     world.quiesce()
     assert all(world.nodes_of(*late))
-
-
-def test_names_are_of_namespaces() -> None:
-    world = World(a=2, b=1)
-    mine, theirs = pod("x", 4), pod("x", 4, namespace="other")
-    world.run(mine, theirs)
-    assert len(set(world.nodes_of(mine, theirs))) == 2
 
 
 @pytest.mark.parametrize("why", ["gate", "deleted"])
@@ -268,14 +237,6 @@ def test_changes_of_health_are_events() -> None:
     ]
 
 
-def test_running_gang_stays_on_bad_node() -> None:
-    world = World(a=2, b=1)
-    world.run(*gang_of("g", 2, 4))
-    world.set_node(node(world.home("g-0"), ready=False))
-    world.restart()
-    assert world.state("g") == "placed"
-
-
 def test_unbound_gang_leaves_bad_node() -> None:
     world = World(a=2, b=1)
     bad = world.planned(pod("one", 4))
@@ -285,12 +246,15 @@ def test_unbound_gang_leaves_bad_node() -> None:
 
 
 def test_gang_without_pods_leaves_bad_node() -> None:
+    """It stays while one of its pods is bound."""
     world = World(a=2, b=1)
     one, two = gang_of("g", 2, 2)
     world.create(one, two)
     world.ask(one)
     where = world.home(one)
     world.set_node(node(where, ready=False))
+    world.restart()
+    assert world.places("g") == [where, where]
     world.end(one)
     world.create(world.recreated(one, 9))
     world.quiesce()
@@ -332,7 +296,7 @@ def test_ignoring_suggested_nodes(ignore: str, answer: str) -> None:
 
 def test_wrong_bindings_are_refused() -> None:
     world = World(a=2, b=1)
-    world.submit(pod("one", 4), bind=False)
+    world.planned(pod("one", 4))
     with pytest.raises(ConflictError, match="has its place on"):
         world.gang_scheduler.binding("uid-t-one", "elsewhere")
     with pytest.raises(NotFoundError, match="is gone, or was never here"):
@@ -357,9 +321,9 @@ def test_late_update_revives_no_pod() -> None:
 def test_late_update_unbinds_no_pod() -> None:
     """The answer to bind comes first, then what was written before: here another priority."""
     world = World(a=2, b=1)
-    world.submit(pod("one", 4), bind=False)
+    home = world.planned(pod("one", 4))
     world.write(labelled(world.there("one"), priority="7"))
-    world.bind("one", *world.places("one"))
+    world.bind("one", home)
     world.deliver("one", newest=False)
     assert world.entry("one").bound
     assert world.state("one") == "placed"
@@ -425,27 +389,23 @@ def test_gpus_released_if_never_asked_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vc", "labels", "words"),
+    ("vc", "label", "words"),
     [
-        ("a", {"prority": "7"}, "is hived.io/priority meant?"),
-        ("a", {"groupsize": "7"}, "is hived.io/group-size meant?"),
-        ("a", {"xyz": "7"}, "there are hived.io/vc, hived.io/priority,"),
-        (None, {"vcc": "a"}, "is hived.io/vc meant?"),
+        ("a", "prority", "is hived.io/priority meant?"),
+        ("a", "groupsize", "is hived.io/group-size meant?"),
+        ("a", "xyz", "there are hived.io/vc, hived.io/priority,"),
+        (None, "vcc", "is hived.io/vc meant?"),
     ],
-    ids=["priority", "size", "unlike", "vc"],
 )
-def test_misspelt_label_is_refused(vc: str | None, labels: dict[str, str], words: str) -> None:
+def test_misspelt_label_is_refused(vc: str | None, label: str, words: str) -> None:
+    """A pod that runs goes on with it."""
     world = World(a=1)
-    assert world.submit(pod("one", 1, vc, more=labels)) == ["refused"]
+    assert world.submit(pod("one", 1, vc, more={label: "7"})) == ["refused"]
     assert words in world.refusal("one")
-
-
-def test_misspelt_label_of_running_pod() -> None:
-    world = World(a=1)
-    world.run(pod("one", 1))
-    world.write(labelled(world.there("one"), prority="7"))
+    world.run(pod("other", 1))
+    world.write(labelled(world.there("other"), **{label: "7"}))
     world.restart()
-    assert world.state("one") == "placed"
+    assert world.state("other") == "placed"
 
 
 # -- a new spec -------------------------------------------------------------------------------------------------------
@@ -486,7 +446,7 @@ def test_a_new_spec_brings_its_policy() -> None:
     assert (world.state("large"), world.state("small")) == ("waiting", "placed")
 
 
-WIDE, NARROW = flat_spec(a=2, b=1), flat_spec(a=1, b=1)
+WIDE = flat_spec(a=2, b=1)
 
 
 def test_restored_devices_of_a_gang() -> None:
@@ -495,7 +455,7 @@ def test_restored_devices_of_a_gang() -> None:
     pods = gang_of("g", 2, 4)
     world.run(pod("blocker", 4, "b"), *pods)
     gone = next(one for one in pods if world.home(one) == "n2")
-    world.respecify(NARROW)
+    world.respecify(flat_spec(a=1, b=1))
     world.flush()
     assert world.entry(gone).slot is None
     world.respecify(WIDE)
@@ -519,7 +479,7 @@ def test_annotations_outlast_dropped_devices() -> None:
 def test_unbound_gang_leaves_dropped_devices() -> None:
     world = World(WIDE)
     world.run(pod("filler", 4))
-    world.submit(pod("one", 4), bind=False)
+    world.planned(pod("one", 4))
     world.respecify(flat_spec(a=2, b=0))
     world.quiesce()
     assert world.home("one") in ("n0", "n1")

@@ -1,4 +1,4 @@
-"""Scenarios of preemption: victims, reservations, evictions, grace periods, and what Events say of it."""
+"""Scenarios of preemption and loans: victims, reservations, evictions, grace periods, and what Events say of it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def lent(a: int, b: int) -> World:
     return world
 
 
+def half_bound(bind: bool = True) -> tuple[World, list[Pod]]:
+    """A gang ``loan`` of b is placed on all nodes, and one of its pods is bound: the first of those returned."""
+    world, pods = World(a=2, b=2), gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*pods)
+    world.ask(pods[0], bind=bind)
+    return world, pods
+
+
 # -- victims ----------------------------------------------------------------------------------------------------------
 
 
@@ -57,10 +65,7 @@ def test_vc_takes_its_cells_back() -> None:
 
 
 def test_preempted_gang_binds_no_more() -> None:
-    world = World(a=2, b=2)
-    first, late, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
-    world.create(*pods)
-    world.ask(first)
+    world, (_, late, *_) = half_bound()
     where = world.slot_node(late)
     world.submit(pod("mine", 4))
     with pytest.raises(ConflictError, match="is being preempted"):
@@ -70,10 +75,7 @@ def test_preempted_gang_binds_no_more() -> None:
 @pytest.mark.parametrize("binding", [False, True])
 def test_victim_without_bound_pods(binding: bool) -> None:
     """It yields at once; a binding on its way is waited for."""
-    world = World(a=2, b=2)
-    first, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
-    world.create(*pods)
-    world.ask(first, bind=False)
+    world, (first, *_) = half_bound(bind=False)
     assert world.state("loan") == "placed"
     if not binding:
         assert world.submit(pod("mine", 4)) == ["node"]
@@ -106,14 +108,12 @@ def test_victims_are_spared() -> None:
     world.wait(60.0)
     world.carry_out_all()
     assert all(world.nodes_of("loan-1", "loan-2", "loan-3"))
-    assert not world.evicted
+    assert not any(map(world.deleted, ("loan-1", "loan-2", "loan-3")))
 
 
 def test_spared_gang_wakes_its_waiting_pods() -> None:
-    world = World(a=2, b=2)
-    first, second, *_ = pods = gang_of("loan", 4, 4, "b", priority="-1")
-    world.create(*pods)
-    world.ask(first)
+    world, pods = half_bound()
+    second = pods[1]
     world.create(pod("mine", 4))
     world.question("mine")
     assert world.ask(second) == "wait"
@@ -226,10 +226,9 @@ def test_no_victims_before_nodes_are_offered() -> None:
     world.create(pod("mine", 4))
     assert world.ask("mine", offered=[own]) == "wait"
     world.restart()
-    assert world.state("mine") == "waiting"
-    assert {world.state(f"loan{number}") for number in range(3)} == {"placed"}
+    assert not world.gang_scheduler.evicting
     assert world.ask("mine", offered=[own]) == "wait"
-    assert {world.state(f"loan{number}") for number in range(3)} == {"placed"}
+    assert not world.gang_scheduler.evicting
     assert world.ask("mine") == "preempting"
 
 
@@ -258,28 +257,121 @@ def test_evictions_against_a_budget() -> None:
     world.budgets.add("uid-t-loan-0")
     world.create(pod("mine", 4))
     world.question("mine")
-    start, told = world.now, []
+    start, asked = world.now, []
     while world.now < start + 60:
         world.wait(0)
-        before = len(world.evicted)
+        asked += [(one.key, world.now - start, one.delete) for one in world.evictions_due()]
         world.carry_out_all()
-        told += [(one.key, world.now - start, one.delete) for one in world.evicted[before:]]
         if world.now == start + 5:
             assert "the eviction of t/loan-0 was refused (a disruption budget" in world.explained("loan")
         world.now += 0.25
-    assert told[:4] == [
-        ("t/loan-0", 0.0, False),
-        ("t/loan-1", 0.0, False),
-        ("t/loan-0", 1.0, False),
-        ("t/loan-0", 2.0, False),
-    ]
-    assert told[-1] == ("t/loan-0", 30.0, True)
-    again = [at for key, at, delete in told if key == "t/loan-0" and not delete]
-    assert len(told) == len(again) + 2
-    pauses = [later - earlier for earlier, later in itertools.pairwise(again)]
+    assert asked.pop(1) == ("t/loan-1", 0.0, False)
+    assert asked.pop() == ("t/loan-0", 30.0, True)
+    assert {(key, delete) for key, _, delete in asked} == {("t/loan-0", False)}
+    times = [at for _, at, _ in asked]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert times[:3] == [0.0, 1.0, 2.0]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 5
     assert world.deleted("loan-0")
+
+
+# -- ``hived.io/mode: either``: on a loan before its turn, then guaranteed where it is, or moved -----------------------
+
+
+def is_written(world: World, name: str) -> bool:
+    """Whether a pod is guaranteed by its annotations."""
+    return "NODE" in (world.there(name).annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_promoted_when_its_turn_has_come(restarted: bool) -> None:
+    """It starts on a loan, also after a restart, and its annotations follow."""
+    world = World(a=1, b=1)
+    world.run(pod("own", 4), pod("early", 4, mode="either"))
+    if restarted:
+        world.restart()
+    assert world.guaranteed("early") == [False]
+    assert not is_written(world, "early")
+    told = world.explained("early", world.now)
+    assert "it runs on a loan, before its turn in a; it is next in line" in told.split("\n- ")
+    world.end("own")
+    world.flush()
+    assert (world.state("early"), world.guaranteed("early")) == ("placed", [True])
+    assert is_written(world, "early")
+    world.restart()
+    assert world.guaranteed("early") == [True]
+
+
+def test_gang_too_large_for_its_vc() -> None:
+    """It waits for a loan, and says so."""
+    world = World(a=1, b=1)
+    world.run(pod("other", 2, "b"))
+    world.submit(*gang_of("large", 2, 4, mode="either"))
+    world.flush()
+    assert world.state("large") == "waiting"
+    assert "never" not in world.explained("large", world.now)
+    assert "idle" in world.explained("large", world.now)
+    world.end("other")
+    world.flush()
+    assert (world.state("large"), world.guaranteed("large")) == ("placed", [False])
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_loan_moves_to_its_own_cells(in_time: bool) -> None:
+    """Where those under it are taken, it is evicted, and its new pods get its turn if they come in time."""
+    world = World(a=1, b=1)
+    early, again = (pod(f"early-{i}", 2, mode="either", group="early", group_size="1", created=i) for i in range(2))
+    world.run(pod("half", 2), pod("ends", 2), early)
+    assert world.guaranteed("early") == [False]
+    world.end("ends")
+    world.flush()
+    moving = world.gang("early")
+    assert (world.state("early"), moving.preempted_by) == ("preempted", None)
+    assert "on other GPUs" in world.explained("early", world.now) + str(moving.history[-1].data)
+    world.submit(pod("behind", 2))
+    assert world.state("behind") == "waiting"
+    world.wait(0)
+    assert [one.uid for one in world.evictions_due()] == [early.metadata.uid]
+    if in_time:  # as a Job does once the former pod is being deleted
+        world.create(again)
+    world.carry_out_all()
+    world.kubelet()
+    world.flush()
+    if not in_time:
+        world.create(again)
+    world.ask(again)
+    assert world.guaranteed("early", "behind") == [in_time, not in_time]
+
+
+def test_turn_that_waits_for_a_missing_pod() -> None:
+    """It comes on other GPUs: the gang gives its loan up at once, and is in no queue then."""
+    world = World(a=1, b=1)
+    world.run(pod("half", 2), pod("ends", 2))
+    early = gang_of("early", 2, 1, mode="either")
+    world.submit(*early, bind=False)
+    assert world.state("early") == "placed"
+    world.delete(early[1])
+    world.deliver_all()
+    world.ended("ends")
+    assert world.state("early") == "waiting"
+    world.create(pod("early-2", 1, created=1, mode="either", group="early", group_size="2"))
+    assert world.guaranteed("early") == [True]
+
+
+def test_preempted_loan_is_not_promoted() -> None:
+    """Where it runs is the only healthy node of its VC."""
+    world = World(a=1, b=2)
+    others = [pod(f"other-{number}", 4, "b") for number in range(2)]
+    world.run(*others, pod("early", 4, "b", mode="either"))
+    world.create(pod("loan", 1, priority="-1"))
+    world.question("loan")
+    assert world.state("loan") == "reserved"
+    world.set_node(node(world.home("other-0"), ready=False))
+    world.ended("other-0")
+    assert world.state("early") == "preempted"
+    world.ended("early")
+    assert world.state("loan") == "placed"
 
 
 # -- how long a loan may take to end ----------------------------------------------------------------------------------
@@ -405,7 +497,6 @@ def test_event_names_no_victims_when_it_ended() -> None:
     world = preempting(1, 1)
     assert named_victims(world)
     world.cordon("n0", "n1")
-    assert world.state("mine") == "waiting"
     assert not named_victims(world)
 
 
@@ -478,10 +569,7 @@ def test_age_after_a_refused_placement() -> None:
 
 def test_age_after_a_loss() -> None:
     """A gang that has lost its GPUs waits since then."""
-    world = World(a=1, b=1)
-    first, second = gang_of("loan", 2, 4, "b", priority="-1")
-    world.create(first, second)
-    world.ask(first)
+    world, (first, *_) = half_bound()
     world.flush()
     world.now += 600
     world.create(pod("mine", 4))
