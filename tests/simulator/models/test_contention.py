@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hived.simulator.models import OWNER_LOSS, JobModel, Models, guest_rates, packed_memory, packed_rate
 
-from .values import GAINS, TABLE_1
+from .values import GAINS
 
 MODELS = Models.load()
 ANY = MODELS.of("*")
@@ -37,10 +37,6 @@ def total(models: Sequence[JobModel]) -> float:
     return len(models) * packed_rate(models)
 
 
-def test_one_job_has_the_gpu_to_itself() -> None:
-    assert [packed_rate([model]) for model in MODELS] == [1.0] * len(MODELS)
-
-
 @pytest.mark.parametrize("name", GAINS)
 def test_copies_gain_what_table_1_has(name: str) -> None:
     """A gain is printed as a whole number of percent."""
@@ -56,9 +52,7 @@ def test_copies_gain_what_table_1_has(name: str) -> None:
 
 def test_vae_needs_six_copies_for_its_gain() -> None:
     vae = MODELS.of("VAE")
-    assert [packed_rate([vae] * number) for number in range(1, 6)] == [1.0] * 5
-    assert packed_rate([vae] * 6) < 1
-    assert total([vae] * 6) == pytest.approx(TABLE_1["VAE"].packed / TABLE_1["VAE"].sliced, abs=0.002)
+    assert [packed_rate([vae] * number) < 1 for number in range(1, 7)] == [False] * 5 + [True]
 
 
 @given(SETS, LAWS)
@@ -77,12 +71,9 @@ def test_a_set_with_a_loser_never_gains(models: list[JobModel], name: str) -> No
 
 
 @given(st.lists(GAINING, min_size=1, max_size=6))
-def test_a_set_of_gainers_never_loses(models: list[JobModel]) -> None:
-    assert total(models) >= 1 - 1e-12
-
-
-@given(st.lists(GAINING, min_size=2, max_size=6))
 def test_jobs_that_fit_run_at_full_speed(models: list[JobModel]) -> None:
+    """And a set of those that gain never loses."""
+    assert total(models) >= 1 - 1e-12
     demand = sum(model.utilization for model in models)
     loads = sum(model.utilization / model.capacity for model in models)
     # demand, and the mean of the capacities weighted by utilization
@@ -132,7 +123,6 @@ def test_an_owner_without_working_guests() -> None:
 
 def test_an_owner_loses_what_table_2_has() -> None:
     assert pytest.approx(91.1 / 91.8) == 1 - OWNER_LOSS
-    assert 0 < OWNER_LOSS < 20.8 / 20.1 - 1  # the other measurement
 
 
 def test_memories_add_up() -> None:
