@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 from hived import CheckedCluster
-from hived.cluster.cluster import Cluster
 from hived.cluster.feasibility import shortages
 from hived.cluster.reasons import Reason
 from hived.engines.dispatcher import Usage
@@ -69,9 +68,8 @@ def replayed(events: Iterable[Event], specs: Mapping[int, JobSpec]) -> dict[int,
 class Driver:
     """Facts in by its methods; ``alive`` and ``stopped`` have the effect of instructions, ``events`` all events."""
 
-    def __init__(self, spec: ClusterSpec | None = None, cluster: type[Cluster] = CheckedCluster) -> None:
+    def __init__(self, spec: ClusterSpec | None = None) -> None:
         self.spec = spec or small_spec()
-        self._cluster = cluster
         self.now = 0.0
         self.events: list[Event] = []
         self.jobs: dict[int, Job] = {}  #: all jobs ever submitted
@@ -88,7 +86,7 @@ class Driver:
         if self.trades is not None:
             assert trading.restore(self.trades, self.now) == []
         policies = Policies(YarnCS(), by_vc(self.spec))
-        cluster = self._cluster(trading.in_force(), rank=policies.rank, ranks=policies.ranks)
+        cluster = CheckedCluster(trading.in_force(), rank=policies.rank, ranks=policies.ranks)
         return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading)
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -232,7 +230,7 @@ class Driver:
                 assert found.placement is not None
                 assert runs, f"{found.name} is {found.state}, and none of its tasks is left"
                 assert all(attempt == found.attempt for _, attempt, _ in runs)
-                own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
+                own = set(found.devices())
                 assert len(own) == found.gpus, f"{found.name} has lost some of its devices"
                 held.update(own)
                 core = job_scheduler.cluster.group(found.name)

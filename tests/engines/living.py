@@ -24,6 +24,9 @@ from hived.errors import NotFoundError
 from .driver import replayed, small_spec
 from .real import PATIENCE_S
 
+#: a line of shell that says that it runs, and runs on
+STAYS = "echo here; exec sleep 600"
+
 
 class Clock:
     """A clock that stands still until a test moves it: what waits for a time looks at it again and again."""

@@ -29,7 +29,7 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from ..policies import LeastAttained
 from .driver import EVERYWHERE, SHARES, shares, small_spec
-from .living import Clock, Lives, ended, gate, noted, printed, record_faults, running, shell, state
+from .living import STAYS, Clock, Lives, ended, gate, noted, printed, record_faults, running, shell, state
 from .real import until
 
 #: says who it is, saves how often it was told to stop
@@ -38,7 +38,6 @@ RESUMES = (
     'echo "resumes $HIVED_RESUMES attempt $HIVED_ATTEMPT told $(cat $HIVED_JOB_DIR/told 2>/dev/null)"; '
     '[ "$HIVED_RESUMES" -ge 1 ] && exit 0; while :; do sleep 0.02; done'
 )
-STAYS = "echo here; exec sleep 600"
 DEAF = "trap '' TERM; echo here; while :; do sleep 0.02; done"
 #: fails, and is well the second time
 FLAKY = "[ $HIVED_RETRIES = 1 ]"
@@ -68,19 +67,6 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
     assert (found["MINE"], found["HOME"], found["PATH"]) == ("x y", "/mine", os.environ["PATH"])
     assert "MASTER_ADDR" not in found
     assert job_folder.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        (JobSpec("vision", ("no-such-program",)), "it could not be started: no-such-program: No such file"),
-        (JobSpec("vision", ("true",), environment=(("A", "a\0b"),)), "it could not be started: embedded null byte"),
-    ],
-)
-def test_job_that_cannot_be_started_says_why(lives: Lives, spec: JobSpec, why: str) -> None:
-    job = lives.ran(spec)
-    assert (job.state, job.exit_code) == (JobState.FAILED, 127)
-    assert job.reason.startswith(why)
 
 
 def test_hostile_name_is_a_name(lives: Lives) -> None:
@@ -212,17 +198,6 @@ def test_next_engine_takes_all_jobs_over(lives: Lives, killed: bool) -> None:
     told = [event.kind for event in lives.events() if event.job is None]
     assert told == ["engine_started", "recovered", *([] if killed else ["engine_stopped"]), "engine_started",
                     "recovered", "engine_stopped"]  # fmt: skip
-
-
-def test_stopping_job_is_stopped_by_the_next_engine(lives: Lives) -> None:
-    async def first(engine: Engine) -> Job:
-        (job,) = await running(engine, shell("vision", DEAF, grace_s=0.2))
-        engine.job_scheduler.cancel(job, engine.clock(), "ann")
-        engine._keep()  # it is written, and not done
-        return job
-
-    (job,) = lives.see_end(lives.live(first, killed=True))
-    assert job.state is JobState.CANCELLED
 
 
 @pytest.mark.parametrize("power_cut", [False, True])

@@ -17,10 +17,9 @@ from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import cell_types, cluster_spec, reserves
-from .driver import Driver, job, shares, states
-from .living import Lives, ended, shell
+from .driver import Driver, job, shares
+from .living import STAYS, Lives, ended, shell
 
-STAYS = "echo here; exec sleep 600"
 EIGHT = shares(("vision", 8))
 SHARED = shares(("vision", 4), ("speech", 4))
 FOUR = shares(("vision", 4), devices=4)
@@ -52,6 +51,7 @@ def numbers(*jobs: Job) -> list[set[int]]:
 
 
 ORDERS = {
+    # devices that a spec lacks were cut off a job's placement, so the next life gave them to somebody else
     "fewer": [FOUR],
     "fewer and fewer": [shares(("vision", 1), devices=1), shares(("vision", 6), devices=6)],
     "renamed": [shares(("vision", 8), node="other")],
@@ -75,19 +75,6 @@ def test_jobs_keep_devices_whatever_specs_come_between(specs: list[ClusterSpec])
         assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6}]
         assert [found for found in engine.jobs.values() if found.name not in engine.explain(found)] == []
     assert [found.guaranteed for found in jobs] == [True, True, False]
-
-
-def test_devices_that_a_spec_lacks_are_kept() -> None:
-    # they were cut off a job's placement, so the next life gave them to somebody else
-    engine = Driver(EIGHT)
-    jobs = [engine.submit(job("vision", gpus, priority=priority)) for gpus, priority in ((4, 0), (2, 0), (2, -1))]
-    jobs = engine.restart(*jobs, spec=FOUR)
-    assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
-    assert [found.guaranteed for found in jobs] == [True, False, False]
-    jobs = engine.restart(*jobs, spec=EIGHT)
-    late = engine.submit(job("vision", 2, priority=-1))
-    assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6, 7}]
-    assert ([found.guaranteed for found in jobs], states(late)) == ([True, True, False], "queued")
 
 
 def test_jobs_have_their_cells_again_when_they_fit() -> None:

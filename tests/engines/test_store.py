@@ -118,19 +118,14 @@ def test_kept_for_the_next_time(store: Store, folder: Path) -> None:
 def test_write_is_whole_or_is_not(store: Store) -> None:
     submitted(store, 1)
     taken = Event(1, 2.0, "queued", 1, {})  # a number that there is
-    with pytest.raises(StorageError):
-        store.keep([Event(2, 2.0, "queued", 1, {}), taken], [], ["a line"], {"name": "value"})
+    no_json = Event(3, 2.0, "odd", None, {"what": object()})
+    for wrong, error in ((taken, StorageError), (no_json, TypeError)):
+        with pytest.raises(error):
+            store.keep([Event(2, 2.0, "queued", 1, {}), wrong], [], ["a line"], {"name": "value"})
     assert store.last_event() == 1
     assert list(store.decisions()) == []
     assert store.value("name") is None
     submitted(store, 2)  # and it goes on
-
-
-def test_what_is_no_json_changes_nothing(store: Store) -> None:
-    with pytest.raises(TypeError):
-        store.keep([Event(1, 1.0, "odd", None, {"what": object()})], [])
-    assert store.last_event() == 0
-    submitted(store, 1)
 
 
 # -- one engine at a time -----------------------------------------------------------------------------------------
@@ -301,23 +296,26 @@ def test_damaged_row_is_one_clear_error(store: Store, folder: Path) -> None:
             store.job("1")
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "unlinked", "without its lock"])
-def test_folder_that_goes_away_is_noticed(store: Store, folder: Path, how: str) -> None:
+def replaced(folder: Path) -> None:
+    folder.rename(folder.parent / "elsewhere")
+    folder.mkdir()
+    (folder / "hived.db").touch()
+
+
+GOES_AWAY: dict[str, Callable[[Path], object]] = {
+    "moved": lambda folder: folder.rename(folder.parent / "elsewhere"),
+    "deleted": shutil.rmtree,
+    "replaced": replaced,
+    "unlinked": lambda folder: (folder / "hived.db").unlink(),
+    "without its lock": lambda folder: (folder / "engine.lock").unlink(),  # another could take the folder over
+}
+
+
+@pytest.mark.parametrize("how", GOES_AWAY.values(), ids=GOES_AWAY)
+def test_folder_that_goes_away_is_noticed(store: Store, folder: Path, how: Callable[[Path], object]) -> None:
     # SQLite writes on to a file that has no name any more: every job of that time would have been lost
     submitted(store, 1)
-    match how:
-        case "moved":
-            folder.rename(folder.parent / "elsewhere")
-        case "deleted":
-            shutil.rmtree(folder)
-        case "replaced":
-            folder.rename(folder.parent / "elsewhere")
-            folder.mkdir()
-            (folder / "hived.db").touch()
-        case "unlinked":
-            (folder / "hived.db").unlink()
-        case "without its lock":  # another could take the folder over
-            (folder / "engine.lock").unlink()
+    how(folder)
     with pytest.raises(StorageError, match="moved or deleted"):
         submitted(store, 2)
 

@@ -220,16 +220,6 @@ def test_task_dies_with_its_supervisor(task: RealTask, kills: bool) -> None:
     assert not marked(task.mark)
 
 
-def test_what_a_lost_task_left_is_cleared(task: RealTask, tmp_path: Path) -> None:
-    program = DAEMON.format(how=TWICE) + "\nprint(1, flush=True); time.sleep(600)"
-    task.ready(sys.executable, "-S", "-c", program, str(tmp_path / "pid")).started()
-    task.supervisors[0].kill()
-    task.end()
-    assert lives(int((tmp_path / "pid").read_text()))
-    kill_marked(task.mark)
-    assert not lives(int((tmp_path / "pid").read_text()))
-
-
 def test_supervisor_killed_after_the_fork(tmp_path: Path) -> None:
     # the child of a supervisor that was killed right after the fork: its parent is another by now
     program = f"""

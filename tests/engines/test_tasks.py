@@ -16,7 +16,7 @@ import pytest
 
 from hived.engines.local import supervisor
 from hived.engines.local.environment import MARK, kill_marked
-from hived.engines.local.tasks import Ending, Liveness, Task, Work
+from hived.engines.local.tasks import Ending, Liveness, Task
 
 from .real import PATIENCE_S, RealTask, marked, until
 
@@ -42,17 +42,6 @@ def test_liveness_is_read_from_the_folder(task: RealTask) -> None:
     task.stop()
     task.end()
     assert task.liveness() is Liveness.ENDED
-
-
-def test_task_is_written_for_its_owner_alone(task: RealTask) -> None:
-    work = Work(("a", "\udcff", "я"), "/x", {"N": "v\n", "M": "\udcfe"}, 1.5, None)
-    task.write(work)
-    plain = json.loads((task.folder / "task.json").read_text())
-    assert plain == {
-        "command": ["a", "\udcff", "я"], "cwd": "/x", "environment": {"N": "v\n", "M": "\udcfe"},
-        "grace_s": 1.5, "time_limit_s": None,
-    }  # fmt: skip
-    assert (task.folder / "task.json").stat().st_mode & 0o777 == 0o600
 
 
 # -- watching and telling -----------------------------------------------------------------------------------------
@@ -87,20 +76,16 @@ def test_unreadable_claim_is_no_supervisors(old: RealTask, text: str) -> None:
     assert old.ending().lost
 
 
-def refusing(name: str, real: Callable[..., int]) -> Callable[..., int]:
-    """``os.open`` on a disk that has no room for a file of that name."""
-
-    def refuse(path: Path, *rest: int, **more: int) -> int:
-        if Path(path).name == name:
-            raise OSError(28, "No space left on device")
-        return real(path, *rest, **more)
-
-    return refuse
-
-
 def test_full_disk_keeps_no_task_from_being_stopped(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # writing the stop file failed, and no signal was sent: the job that had filled the disk could not be stopped
-    monkeypatch.setattr(os, "open", refusing("stop", os.open))
+    opened = os.open
+
+    def no_room_to_stop(path: Path, *rest: int, **more: int) -> int:
+        if Path(path).name == "stop":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", no_room_to_stop)
     task.shell("echo here; exec sleep 600")
     with pytest.raises(OSError, match="No space"):
         task.stop()
@@ -186,23 +171,21 @@ def test_end_by_no_supervisor_counts_for_nothing(old: RealTask, text: str) -> No
     assert old.ending().lost
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "dangling", "loop"])
+IN_ITS_PLACE: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,  # it would have held up the engine for good
+    "folder": Path.mkdir,
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("made", IN_ITS_PLACE.values(), ids=IN_ITS_PLACE)
 @pytest.mark.parametrize("name", ["exit", "claim", "supervisor.log"])
-def test_reading_never_blocks(old: RealTask, name: str, kind: str) -> None:
-    # a FIFO would have held up the engine for good
+def test_reading_never_blocks(old: RealTask, name: str, made: Callable[[Path], None]) -> None:
     path = old.folder / name
     path.unlink(missing_ok=True)
-    match kind:
-        case "fifo":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "link":
-            path.symlink_to("/dev/zero")
-        case "dangling":
-            path.symlink_to("nowhere")
-        case "loop":
-            path.symlink_to(name)
+    made(path)
     assert old.liveness() is not Liveness.ALIVE
     assert old.ending().lost
     assert old.watch() is None

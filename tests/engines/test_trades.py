@@ -21,9 +21,7 @@ from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
 from ..contract.specs import racks
 from .driver import Driver, job, shares, states
-from .living import Clock, Lives, ended, noted, shell
-
-STAYS = "echo here; exec sleep 600"
+from .living import STAYS, Clock, Lives, ended, noted, shell
 
 
 def pairs_of_two() -> ClusterSpec:
@@ -266,7 +264,7 @@ def test_post_that_ends_while_no_engine_runs_is_over(engine: Driver) -> None:
 
 
 def test_trade_survives_kills(lives: Lives) -> None:
-    """Its end comes by the clock, also while no engine runs."""
+    """Its end comes by the clock, also while no engine runs; and a start says whom it would displace."""
     lives.spec, clock = SPEC, Clock()
 
     async def first(engine: Engine) -> None:
@@ -277,6 +275,9 @@ def test_trade_survives_kills(lives: Lives) -> None:
         assert all(found.guaranteed for found in engine.job_scheduler.jobs.values())
 
     lives.live(first, killed=True, clock=clock)
+    without = replace(SPEC, virtual_clusters=(replace(VISION, cells=()), SPEECH))
+    with lives.store() as store:
+        assert [len(displaced_by(spec, store, clock.now)) for spec in (SPEC, without)] == [0, 1]
 
     async def second(engine: Engine) -> None:
         jobs = list(engine.job_scheduler.jobs.values())
@@ -302,28 +303,6 @@ def test_trade_survives_kills(lives: Lives) -> None:
     lives.live(third, clock=clock)
     kinds = [event.kind for event in lives.events() if event.kind.startswith("trade")]
     assert kinds == ["trade_agreed", "trade_begun", "trade_over"] * 2
-
-
-def test_start_says_whom_it_would_displace(lives: Lives) -> None:
-    """With trades in mind."""
-    lives.spec, clock = SPEC, Clock()
-
-    async def story(engine: Engine) -> None:
-        give(engine, 3600.0)
-        for _ in range(3):
-            engine.submit(shell("speech", STAYS, 2))
-        engine._advance()
-
-    async def again(engine: Engine) -> list[bool]:
-        return sorted(found.guaranteed for found in engine.job_scheduler.jobs.values())
-
-    lives.live(story, killed=True, clock=clock)
-    without = replace(SPEC, virtual_clusters=(replace(VISION, cells=()), SPEECH))
-    with lives.store() as store:
-        assert displaced_by(SPEC, store, clock.now) == []
-        assert len(displaced_by(without, store, clock.now)) == 1
-    lives.spec = without
-    assert lives.live(again, killed=True, clock=clock) == [False, True, True]
 
 
 def test_damaged_market_is_one_clear_error(lives: Lives) -> None:
