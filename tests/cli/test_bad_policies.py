@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hived.simulator import simulation
+
 from .helpers import HEADER, Hived, tree
 
 MODULE = '''\
@@ -165,18 +167,21 @@ FULL = "j0,a,0,9,8,p\nj1,a,5,9,8,p\n"
         (
             "def order(self, job): return (job.running,)",
             FULL,
-            ["job j", "at 5.000 s: the job was stopped 10,000 times in a row and makes no progress"],
+            ["job j", "at 5.000 s: the job was stopped 100 times in a row and makes no progress"],
         ),
         # slices are shorter than the time to resume
         (
             "resume_s = 2\n    def order(self, job): return (job.attained,)\n    def review_after(self, job): return 1",
             FULL,
-            ["job j", "the job was stopped 10,000 times in a row and makes no progress"],
+            ["job j", "the job was stopped 100 times in a row and makes no progress"],
         ),
     ],
     ids=["no host", "in turns", "short slices"],
 )
-def test_no_progress(hived: Hived, folder: Path, body: str, trace: str, words: list[str]) -> None:
+def test_no_progress(
+    hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, trace: str, words: list[str]
+) -> None:
+    monkeypatch.setattr(simulation, "MOST_STOPS", 100)
     line = error(hived, "mine:Wrong", body, trace=trace)
     assert "policy wrong, " in line
     for some in words:

@@ -46,18 +46,27 @@ def quiet(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def service() -> FakeKubernetes:
-    return FakeKubernetes()
-
-
-@pytest.fixture
-def cluster(service: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the engine on Kubernetes, which HIVED_ENGINE names."""
+@pytest.fixture(scope="module")
+def one_cluster() -> Iterator[tuple[FakeKubernetes, Answering]]:
+    service = FakeKubernetes()
     answering = Answering(kubernetes_app(service))
-    monkeypatch.setenv("HIVED_ENGINE", answering.url)
-    yield answering.url
+    yield service, answering
     answering.close()
+
+
+@pytest.fixture
+def service(one_cluster: tuple[FakeKubernetes, Answering]) -> FakeKubernetes:
+    one_cluster[0].reset()
+    return one_cluster[0]
+
+
+@pytest.fixture
+def cluster(
+    service: FakeKubernetes, one_cluster: tuple[FakeKubernetes, Answering], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The URL of the engine on Kubernetes, which HIVED_ENGINE names."""
+    monkeypatch.setenv("HIVED_ENGINE", one_cluster[1].url)
+    return one_cluster[1].url
 
 
 @pytest.fixture

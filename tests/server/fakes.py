@@ -443,6 +443,10 @@ class FakeKubernetes(EngineService):
     """
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """A cluster where nothing has happened yet, in the same application."""
         self.all: list[kubernetes.GroupInfo] = []
         self.drained: set[str] = set()
         self.planned: list[kubernetes.PlanRequest] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import settings
+from hypothesis import Phase, settings
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     ignored_auth,
@@ -54,14 +54,15 @@ def check(case: Any) -> None:
 
 
 @schema.parametrize()
-@settings(max_examples=3)
-def test_any_request(case: Any) -> None:
+@settings(phases=[Phase.explicit])
+def test_every_bound(case: Any) -> None:
+    """The values at the bounds of every field, and beside them."""
     check(case)
 
 
 @pytest.mark.slow
 @schema.parametrize()
-@settings(max_examples=25)
+@settings(max_examples=25, phases=[Phase.generate])
 def test_many_requests(case: Any) -> None:
     check(case)
 
