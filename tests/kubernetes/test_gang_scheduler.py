@@ -11,6 +11,7 @@ from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import event_text, reasons
+from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, InputError, NotFoundError
@@ -501,3 +502,22 @@ def test_pods_bound_under_two_specs() -> None:
     assert len(bound) >= 2
     world.restart()
     assert not any(world.entry(one).refused for one in bound)
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+def test_documentation_has_the_states() -> None:
+    """It has the same table as the code."""
+    document = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
+    text = document.read_text(encoding="utf-8").partition("## Gangs on Kubernetes")[2]
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+    events = rows[0][1:]
+    assert events == [event.value for event in GangEvent]
+    shown = {
+        (state, event): cell
+        for state, *cells in rows[1 : 1 + len(GangState)]
+        for event, cell in zip(events, cells, strict=True)
+        if cell != "-"
+    }
+    assert shown == {(state.value, event.value): after.value for (state, event), after in GANG_TABLE.items()}

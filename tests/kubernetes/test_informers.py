@@ -1,20 +1,24 @@
-"""What the gang scheduler hears of pods, by lists, by the watch, and by reading those that questions are about."""
+"""What the engine hears of pods (by lists, by the watch, by reading those that questions are about) and of specs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
+from hived.engines.kubernetes import spec_source as specs
 from hived.engines.kubernetes.client.api import GoneError, KubeApi
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.informers import Informers, Sized
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
+from hived.errors import InputError
 
 from .fake_kubernetes import World
 from .pods import flat_spec, node, node_names, pod
@@ -89,3 +93,29 @@ async def test_list_removes_no_pod_read_meanwhile() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@played
+async def test_removed_spec_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported once, and read when it is back."""
+    monkeypatch.setattr(specs, "_POLL_S", 0.001)
+    file = tmp_path / "spec.yaml"
+    file.write_text("one")
+    heard: list[str] = []
+    back = asyncio.Event()
+
+    def changed(text: str) -> None:
+        heard.append(text)
+        back.set()
+
+    def refused(error: InputError) -> None:
+        heard.append(str(error))
+        file.write_text("one")
+
+    source = specs.FileSpec(file)
+    await source.read()
+    file.unlink()
+    following = asyncio.create_task(source.follow(changed, refused))
+    await asyncio.wait_for(back.wait(), 120)
+    following.cancel()
+    assert heard == [f"{file}: cannot be read any more: No such file or directory", "one"]

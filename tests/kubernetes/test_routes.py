@@ -1,4 +1,4 @@
-"""``/v1`` on Kubernetes: every route, its errors, and the API fuzzed from its own document."""
+"""``/v1`` on Kubernetes: every route, its errors, and the API fuzzed from its own document; the extender."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import schemathesis
+from fastapi import FastAPI
 from hypothesis import settings
 
+from hived.server.kubernetes.extender import extender_routes
 from hived.server.kubernetes.schema import PlanRequest
 
 from ..server.api.client import Client, error
@@ -187,6 +189,46 @@ def test_token_for_all_but_the_health(service: FakeKubernetes) -> None:
     opened = Client(kubernetes_app(service, TOKEN), base_url="http://hived", headers=BEARER)
     service.add("train")
     assert {answer.status_code for _, answer in calls(opened)} == {200}
+
+
+# -- questions to the extender that are none; what kube-scheduler asks rightly is in real/ ------------------------------
+
+
+class Observed:
+    """As much of the metrics as the extender needs: verb and result of each request."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, str]] = []
+
+    def observe(self, verb: str, result: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.results.append((verb, result))
+
+
+NO_PODS = [b"[]", b"null", b'{"Pod": 3}', b'{"Pod": {"metadata": []}}']
+NO_QUESTIONS = [b"", b"{", *NO_PODS, b"\xff\xfe{}", b"[" * 100_000, b'"' * 9]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "bodies", "result", "words", "status"),
+    [
+        (False, NO_QUESTIONS, "malformed", "no question of kube-scheduler's", 400),
+        (True, [b"{}"], "forbidden", "has to show a client certificate", 403),
+    ],
+    ids=["malformed", "certificate"],
+)
+@pytest.mark.parametrize("verb", ["filter", "bind", "preempt"])
+def test_no_question(verb: str, certificate: bool, bodies: list[bytes], result: str, words: str, status: int) -> None:
+    """Its answer is where kube-scheduler reads: that to preempt has no place for an error, so its status says it."""
+    metrics, app = Observed(), FastAPI()
+    app.include_router(extender_routes(None, metrics, needs_certificate=certificate))  # type: ignore[arg-type]
+    asks = Client(app, base_url="http://hived")
+    for body in bodies:
+        answer = asks.post(f"/v1/extender/{verb}", content=body)
+        assert answer.status_code == (status if verb == "preempt" else 200)
+        said = error(answer)["message"] if verb == "preempt" else answer.json()["Error"]
+        assert words in said, body[:40]
+    assert metrics.results == [(verb, result)] * len(bodies)
 
 
 # -- the document -----------------------------------------------------------------------------------------------------
