@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -14,6 +12,7 @@ from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.inspection import AT_ONCE, GroupPods, inspection_routes
 
 from ..contract.specs import flat, lent, racks, reserves, wants
+from ..server.api.client import Client
 
 #: what the deployed scheduler gives every cell
 ALWAYS = {"cellType", "cellAddress", "cellState", "cellHealthiness", "cellPriority"}
@@ -53,16 +52,6 @@ class Source(EngineService):
         return self.lazy.get(group)
 
 
-def asked(app: Any, path: str) -> httpx.Response:
-    """The answer to a GET."""
-
-    async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived/v1/inspect/") as client:
-            return await client.get(path)
-
-    return asyncio.run(ask())
-
-
 def served(source: Source) -> FastAPI:
     app = FastAPI(redirect_slashes=False)
     app.include_router(inspection_routes(source))
@@ -71,7 +60,7 @@ def served(source: Source) -> FastAPI:
 
 def got(source: Source, path: str) -> Any:
     """What is there, as JSON."""
-    response = asked(served(source), path)
+    response = Client(served(source)).get(f"/v1/inspect/{path}")
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
     return response.json()
@@ -102,55 +91,41 @@ def busy() -> Source:
     return source
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        (
-            "a/train",
-            {
-                "vc": "a",
-                "priority": 1,
-                "state": "Allocated",
-                "physicalPlacement": {"r0n0": [0, 1, 2, 3], "r0n1": [0, 1, 2, 3]},
-                "virtualPlacement": {"a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)]},
-                "allocatedPods": ["a/train-0", "a/train-1"],
-            },
-        ),
-        (
-            "b/train",
-            {
-                "vc": "b",
-                "priority": 3,
-                "state": "Preempting",
-                "physicalPlacement": {"r1n0": [0, 1]},
-                "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
-                "preemptingPods": ["b/train-0"],
-            },
-        ),
-        (
-            "borrowed",
-            {
-                "vc": "a",
-                "priority": -1,
-                "state": "BeingPreempted",
-                "physicalPlacement": {"r1n0": [0, 1, 2, 3]},
-                "allocatedPods": ["borrowed-0"],
-            },
-        ),
-    ],
-)
-def test_group(busy: Source, name: str, status: dict[str, object]) -> None:
-    assert got(busy, f"affinitygroups/{name}") == {"metadata": {"name": name}, "status": status}
+FOUR = [0, 1, 2, 3]
+GROUPS: dict[str, dict[str, object]] = {
+    "a/train": {
+        "vc": "a",
+        "priority": 1,
+        "state": "Allocated",
+        "physicalPlacement": {"r0n0": FOUR, "r0n1": FOUR},
+        "virtualPlacement": {"a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)]},
+        "allocatedPods": ["a/train-0", "a/train-1"],
+    },
+    "b/train": {
+        "vc": "b",
+        "priority": 3,
+        "state": "Preempting",
+        "physicalPlacement": {"r1n0": [0, 1]},
+        "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
+        "preemptingPods": ["b/train-0"],
+    },
+    "borrowed": {
+        "vc": "a",
+        "priority": -1,
+        "state": "BeingPreempted",
+        "physicalPlacement": {"r1n0": FOUR},
+        "allocatedPods": ["borrowed-0"],
+    },
+}
 
 
-def test_list_of_groups(busy: Source) -> None:
+def test_groups(busy: Source) -> None:
     """All that hold cells, and none that waits."""
     busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
     listed = got(busy, "affinitygroups/")
     assert listed == got(busy, "affinitygroups")
-    assert listed.keys() == {"items"}
-    assert [group["metadata"]["name"] for group in listed["items"]] == ["a/train", "b/train", "borrowed"]
-    assert all(group == got(busy, f"affinitygroups/{group['metadata']['name']}") for group in listed["items"])
+    assert listed == {"items": [{"metadata": {"name": name}, "status": status} for name, status in GROUPS.items()]}
+    assert [got(busy, f"affinitygroups/{name}") for name in GROUPS] == listed["items"]
 
 
 def test_lazily_preempted_group() -> None:
@@ -175,9 +150,8 @@ def test_lazily_preempted_group() -> None:
 def test_what_is_not_there(busy: Source, path: str, words: str) -> None:
     """A string with status 400."""
     busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
-    response = asked(served(busy), path)
-    assert response.status_code == 400
-    assert response.headers["content-type"] == "application/json"
+    response = Client(served(busy)).get(f"/v1/inspect/{path}")
+    assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
     assert isinstance(response.json(), str)
     assert words in response.json()
 
@@ -196,14 +170,15 @@ def test_physical_cell_and_its_virtual_cell(busy: Source) -> None:
 def test_words_of_the_deployed_scheduler(busy: Source) -> None:
     """For states, priorities and health."""
     cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
-    words = {
-        address: (cell["cellState"], cell["cellHealthiness"], cell["cellPriority"]) for address, cell in cells.items()
-    }
-    assert words["1"] == ("Used", "Bad", 3)
-    assert words["1/r1n0"] == ("Used", "Healthy", 3)
-    assert words["1/r1n0/0"] == ("Reserving", "Healthy", 3)
-    assert words["1/r1n0/1/2"] == ("Used", "Healthy", -1)
-    assert words["1/r1n1"] == words["1/r1n1/1/3"] == ("Free", "Bad", -2)
+    for address, words in {
+        "1": ("Used", "Bad", 3),
+        "1/r1n0": ("Used", "Healthy", 3),
+        "1/r1n0/0": ("Reserving", "Healthy", 3),
+        "1/r1n0/1/2": ("Used", "Healthy", -1),
+        "1/r1n1": ("Free", "Bad", -2),
+        "1/r1n1/1/3": ("Free", "Bad", -2),
+    }.items():
+        assert tuple(cells[address][key] for key in ("cellState", "cellHealthiness", "cellPriority")) == words, address
     assert (cells["1/r1n0/0/1"]["vc"], cells["1/r1n0/1/2"]["vc"]) == ("b", "a")
     assert "virtualCell" not in cells["1/r1n0/1/2"]
     busy.cluster.release("borrowed")
@@ -215,12 +190,8 @@ def test_vc_with_bound_cells_and_loans(busy: Source) -> None:
     b = got(busy, "clusterstatus/virtualclusters/b")
     assert [(cell["cellAddress"], cell["cellState"], cell["cellPriority"]) for cell in cells_in(b)] == [
         ("b/0", "Used", 3),
-        ("b/0/0", "Reserving", 3),
-        ("b/0/0/0", "Reserving", 3),
-        ("b/0/0/1", "Reserving", 3),
-        ("b/0/1", "Free", -2),
-        ("b/0/1/2", "Free", -2),
-        ("b/0/1/3", "Free", -2),
+        *((f"b/0/{address}", "Reserving", 3) for address in ("0", "0/0", "0/1")),
+        *((f"b/0/{address}", "Free", -2) for address in ("1", "1/2", "1/3")),
     ]
     assert b[0]["physicalCell"]["cellAddress"] == "1/r1n0"
     assert "physicalCell" not in b[0]["cellChildren"][1]
@@ -281,7 +252,7 @@ def test_answer_in_pieces_is_of_one_moment() -> None:
 
         await app(scope, receive, watch)
 
-    assert asked(ends_groups, "clusterstatus").json() == before
+    assert Client(ends_groups).get("/v1/inspect/clusterstatus").json() == before
     assert pieces > 6
     assert got(source, "clusterstatus") != before
 

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,9 +20,9 @@ from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 
+from ..server.api.client import Client
 from .pods import gang_of, node, pod
 from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
-from .virtual_time import played
 from .walking import Walk
 
 TOKEN = "t0ken-of-people"
@@ -265,21 +264,14 @@ def test_broken_safety_is_counted() -> None:
     ids=["token", "open"],
 )
 @pytest.mark.parametrize("path", ["/metrics", "/v1/inspect/clusterstatus"])
-@played
-async def test_token_of_metrics_and_inspection(
-    busy: Replica, path: str, token: str | None, expected: list[int]
-) -> None:
+def test_token_of_metrics_and_inspection(busy: Replica, path: str, token: str | None, expected: list[int]) -> None:
     # values.yaml requires the token of people and Prometheus, and requests without it were answered
-    metrics = metrics_of(busy)
+    metrics, address = metrics_of(busy), "http://10.1.2.3:9096"  # Prometheus uses the address of a pod
     app = make_kubernetes_app(Replica(), looking_at(busy), metrics, token=token, hosts=())  # type: ignore[arg-type]
-    # Prometheus uses the address of a pod
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
-        answers = [
-            await client.get(path, headers={} if shown is None else {"Authorization": f"Bearer {shown}"})
-            for shown in (None, "wrong", TOKEN)
-        ]
-        answers.append(await client.get(path, headers={"Origin": "http://10.1.2.3:9096"}))
-        answers.append(await client.post("/v1/extender/filter", content=b"no question"))
+    client = Client(app, address)
+    bearers = ({"Authorization": f"Bearer {shown}"} for shown in ("wrong", TOKEN))
+    answers = [client.get(path, headers=headers) for headers in ({}, *bearers, {"Origin": address})]
+    answers.append(client.post("/v1/extender/filter", content=b"no question"))
     assert [answer.status_code for answer in answers] == expected
     if path == "/metrics":
         assert answers[2].headers["content-type"].startswith("text/plain; version=")

@@ -42,7 +42,7 @@ def service() -> FakeKubernetes:
 
 @pytest.fixture
 def client(service: FakeKubernetes) -> Client:
-    return Client(kubernetes_app(service), base_url="http://hived")
+    return Client(kubernetes_app(service))
 
 
 def test_status_and_virtual_clusters(client: Client, service: FakeKubernetes) -> None:
@@ -182,16 +182,16 @@ def test_bug_is_reported_without_secrets(client: Client, service: FakeKubernetes
 
 
 def test_token_for_all_but_the_health(service: FakeKubernetes) -> None:
-    closed = Client(kubernetes_app(service, TOKEN), base_url="http://hived")
+    closed = Client(kubernetes_app(service, TOKEN))
     assert closed.get("/healthz").status_code == 200
     assert {answer.status_code for _, answer in calls(closed)} == {401}
     assert service.drained == set()
-    opened = Client(kubernetes_app(service, TOKEN), base_url="http://hived", headers=BEARER)
+    opened = Client(kubernetes_app(service, TOKEN), headers=BEARER)
     service.add("train")
     assert {answer.status_code for _, answer in calls(opened)} == {200}
 
 
-# -- questions to the extender that are none; what kube-scheduler asks rightly is in real/ ------------------------------
+# -- questions to the extender that are none; what kube-scheduler asks rightly is in real/ -----------------------------
 
 
 class Observed:
@@ -222,7 +222,7 @@ def test_no_question(verb: str, certificate: bool, bodies: list[bytes], result: 
     """Its answer is where kube-scheduler reads: that to preempt has no place for an error, so its status says it."""
     metrics, app = Observed(), FastAPI()
     app.include_router(extender_routes(None, metrics, needs_certificate=certificate))  # type: ignore[arg-type]
-    asks = Client(app, base_url="http://hived")
+    asks = Client(app)
     for body in bodies:
         answer = asks.post(f"/v1/extender/{verb}", content=body)
         assert answer.status_code == (status if verb == "preempt" else 200)
