@@ -46,32 +46,19 @@ def cluster_spec(vcs: int | Mapping[str, int], gpus: int = 4, guests: str | Mapp
 
 
 def job(
-    name: str,
-    gpus: int,
-    minutes: float,
-    at: float = 0.0,
-    model: str = "*",
-    priority: int = 0,
-    *,
-    elastic: bool = False,
-    mode: str = "",
-    tenant: str = "a",
-) -> TraceJob:
+    name: str, gpus: int, minutes: float, at: float = 0.0, model: str = "*", priority: int = 0, *,
+    elastic: bool = False, mode: str = "", tenant: str = "a",
+) -> TraceJob:  # fmt: skip
     """A job of so many minutes, submitted at a minute."""
     times = round(at * MINUTE), round(minutes * MINUTE)
-    return TraceJob(
-        name, tenant, *times, gpus, "pass", model=model, priority=priority, mode=mode, elastic=elastic
-    )  # fmt: skip
+    found = TraceJob(name, tenant, *times, gpus, "pass", model=model, priority=priority)
+    return found._replace(mode=mode, elastic=elastic)
 
 
 def play(
-    spec: ClusterSpec,
-    jobs: Sequence[TraceJob],
-    policy: Policy | Policies,
-    sharing: Sharing = Sharing.HIVED,
-    early: bool = True,
-    models: Models = MODELS,
-) -> Record:
+    spec: ClusterSpec, jobs: Sequence[TraceJob], policy: Policy | Policies, sharing: Sharing = Sharing.HIVED,
+    early: bool = True, models: Models = MODELS,
+) -> Record:  # fmt: skip
     """Simulate, with every index re-derived after every event, and the runs checked from outside."""
     work = Work(jobs, spec, models)
     cluster = Cluster(spec, sharing=sharing)

@@ -34,6 +34,14 @@ def job(
     return sharing.job(name, gpus, seconds / 60, at / 60, model, mode=mode, tenant=tenant)
 
 
+def owner(name: str, gpus: int, seconds: float, at: float = 0.0, model: str = "GCN") -> TraceJob:
+    return job(name, gpus, seconds, at, model, "guaranteed")
+
+
+def guest(name: str, gpus: int, seconds: float, at: float = 0.0, model: str = "GCN") -> TraceJob:
+    return job(name, gpus, seconds, at, model, "opportunistic")
+
+
 def shared(jobs: Sequence[TraceJob], gpus: int = 4, policy: AntMan | None = None) -> Record:
     """On one node of a tenant, with guests and loans."""
     return play(cluster_spec(1, gpus), jobs, policy or AntMan())
@@ -58,9 +66,9 @@ GUARANTEED, OPPORTUNISTIC, GUEST = Kind
 
 def test_an_owner_beside_two_guests() -> None:
     jobs = [
-        job("g1", 1, 600, 0, "RHN", "opportunistic"),
-        job("g2", 1, 600, 1, "DeepFM", "opportunistic"),
-        job("own", 1, 200, 60, "GCN", "guaranteed"),
+        guest("g1", 1, 600, 0, "RHN"),
+        guest("g2", 1, 600, 1, "DeepFM"),
+        owner("own", 1, 200, 60, "GCN"),
     ]
     record = shared(jobs, 1)
     together = packed_rate([MODELS.of("RHN"), MODELS.of("DeepFM")])
@@ -81,19 +89,18 @@ def test_an_owner_beside_two_guests() -> None:
 
 
 def test_a_guest_beside_a_stable_owner() -> None:
-    record = shared([job("own", 1, 600), job("guest", 1, 60, 300, "ESPnet", "opportunistic")], 1)
-    idle = 1 - U["GCN"]
-    expected = [(300.0 + 5 * n, GUEST, min(1.0, (n + 1) / 4 * idle / U["ESPnet"])) for n in range(4)]
-    assert rates(record, "guest") == expected
+    record = shared([job("own", 1, 600), guest("guest", 1, 60, 300, "ESPnet")], 1)
+    steps = [min(1.0, (n + 1) / 4 * (1 - U["GCN"]) / U["ESPnet"]) for n in range(4)]
+    assert rates(record, "guest") == [(300.0 + 5 * n, GUEST, step) for n, step in enumerate(steps)]
 
 
 def test_guests_take_the_freest_gpus() -> None:
     jobs = [
-        job("busy", 1, 900, 0, "LSTM", "guaranteed"),
-        job("half", 1, 900, 0, "RHN", "guaranteed"),
-        job("calm", 1, 900, 0, "GCN", "guaranteed"),
-        job("none", 1, 900, 0, "ResNet-50", "guaranteed"),
-        *[job(f"guest{n}", 1, 900, 100 + n, "GCN", "opportunistic") for n in range(4)],
+        owner("busy", 1, 900, 0, "LSTM"),
+        owner("half", 1, 900, 0, "RHN"),
+        owner("calm", 1, 900, 0, "GCN"),
+        owner("none", 1, 900, 0, "ResNet-50"),
+        *[guest(f"guest{n}", 1, 900, 100 + n, "GCN") for n in range(4)],
     ]
     record = shared(jobs)
     where = [gpus_of(at(record, one.job_id, 200)) for one in jobs[:4]]
@@ -105,8 +112,8 @@ def test_guests_take_the_freest_gpus() -> None:
 
 def test_room_is_a_mean_over_ten_seconds() -> None:
     def gap(policy: AntMan, lasts: float) -> float:
-        jobs = [job("own", 1, 900, 0, "GCN", "guaranteed"), job("a", 1, lasts, 100, "RHN", "opportunistic")]
-        record = simulate(Cluster(spec), policy, [*jobs, job("b", 1, 60, 101, "GCN", "opportunistic")], work=None)
+        jobs = [owner("own", 1, 900, 0, "GCN"), guest("a", 1, lasts, 100, "RHN")]
+        record = simulate(Cluster(spec), policy, [*jobs, guest("b", 1, 60, 101, "GCN")], work=None)
         return (record.first_start[2] - record.finish[1]) / MS
 
     spec = cluster_spec(1, 1)
@@ -119,7 +126,7 @@ def test_room_is_a_mean_over_ten_seconds() -> None:
 
 
 def test_guests_need_their_least_memory() -> None:
-    jobs = [job("own", 1, 900, 0, "ESPnet"), *[job(f"g{n}", 1, 9, 1, "ESPnet", "opportunistic") for n in range(2)]]
+    jobs = [job("own", 1, 900, 0, "ESPnet"), *[guest(f"g{n}", 1, 9, 1, "ESPnet") for n in range(2)]]
     models = MODELS.scaled("utilization", 0.2)
 
     def starts(gib: float) -> int:
@@ -131,8 +138,8 @@ def test_guests_need_their_least_memory() -> None:
 
 def test_a_guest_without_memory_stops() -> None:
     jobs = [
-        *[job(f"g{n}", 1, 100, 0, "ESPnet", "opportunistic") for n in range(4)],
-        job("own", 1, 100, 10, "ESPnet", "guaranteed"),
+        *[guest(f"g{n}", 1, 100, 0, "ESPnet") for n in range(4)],
+        owner("own", 1, 100, 10, "ESPnet"),
     ]
     models = MODELS.scaled("utilization", 0.1)
     record = play(cluster_spec(1, 1), jobs, AntMan(gpu_memory_gib=24), models=models)
@@ -143,10 +150,10 @@ def test_a_guest_without_memory_stops() -> None:
 
 def test_modes_decide_who_is_a_guest() -> None:
     jobs = [
-        job("own", 4, 300, 0, "GCN", "guaranteed"),
-        job("only", 4, 300, 1, "GCN", "guaranteed"),
+        owner("own", 4, 300, 0, "GCN"),
+        owner("only", 4, 300, 1, "GCN"),
         job("either", 4, 300, 2, "VAE"),
-        job("never", 4, 900, 3, "VAE", "opportunistic"),
+        guest("never", 4, 900, 3, "VAE"),
     ]
     record = shared(jobs)
     assert {run.kind for run in named(record, "only")} == {GUARANTEED}
@@ -158,8 +165,8 @@ def test_modes_decide_who_is_a_guest() -> None:
 
 def test_a_guest_is_upgraded_beside_a_loan() -> None:
     jobs = [
-        job("own", 1, 100, 0, "RHN", "guaranteed"),
-        job("loan", 1, 300, 1, "GCN", "opportunistic"),
+        owner("own", 1, 100, 0, "RHN"),
+        guest("loan", 1, 300, 1, "GCN"),
         job("next", 1, 300, 2, "GCN"),
     ]
     record = play(cluster_spec({"a": 1, "b": 1}, 1), jobs, AntMan())
@@ -190,7 +197,7 @@ def test_a_long_wait_makes_opportunistic() -> None:
 
 
 def test_a_guest_is_upgraded_in_place() -> None:
-    jobs = [job("own", 2, 300, 0), job("guest", 2, 600, 1, "VAE"), job("later", 2, 300, 2, "GCN", "guaranteed")]
+    jobs = [job("own", 2, 300, 0), job("guest", 2, 600, 1, "VAE"), owner("later", 2, 300, 2, "GCN")]
     record = shared(jobs, 2)
     runs = named(record, "guest")
     upgraded = next(run for run in runs if run.kind is GUARANTEED)
@@ -206,7 +213,7 @@ def test_a_guest_moves_or_leaves_its_turn(moves: bool) -> None:
         job("long", 1, 900, 0),
         job("short", 1, 300, 0, "RHN"),
         job("guest", 1, 600, 1, "VAE"),
-        job("later", 1, 100, 2, "GCN", "guaranteed"),
+        owner("later", 1, 100, 2, "GCN"),
     ]
     record = shared(jobs, 2, AntMan(moves=moves))
     assert gpus_of(named(record, "guest")[0]) == gpus_of(named(record, "long")[0])
@@ -215,20 +222,12 @@ def test_a_guest_moves_or_leaves_its_turn(moves: bool) -> None:
     assert (named(record, "later")[0].start == record.finish[1]) is not moves
 
 
-def test_a_gang_is_never_upgraded_in_part() -> None:
-    jobs = [job("long", 1, 900), job("short", 1, 300), job("gang", 2, 600, 1, "VAE")]
-    record = shared(jobs, 2)
-    kinds = {run.kind for run in named(record, "gang") if run.end <= record.finish[0]}
-    assert kinds == {GUEST}, "while one owner is left"
-    assert at(record, "gang", record.finish[1] / MS + 1).kind is GUEST
-
-
 def test_gpus_reserved_for_a_gang_are_lent() -> None:
     jobs = [
-        job("own", 2, 300, 0, "GCN", "guaranteed"),
-        job("gang", 4, 300, 1, "GCN", "guaranteed"),
-        job("small", 2, 300, 2, "GCN", "guaranteed"),
-        job("guest", 2, 600, 3, "GCN", "opportunistic"),
+        owner("own", 2, 300, 0, "GCN"),
+        owner("gang", 4, 300, 1, "GCN"),
+        owner("small", 2, 300, 2, "GCN"),
+        guest("guest", 2, 600, 3, "GCN"),
     ]
     record = shared(jobs)
     assert named(record, "gang")[0].start == record.finish[0]
@@ -238,7 +237,7 @@ def test_gpus_reserved_for_a_gang_are_lent() -> None:
 
 
 def test_a_tenant_without_guests() -> None:
-    jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("h", 4, 900, 0, "VAE", "opportunistic")]
+    jobs = [guest("g", 4, 900, 0, "VAE"), guest("h", 4, 900, 0, "VAE")]
     jobs += [job("own", 4, 100, 10, tenant="b")]
     spec = cluster_spec({"a": 1, "b": 1}, guests={"a": "own"})
     record = play(spec, jobs, AntMan())
@@ -247,7 +246,7 @@ def test_a_tenant_without_guests() -> None:
     assert all(finish >= 0 for finish in record.finish)
     assert not {*gpus_of(at(record, "own", 50))} & {*gpus_of(at(record, "g", 50)), *gpus_of(at(record, "h", 50))}
     # where no tenant has any, jobs start early on loans
-    jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("own", 4, 100, 10)]
+    jobs = [guest("g", 4, 900, 0, "VAE"), job("own", 4, 100, 10)]
     record = play(cluster_spec(1, guests="none"), jobs, AntMan())
     assert [run.kind for run in named(record, "g")] == [OPPORTUNISTIC] * 2
     assert record.preemptions == [1, 0]
@@ -336,17 +335,12 @@ def test_senseless_parameters_refused() -> None:
         play(spec, jobs, tiresias)
 
 
-def test_a_gang_is_as_fast_as_its_slowest() -> None:
-    jobs = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "DeepFM", "opportunistic")]
-    record = shared(jobs, 2)
-    assert at(record, "gang", 100).kind is GUEST, "beside an owner on one of its GPUs"
-    assert at(record, "gang", 100).rate == pytest.approx(1.0)
-    busy = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "RHN", "opportunistic")]
-    assert at(shared(busy, 2), "gang", 100).rate == pytest.approx((1 - U["RHN"]) / U["RHN"])
+@pytest.mark.parametrize(("model", "rate"), [("DeepFM", 1.0), ("RHN", (1 - U["RHN"]) / U["RHN"])])
+def test_a_gang_is_as_fast_as_its_slowest(model: str, rate: float) -> None:
+    run = at(shared([owner("own", 1, 900, 0, "RHN"), guest("gang", 2, 900, 10, model)], 2), "gang", 100)
+    assert (run.kind, run.rate) == (GUEST, pytest.approx(rate)), "beside an owner on one of its GPUs"
 
 
 def test_an_owner_takes_idle_gpus_first() -> None:
-    jobs = [job("guest", 1, 300, 0, "RHN", "opportunistic"), job("own", 1, 300, 10, "RHN", "guaranteed")]
-    record = shared(jobs, 2)
-    assert [run.rate for run in record.runs] == [1.0, 1.0]
+    record = shared([guest("guest", 1, 300, 0, "RHN"), owner("own", 1, 300, 10, "RHN")], 2)
     assert gpus_of(at(record, "own", 20)) != gpus_of(at(record, "guest", 20))

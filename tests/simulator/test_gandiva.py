@@ -35,12 +35,6 @@ def share_of(record: Record, name: str, minute: float) -> float:
     return sum(run.share for run in at(record, name, minute))
 
 
-def test_six_jobs_share_four_gpus() -> None:
-    record = alone([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
-    for n in range(6):
-        assert share_of(record, f"j{n}", 30) == pytest.approx(4 / 6)
-
-
 def test_figure_9_short_jobs_join_long_ones() -> None:
     long = [job(f"long{n}", 1, 120) for n in range(4)]
     record = alone([*long, job("s0", 1, 10, 25), job("s1", 1, 10, 25)], Gandiva(packs=False))
@@ -55,9 +49,8 @@ def test_figure_9_short_jobs_join_long_ones() -> None:
 
 
 def test_figure_7_a_server_has_one_size() -> None:
-    ones = [job(f"one{n}", 1, 600, n / 100) for n in range(4)]
     jobs = [
-        *ones,
+        *[job(f"one{n}", 1, 600, n / 100) for n in range(4)],
         job("two0", 2, 600, 1),
         job("two1", 2, 600, 1),
         job("four0", 4, 600, 2),
@@ -150,19 +143,18 @@ def test_high_priority_is_never_suspended() -> None:
     assert [share_of(record, name, 20) for name in ("high", "low0", "low1")] == [1.0, 0.5, 0.5]
 
 
-def test_packing_keeps_only_what_gains() -> None:
-    gains = alone([job("x", 1, 60, model="VAE"), job("y", 1, 60, model="VAE")], Gandiva(), gpus=1)
+def test_packing_keeps_what_gains_and_fits() -> None:
+    def packed(model: str, policy: Gandiva) -> Record:
+        return alone([job("x", 1, 60, model=model), job("y", 1, 60, model=model)], policy, gpus=1)
+
+    gains = packed("VAE", Gandiva())
     assert share_of(gains, "x", 30) == share_of(gains, "y", 30) == 1.0
-    loses = alone([job("x", 1, 60, model="LSTM"), job("y", 1, 60, model="LSTM")], Gandiva(), gpus=1)
-    packed = [run for run in named(loses, "x") if run.share == 1.0 and run.end < 100 * MINUTE]
-    assert sum(run.end - run.start for run in packed) <= 3 * MINUTE, "alone at first, and one trial"
+    large = packed("VAE", Gandiva(gpu_memory_gib=1.5 * MODELS.of("VAE").memory_gib))
+    assert share_of(large, "x", 30) == 0.5
+    loses = packed("LSTM", Gandiva())
+    whole = [run for run in named(loses, "x") if run.share == 1.0 and run.end < 100 * MINUTE]
+    assert sum(run.end - run.start for run in whole) <= 3 * MINUTE, "alone at first, and one trial"
     assert share_of(loses, "x", 30) == 0.5
-
-
-def test_packed_jobs_fit_in_memory() -> None:
-    jobs = [job("x", 1, 60, model="VAE"), job("y", 1, 60, model="VAE")]
-    record = alone(jobs, Gandiva(gpu_memory_gib=1.5 * MODELS.of("VAE").memory_gib), gpus=1)
-    assert share_of(record, "x", 30) == 0.5
 
 
 def test_exact_slices_have_the_same_shares() -> None:

@@ -64,11 +64,9 @@ def test_a_search_second_by_second() -> None:
 
 def test_the_best_has_a_gpu_for_itself() -> None:
     record, explorer = explore(replace(SEARCH, top=1))
-    evaluated = max(time for time, _ in explorer.explored["search"])
-    late = [run for run in record.runs if run.job == 2 and run.start >= evaluated]
-    assert {run.share for run in late} == {1.0}
-    others = [run.share for run in record.runs if run.job != 2 and run.start >= evaluated]
-    assert 0 < max(others) < 1, "the rest take turns"
+    late = [run for run in record.runs if run.start >= max(time for time, _ in explorer.explored["search"])]
+    assert {run.share for run in late if run.job == 2} == {1.0}
+    assert 0 < max(run.share for run in late if run.job != 2) < 1, "the rest take turns"
 
 
 def test_new_configurations_come_first() -> None:
@@ -115,21 +113,11 @@ def test_any_search_conserves_work_and_ends(seed: int, policy: str, gpus: int, t
     random = Random(seed)
     accuracies = tuple(random.random() for _ in range(random.randint(1, 12)))
     search = MultiJob(
-        "search",
-        "a",
-        random.choice((1, 1, 2)) if gpus > 1 else 1,
-        random.uniform(100, 2000),
-        accuracies,
-        max(accuracies),
-        start_s=random.choice((0, 50)),
-        first=random.randint(1, 4),
-        more=random.randint(1, 3),
-        top=top,
-        least=random.choice((0.0, 0.3)),
-        error=random.choice((0.0, 0.1)),
-        model=random.choice(("LeNet-like", "VGG-like", "VAE")),
-        seed=seed,
-    )
+        "search", "a", random.choice((1, 1, 2)) if gpus > 1 else 1, random.uniform(100, 2000), accuracies,
+        max(accuracies), start_s=random.choice((0, 50)), first=random.randint(1, 4), more=random.randint(1, 3),
+        top=top, least=random.choice((0.0, 0.3)), error=random.choice((0.0, 0.1)),
+        model=random.choice(("LeNet-like", "VGG-like", "VAE")), seed=seed,
+    )  # fmt: skip
     record, explorer = explore(search, policy, gpus=gpus)
     for job, end in enumerate(record.finish):
         if end >= 0:

@@ -17,7 +17,6 @@ from hived.policies import AntMan, Gandiva
 from hived.scheduling import Kind, Policy
 from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.experiment import Results
-from hived.simulator.fragmentation import Spans
 from hived.simulator.metrics import Usage, lost_work, series
 from hived.simulator.output import write_jobs, write_runs
 from hived.simulator.record import Record, Run
@@ -84,17 +83,6 @@ def test_utilization_is_time_of_used_gpus(policy: type[Policy], seed: int) -> No
         assert sum(run.gpus * (run.end - run.start) for run in record.runs) > held, "some GPU has several jobs"
 
 
-def test_jobs_by_turns_use_four_gpus() -> None:
-    found = shared([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
-    run = make_report(found).runs[0]
-    (record,) = found.records
-    times_shares = sum(run.gpus * run.share * (run.end - run.start) for run in record.runs)
-    assert {run.share for run in record.runs} != {1.0}
-    assert run.utilization == run.guaranteed == pytest.approx(1.0)
-    assert on_gpus(record, Kind.GUARANTEED) == pytest.approx(times_shares), "their shares are all of its time"
-    assert (run.opportunistic, run.guests) == (0, 0)
-
-
 def made(*runs: tuple[int, int, int, Kind, tuple[int, ...], float, float]) -> tuple[Results, Record]:
     """A record made by hand, of a node of 4: job, from and to in hours, kind, GPUs, share, rate."""
     found = shared([job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
@@ -122,12 +110,9 @@ def test_packed_jobs_and_guests_on_one_gpu() -> None:
         (5, 1, 3, GUEST, (0,), 1.0, 0.3),
     )
     pods = Usage(found, record).pods
-
-    def rows(spans: Spans) -> list[tuple[int, ...]]:
-        return sorted(zip(*(column.tolist() for column in spans), strict=True))
-
-    assert rows(pods.held) == [(0, HOUR, 2), (0, 2 * HOUR, 1)]
-    assert rows(pods.guests) == [(0, 3 * HOUR, 1)]
+    held, guests = (sorted(zip(*(part.tolist() for part in of), strict=True)) for of in (pods.held, pods.guests))
+    assert held == [(0, HOUR, 2), (0, 2 * HOUR, 1)]
+    assert guests == [(0, 3 * HOUR, 1)]
     assert pods.guaranteed.all()
 
 
