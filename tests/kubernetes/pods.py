@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods.objects import (
-    Condition,
-    Container,
-    Metadata,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Owner,
-    Pod,
-    PodSpec,
-    Resources,
-)
+from hived.engines.kubernetes.pods import objects as kinds
+from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
@@ -40,9 +30,11 @@ def uid_of(one: Pod | str) -> str:
 def node(name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> Node:
     """A node."""
     return Node(
-        metadata=Metadata(name=name, uid=f"node-{name}", annotations=None if bad is None else {keys.BAD_DEVICES: bad}),
-        spec=NodeSpec(unschedulable=cordoned or None),
-        status=NodeStatus(conditions=[Condition(type="Ready", status="True" if ready else "Unknown")]),
+        metadata=kinds.Metadata(
+            name=name, uid=f"node-{name}", annotations=None if bad is None else {keys.BAD_DEVICES: bad}
+        ),
+        spec=kinds.NodeSpec(unschedulable=cordoned or None),
+        status=kinds.NodeStatus(conditions=[kinds.Condition(type="Ready", status="True" if ready else "Unknown")]),
     )
 
 
@@ -65,7 +57,7 @@ def pod(
         found[keys.VC] = vc
     limits: Limits = {keys.GPU: str(gpus)} if said is None else {keys.ENABLE: 1}
     return Pod(
-        metadata=Metadata(
+        metadata=kinds.Metadata(
             name=name,
             namespace=namespace,
             uid=uid or f"uid-{namespace}-{name}",
@@ -74,7 +66,7 @@ def pod(
             annotations=None if said is None else {keys.POD_SPEC: said},
             owner_references=None if owner is None else [owner],
         ),
-        spec=PodSpec(containers=[Container(name="main", resources=Resources(limits=limits))]),
+        spec=kinds.PodSpec(containers=_containers([limits])),
     )
 
 
@@ -96,9 +88,12 @@ def loans(number: int) -> list[Pod]:
     return [pod(f"loan{i}", 4, "b", priority="-1") for i in range(number)]
 
 
-def with_limits(there: Pod, *limits: Limits, first: Sequence[Limits] = ()) -> Pod:
+def with_limits(there: Pod, *limits: Limits, first: Iterable[Limits] = ()) -> Pod:
     """The pod with one container per limits; ``first``: those of init containers."""
-    main, init = ([Container(name="main", resources=Resources(limits=one)) for one in some] for some in (limits, first))
+    main, init = (
+        [kinds.Container(name="main", resources=kinds.Resources(limits=one)) for one in some]
+        for some in (limits, first)
+    )
     return replace(there, spec=replace(there.spec, containers=main, init_containers=init))
 
 

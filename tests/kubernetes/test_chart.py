@@ -13,7 +13,6 @@ from tools.render import ChartError
 from .manifests import OBJECTS, by_key
 
 pytestmark = pytest.mark.cluster
-TLS = {"tls": {"secretName": "server", "clientSecretName": "client"}}
 MONITORING = {"monitoring": {"enabled": True}}
 
 
@@ -66,8 +65,8 @@ def test_one_replica_needs_no_election() -> None:
 
 
 def test_tls_for_every_client() -> None:
-    """What is named is mounted, and kube-scheduler does not see the key of HiveD."""
-    found = Rendered(TLS | MONITORING)
+    """What is named is mounted, and kube-scheduler does not see the key of HiveD; or for the server alone."""
+    found = Rendered({"tls": {"secretName": "server", "clientSecretName": "client"}} | MONITORING)
     (endpoint,) = found.objects["ServiceMonitor", "hived"]["spec"]["endpoints"]
     assert {found.hived[probe]["httpGet"]["scheme"] for probe in ("livenessProbe", "readinessProbe")} == {"HTTPS"}
     assert found.extender["urlPrefix"].startswith("https://hived.hived.svc:")
@@ -84,9 +83,6 @@ def test_tls_for_every_client() -> None:
         {"secretName": "server", "items": [{"key": "ca.crt", "path": "ca.crt"}]},
         {"secretName": "client"},
     ]
-
-
-def test_tls_without_clients() -> None:
     found = Rendered({"tls": {"secretName": "server"}})
     assert not any(argument.startswith("--tls-client-ca") for argument in found.args)
     assert set(found.extender["tlsConfig"]) == {"serverName", "caFile"}
@@ -134,14 +130,8 @@ def test_settings_reach_the_pods() -> None:
     assert (found.pod["nodeSelector"], found.pod["tolerations"]) == ({"pool": "system"}, tolerations)
     assert found.pod["imagePullSecrets"] == [{"name": "registry"}]
     assert "priorityClassName" not in found.pod
-    arguments = {
-        "--evict-after=0.5",
-        "--evict-patience=60",
-        "--event-log=-",
-        "--exchange=auction",
-        "--listen=[::]:9999",
-    }
-    assert arguments <= set(found.args)
+    flags = "--evict-after=0.5", "--evict-patience=60", "--event-log=-", "--exchange=auction", "--listen=[::]:9999"
+    assert set(flags) <= set(found.args)
     assert found.extender["urlPrefix"] == "http://hived.hived.svc:9999/v1/extender"
     assert found.config["apiVersion"] == "kubescheduler.config.k8s.io/v1beta3"
     assert [profile["schedulerName"] for profile in found.config["profiles"]] == ["other"]

@@ -21,14 +21,7 @@ from hived.cli.serve import serve_app
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.owners import members_of
-from hived.engines.kubernetes.pods.pod_request import (
-    GANG_OWNERS,
-    PodRequest,
-    check_grace,
-    concerns,
-    gang_owner,
-    read_request,
-)
+from hived.engines.kubernetes.pods.pod_request import GANG_OWNERS, check_grace, concerns, gang_owner, read_request
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
 from .manifests import EXAMPLES, OBJECTS, Right, rights_of
@@ -105,27 +98,21 @@ def test_objects_are_in_the_namespace() -> None:
     """It is made before what is in it."""
     homes = {which: one["metadata"].get("namespace") for which, one in OBJECTS.items() if which[0] != "PriorityClass"}
     assert next(iter(homes)) == ("Namespace", "hived")
-    assert {kind for (kind, _), home in homes.items() if home is None} == {
-        "Namespace",
-        "ClusterRole",
-        "ClusterRoleBinding",
-    }
+    of_no_namespace = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert {kind for (kind, _), home in homes.items() if home is None} == of_no_namespace
     elsewhere = [which for which, home in homes.items() if home not in (None, "hived")]
     assert elsewhere == [("RoleBinding", "hived-authentication-reader")]
 
 
 def test_selectors_find_the_pods() -> None:
     labels = POD["metadata"]["labels"]
-    term = POD["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    (term,) = POD["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     policy = OBJECTS["NetworkPolicy", "hived"]["spec"]
-    for selector in (
-        OBJECTS["PodDisruptionBudget", "hived"]["spec"]["selector"]["matchLabels"],
-        OBJECTS["Service", "hived-replicas"]["spec"]["selector"],
-        policy["podSelector"]["matchLabels"],
-        policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"],
-        term["podAffinityTerm"]["labelSelector"]["matchLabels"],
-    ):
-        assert selector == labels
+    budget = OBJECTS["PodDisruptionBudget", "hived"]["spec"]["selector"]
+    callers = policy["ingress"][0]["from"][0]["podSelector"]
+    for selector in (budget, policy["podSelector"], callers, term["podAffinityTerm"]["labelSelector"]):
+        assert selector == {"matchLabels": labels}
+    assert OBJECTS["Service", "hived-replicas"]["spec"]["selector"] == labels
     assert OBJECTS["Service", "hived"]["spec"]["selector"] == {**labels, keys.ROLE: "leader"}
 
 
@@ -219,12 +206,12 @@ def test_rights_are_exact() -> None:
     assert ("ServiceAccount", account["name"]) in OBJECTS
     bindings = [found for (kind, _), found in OBJECTS.items() if kind.endswith("RoleBinding")]
     assert all(found["subjects"] == [account] for found in bindings)
-    assert {(found["roleRef"]["kind"], found["roleRef"]["name"]) for found in bindings} == {
-        ("ClusterRole", "hived"),
-        ("Role", "hived"),
-        ("ClusterRole", "system:kube-scheduler"),
-        ("ClusterRole", "system:volume-scheduler"),
-        ("Role", "extension-apiserver-authentication-reader"),
+    assert {f"{found['roleRef']['kind']} {found['roleRef']['name']}" for found in bindings} == {
+        "ClusterRole hived",
+        "Role hived",
+        "ClusterRole system:kube-scheduler",
+        "ClusterRole system:volume-scheduler",
+        "Role extension-apiserver-authentication-reader",
     }
 
 
@@ -245,33 +232,24 @@ def pod_templates(manifest: Manifest) -> list[tuple[Manifest, int]]:
     return [(spec["template"], spec["parallelism"])]
 
 
-def asked_by(template: Manifest, manifest: Manifest) -> PodRequest:
-    """What a pod of a job asks for; the job is read as the object that makes it."""
-    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": "job", "uid": "1"}
-    metadata = {"name": "pod", "namespace": "default", "ownerReferences": [{**owner, "controller": True}]}
-    pod = msgspec.convert({"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]}, Pod)
-    assert concerns(pod)
-    asked = read_request(pod, members_of(manifest, "the example") if gang_owner(pod) is not None else None)
-    check_grace(pod, asked, OPPORTUNISTIC_GRACE_SECONDS)
-    return asked
-
-
 def test_examples_are_of_every_kind() -> None:
     assert {(found["apiVersion"].partition("/")[0], found["kind"]) for found in JOBS} == GANG_OWNERS
-    annotated = [
-        keys.POD_SPEC in template["metadata"].get("annotations", {})
-        for job in JOBS
-        for template, _ in pod_templates(job)
-    ]
-    assert annotated.count(True) == 1
+    metadata = [template["metadata"] for job in JOBS for template, _ in pod_templates(job)]
+    assert sum(keys.POD_SPEC in one.get("annotations", {}) for one in metadata) == 1
 
 
 @pytest.mark.parametrize("manifest", JOBS, ids=lambda found: found["metadata"]["name"])
 def test_example_is_placed(manifest: Manifest) -> None:
     """By HiveD, on the cluster of the example spec; it sees its own devices, and has the class of its priority."""
     groups = {}
+    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": "job", "uid": "1"}
+    metadata = {"name": "pod", "namespace": "default", "ownerReferences": [{**owner, "controller": True}]}
     for template, _ in pod_templates(manifest):
-        asked, spec = asked_by(template, manifest), template["spec"]
+        spec = template["spec"]
+        pod = msgspec.convert({"metadata": {**template["metadata"], **metadata}, "spec": spec}, Pod)
+        assert concerns(pod)
+        asked = read_request(pod, members_of(manifest, "the example") if gang_owner(pod) is not None else None)
+        check_grace(pod, asked, OPPORTUNISTIC_GRACE_SECONDS)
         groups[asked.group] = asked
         (variable,) = spec["containers"][0]["env"]
         assert variable["name"] == "NVIDIA_VISIBLE_DEVICES"
