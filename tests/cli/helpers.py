@@ -79,12 +79,12 @@ def refused(answer: Answer, code: int = 2) -> str:
 class Engine:
     """``hived up`` as a process, with nothing of the environment that could lead it elsewhere; it is ready at once."""
 
-    def __init__(self, folder: Path, *arguments: str, state: bool = True, **more: str) -> None:
-        """``state``: in ``folder/state``, and wait for its socket there."""
+    def __init__(self, folder: Path, *arguments: str, state: bool = True, first: str = "", **more: str) -> None:
+        """``state``: in ``folder/state``, and wait for its socket there. ``first``: statements before it starts."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HIVED_", "XDG_"))}
         environment = {**kept, "HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", **more}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hived", "up", *arguments, *(["--state", str(folder / "state")] if state else [])],
+            [*HIVED[:2], first + HIVED[2], "up", *arguments, *(["--state", str(folder / "state")] if state else [])],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

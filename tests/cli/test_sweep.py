@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import pytest
 
 from hived.cli.simulate import simulate
 from hived.cli.sweep import sweep
+from hived.simulator import parallel
 from hived.simulator.intervals import estimate
 from hived.simulator.sweep import OPTIONS
 
@@ -72,18 +76,25 @@ def one_line(answer: str) -> str:
     return answer.splitlines()[-1]
 
 
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small sweep, by two processes."""
-    folder = tmp_path_factory.mktemp("swept")
-    words = map(str, (*SMALL, "--jobs", 2, "--out", "out"))
-    subprocess.run([*HIVED, *words], cwd=folder, check=True, capture_output=True)
-    return folder / "out"
+class Here(Executor):
+    """What another process would do is done at once."""
+
+    def submit(self, do: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(do(*arguments))
+        return future
 
 
-def test_a_row_for_every_run_scheme_and_tenant(swept: Path) -> None:
-    """And one for all tenants."""
-    found = table(swept)
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what a test starts itself: processes take longer to start than to simulate."""
+    monkeypatch.setattr(parallel, "_pool", lambda _: nullcontext(Here()))
+
+
+def test_table_of_means(hived: Hived, folder: Path) -> None:
+    """A row for every run, scheme and tenant, and one for all tenants; means with intervals over the seeds."""
+    answer = hived(*SMALL, "--out", "out", "--metric", "mean_s,jobs", "--tenant", "all,res-f")
+    found = table(folder / "out")
     assert found.shape[0] == 2 * 2 * 3 * 12
     assert found.columns[: len(OPTIONS) + 2] == [*OPTIONS, "scheme", "tenant"]
     kinds = {
@@ -95,6 +106,17 @@ def test_a_row_for_every_run_scheme_and_tenant(swept: Path) -> None:
     assert keys.n_unique() == len(keys)
     assert found.filter(polars.col("tenant").is_null())["run_finished"].null_count() == 0
     assert found.filter(polars.col("tenant").is_not_null())["run_finished"].null_count() == 2 * 2 * 3 * 11
+    assert "2 seeds ± half of the 95% confidence interval (Student's t)" in answer.out
+    lines = [line.split() for line in answer.out.splitlines()]
+    assert lines[1] == ["nodes", "scheme", "tenant", "mean_s", "jobs"]
+    assert len([line for line in lines if line[:1] in (["20"], ["30"])]) == 2 * 3 * 2
+    expected = estimate(found.filter(nodes=30, scheme="quota", tenant="res-f")["mean_s"].to_list())
+    assert expected.half is not None
+    (row,) = [line for line in lines if line[:3] == ["30", "quota", "res-f"]]
+    mean, sign, half = row[3:6]
+    assert sign == "±"
+    assert float(mean.replace(",", "")) == pytest.approx(expected.mean, abs=0.5)
+    assert float(half.replace(",", "")) == pytest.approx(expected.half, abs=0.5)
 
 
 def test_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
@@ -123,24 +145,6 @@ def test_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
         assert options == ["spec.yaml", "trace.csv", "restart", None]
 
 
-def test_table_of_means_by_one_process(hived: Hived, folder: Path, swept: Path) -> None:
-    """With intervals over the seeds; the bytes do not depend on the number of processes."""
-    answer = hived(*SMALL, "--jobs", 1, "--out", "out", "--metric", "mean_s,jobs", "--tenant", "all,res-f")
-    assert (folder / "out" / "sweep.parquet").read_bytes() == (swept / "sweep.parquet").read_bytes()
-    assert "2 seeds ± half of the 95% confidence interval (Student's t)" in answer.out
-    lines = [line.split() for line in answer.out.splitlines()]
-    assert lines[1] == ["nodes", "scheme", "tenant", "mean_s", "jobs"]
-    assert len([line for line in lines if line[:1] in (["20"], ["30"])]) == 2 * 3 * 2
-    values = table(folder / "out").filter(nodes=30, scheme="quota", tenant="res-f")["mean_s"]
-    expected = estimate(values.to_list())
-    assert expected.half is not None
-    (row,) = [line for line in lines if line[:3] == ["30", "quota", "res-f"]]
-    mean, sign, half = row[3:6]
-    assert sign == "±"
-    assert float(mean.replace(",", "")) == pytest.approx(expected.mean, abs=0.5)
-    assert float(half.replace(",", "")) == pytest.approx(expected.half, abs=0.5)
-
-
 @pytest.mark.parametrize(
     ("stop", "code"),
     [
@@ -150,7 +154,7 @@ def test_table_of_means_by_one_process(hived: Hived, folder: Path, swept: Path) 
     ],
 )
 def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signals, code: int) -> None:
-    """No finished run is repeated, and the bytes are the same."""
+    """No finished run is repeated, and the bytes are the same, as of one process."""
     (folder / "gated_script.py").write_text(GATED, encoding="utf-8")
     given = ("sweep", *GIVEN, "--policy", "gated_script:Gated", "--clock-compression", "1,2,3,4")
     words = [str(word) for word in (*given, "--jobs", 2, "--out", "out")]
@@ -170,7 +174,7 @@ def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signal
     before = {path: path.stat().st_mtime_ns for path in finished}
     assert hived(*words).code == 0, "a process that was killed still holds the folder"
     assert {path: path.stat().st_mtime_ns for path in finished} == before, "a finished run ran again"
-    assert hived(*given, "--jobs", 1, "--out", "whole").code == 0
+    assert hived(*given, "--out", "whole").code == 0
     assert (folder / "out" / "sweep.parquet").read_bytes() == (folder / "whole" / "sweep.parquet").read_bytes()
     assert sorted(path.name for path in (folder / "out").rglob("*")) == sorted(
         path.name for path in (folder / "whole").rglob("*")
@@ -215,12 +219,8 @@ def test_results_of_other_options(hived: Hived, folder: Path) -> None:
     ("more", "code", "said"),
     [
         # the clock of the second run leaves the range of a trace
-        (
-            ("--clock-compression", "1,1e-9"),
-            2,
-            "hived: clock_compression=1e-09: a clock compressed by 1e-09 runs past",
-        ),
-        (("--policy", "fifo,broken_script:Mine"), 5, "hived: policy=broken_script:Mine: policy mine, job j0"),
+        (("--clock-compression", "1,1e-9"), 2, "clock_compression=1e-09: a clock compressed by 1e-09 runs past"),
+        (("--policy", "fifo,broken_script:Mine"), 5, "policy=broken_script:Mine: policy mine, job j0"),
     ],
 )
 def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code: int, said: str) -> None:
@@ -229,7 +229,7 @@ def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code:
     given = ("sweep", *GIVEN, "--jobs", 1, "--out", "out")
     answer = hived(*given, *more)
     assert answer.code == code
-    assert one_line(answer.err).startswith(said)
+    assert one_line(answer.err).startswith(f"hived: {said}")
     assert len(list((folder / "out" / "runs").iterdir())) == 1
     assert not (folder / "out" / "sweep.parquet").exists()
     assert hived(*given, more[0], more[1].split(",")[0]).code == 0

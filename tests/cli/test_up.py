@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import scattered, up
+from hived.cli.up import _Up, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.errors import InputError
 from hived.spec import parse_spec
@@ -27,7 +27,10 @@ GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "one-machine.md"
 def test_demo(tmp_path: Path) -> None:
     """It shows a preemption and a wait with its reason, serves the dashboard, and leaves nothing."""
     told = ""
-    with Engine(tmp_path, "--demo", state=False) as engine:
+    faster = (
+        "from hived.engines.local import demo; demo._SCRIPT = tuple((at / 10, *job) for at, *job in demo._SCRIPT); "
+    )
+    with Engine(tmp_path, "--demo", state=False, first=faster) as engine:
         for words in ("runs on demo GPUs", "preempted by resnet", "waits: VC vision has", "token="):
             while words not in told:
                 told += engine.line()
@@ -48,73 +51,66 @@ def test_demo(tmp_path: Path) -> None:
     assert not [pid for pid in _with_in_environment(f"TMPDIR={tmp_path}") if pid != os.getpid()]
 
 
-def test_jobs_outlive_the_engine(hived: Hived, tmp_path: Path) -> None:
-    """What the log of a start says; jobs that run on when it ends, and that the next engine has."""
-    at_the_end = (
-        "import atexit, gc; atexit.register(lambda: print('frozen', gc.get_freeze_count(), gc.get_threshold()))"
-    )
-    (tmp_path / "sitecustomize.py").write_text(at_the_end, encoding="utf-8")
+def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start goes on as the last one did, asks before it takes the cells of a job, and has the jobs that run on."""
     state = ("--state", tmp_path / "state")
-    shares = ("--devices", "6", "--vc", "a=4", "--listen", "127.0.0.1:0")
-    with Engine(tmp_path, *shares, PYTHONPATH=str(tmp_path)) as first:
-        answer = hived("submit", *state, "--vc", "a", "--gpus", 1, "--", "sleep", "600")
-        assert answer.code == 0, answer
-        code, said = first.stop(signal.SIGTERM)
+    shares = ("--devices", "8", "--vc", "a=2", "--vc", "b=3")
+
+    def kind() -> str:
+        """Of the job, which is where it was."""
+        (job,) = json.loads(hived("ps", *state, "-o", "json").out)["jobs"]
+        assert (job["vc"], job["placement"][0]["devices"]) == ("a", [0, 1])
+        return str(job["kind"])
+
+    frozen = "import atexit, gc; atexit.register(lambda: print('frozen', gc.get_freeze_count(), gc.get_threshold())); "
+    with Engine(tmp_path, *shares, "--listen", "127.0.0.1:0", first=frozen) as engine:
+        assert hived("submit", *state, "--vc", "a", "--gpus", 2, "--", "sleep", "300").code == 0
+        assert kind() == "guaranteed"
+        code, said = engine.stop(signal.SIGTERM)
     assert code == 143
     assert "1 running job" in said
-    assert "a has 4 cells of 1 GPU" in said
+    assert "b has 1 cell of 2 GPUs and 1 cell of 1 GPU" in said
     # whoever may read the journal of a service could have run anything as its user
     assert re.search(r"dashboard  http://127\.0\.0\.1:\d+/\n", said), said
     assert (tmp_path / "state" / "token").read_text() not in said
     assert f"{tmp_path}/state/token" in said
-    frozen = re.search(r"frozen (\d+) \((\d+),", said)
-    assert frozen is not None, said
-    assert int(frozen.group(1)) > 10_000, "the garbage collector leaves what is there at the start alone"
-    assert int(frozen.group(2)) > 700, "Python's own threshold looks far too often"
-    with Engine(tmp_path, "-q") as second:
-        answer = hived("ps", *state)
-        assert answer.code == 0
-        assert "sleep-1" in answer.out
-        assert "running" in answer.out
+    counts = re.search(r"frozen (\d+) \((\d+),", said)
+    assert counts is not None, said
+    assert int(counts[1]) > 10_000, "the garbage collector leaves what is there at the start alone"
+    assert int(counts[2]) > 700, "Python's own threshold looks far too often"
+
+    for others in (("--devices", "8", "--vc", "c=8"), ("--devices", "1", "--vc", "a=1")):
+        answer = hived("up", *others, *state)
+        assert answer.code == 2
+        for words in ("takes the cells of 1 running job", "sleep-1 (2 GPUs of a)", "--yes"):
+            assert words in answer.err
+    line = refused(hived("up", "--devices", "3", *state))
+    assert "5 GPUs are shared out as at the last start (--vc a=2 --vc b=3), and there are 3" in line
+    chosen = []
+
+    async def run(start: _Up) -> int:
+        chosen.append(start.chosen)
+        return 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Up, "run", run)
+        assert hived("up", "--devices", "16", *state).code == 0
+    assert chosen[0].devices.what == "16 simulated devices"
+    assert chosen[0].shares == (("a", 2), ("b", 3))
+
+    # without --vc all of it was one VC, and who had been guaranteed was stopped for whoever came
+    with Engine(tmp_path, "-q") as engine:
+        assert kind() == "guaranteed"
+        code, said = engine.stop(signal.SIGINT)
+    assert code == 0
+    assert "8 simulated devices; a 2, b 3 (as at the last start)" in said
+    with Engine(tmp_path, "--devices", "8", "--vc", "c=8", "--yes"):
+        assert kind() == "opportunistic"
+    with Engine(tmp_path, *shares) as engine:
+        assert kind() == "guaranteed"
         assert hived("cancel", *state, "sleep").code == 0
         assert "cancelled" in hived("wait", *state, "1").out
-        assert second.stop(signal.SIGINT)[0] == 0
-
-
-def test_restart_as_at_the_last_start(hived: Hived, tmp_path: Path) -> None:
-    """And it asks before it takes the cells of a job."""
-    # without --vc all of it was one VC, and who had been guaranteed was stopped for whoever came
-    state = ("--state", tmp_path / "state")
-    shares = ("--devices", "4", "--vc", "a=2", "--vc", "b=2")
-
-    def life(*arguments: str, of: str, kind: str) -> None:
-        """Start it so, look whether the job is of this kind, and stop it again."""
-        with Engine(tmp_path, *arguments) as engine:
-            if not hived("ps", *state).out:
-                assert hived("submit", *state, "--vc", "a", "--gpus", 2, "--", "sleep", "600").code == 0
-            (job,) = json.loads(hived("ps", *state, "-o", "json").out)["jobs"]
-            assert (job["vc"], job["kind"], job["placement"][0]["devices"]) == ("a", kind, [0, 1])
-            code, said = engine.stop(signal.SIGINT)
-        assert code == 0
-        assert of in said, said
-
-    try:
-        life(*shares, of="a 2, b 2", kind="guaranteed")
-        for others in (("--devices", "4", "--vc", "c=4"), ("--devices", "1", "--vc", "a=1")):
-            answer = hived("up", *others, *state)
-            assert answer.code == 2
-            for words in ("takes the cells of 1 running job", "sleep-1 (2 GPUs of a)", "--yes"):
-                assert words in answer.err
-        line = refused(hived("up", "--devices", "3", *state))
-        assert "4 GPUs are shared out as at the last start (--vc a=2 --vc b=2), and there are 3" in line
-        life(of="4 simulated devices; a 2, b 2 (as at the last start)", kind="guaranteed")
-        life("--devices", "8", of="8 simulated devices; a 2, b 2", kind="guaranteed")
-        life("--devices", "4", "--vc", "c=4", "--yes", of="c 4", kind="opportunistic")
-        life(*shares, of="sleep-1 is guaranteed again", kind="guaranteed")
-    finally:
-        with Engine(tmp_path):
-            hived("cancel", *state, "1")
-            hived("wait", *state, "1")
+        assert "sleep-1 is guaranteed again" in engine.stop(signal.SIGINT)[1]
 
 
 @pytest.mark.parametrize(
