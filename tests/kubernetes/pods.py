@@ -29,10 +29,9 @@ def uid_of(one: Pod | str) -> str:
 
 def node(name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> Node:
     """A node."""
+    marks = None if bad is None else {keys.BAD_DEVICES: bad}
     return Node(
-        metadata=kinds.Metadata(
-            name=name, uid=f"node-{name}", annotations=None if bad is None else {keys.BAD_DEVICES: bad}
-        ),
+        metadata=kinds.Metadata(name=name, uid=f"node-{name}", annotations=marks),
         spec=kinds.NodeSpec(unschedulable=cordoned or None),
         status=kinds.NodeStatus(conditions=[kinds.Condition(type="Ready", status="True" if ready else "Unknown")]),
     )
@@ -90,11 +89,11 @@ def loans(number: int) -> list[Pod]:
 
 def with_limits(there: Pod, *limits: Limits, first: Iterable[Limits] = ()) -> Pod:
     """The pod with one container per limits; ``first``: those of init containers."""
-    main, init = (
-        [kinds.Container(name="main", resources=kinds.Resources(limits=one)) for one in some]
-        for some in (limits, first)
-    )
-    return replace(there, spec=replace(there.spec, containers=main, init_containers=init))
+    return replace(there, spec=replace(there.spec, containers=_containers(limits), init_containers=_containers(first)))
+
+
+def _containers(limits: Iterable[Limits]) -> list[kinds.Container]:
+    return [kinds.Container(name="main", resources=kinds.Resources(limits=one)) for one in limits]
 
 
 def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
