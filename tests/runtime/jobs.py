@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,10 +14,8 @@ from typing import Any
 
 import torch
 
-from hived.control.commands import NotYetError, ProcessStatus, RefusedError, TrainingJob
+from hived.control.commands import ProcessStatus, TrainingJob
 from hived.control.folder import JobFolder
-from hived.control.page import State
-from hived.errors import ConflictError, NotFoundError
 
 from .plain import ONE_THREAD, run_plain
 
@@ -150,66 +147,6 @@ def differences(mine: Any, other: Any, within: float = 0.0, path: str = "result"
     if mine == other or (mine != mine and other != other) or (isinstance(mine, float) and abs(mine - other) < within):
         return []
     return [f"{path}: {mine} and {other}"]
-
-
-class Meddler:
-    """Interrupts a job by a random schedule of suspend, limit and migrate.
-
-    Until it ends, or had all of them, several after its last move; then it trains on as fast as it can.
-    """
-
-    def __init__(self, job: Job, seed: int, moves: int, shares: tuple[float, ...] = (0.3, 0.5)) -> None:
-        self._job = job
-        self._random = random.Random(seed)
-        self._moves = moves  #: as many as are wanted
-        self._shares = (None, *shares)
-        self.done: list[str] = []
-        self.refused: list[str] = []
-
-    def run(self) -> None:
-        """Meddle with the job."""
-        self._job.trains()
-        kinds = ["suspend", "limit"]
-        while self._job.runs() and not self._enough():
-            moved = sum(each == "migrate" for each in self.done)
-            kind = "migrate" if moved < self._moves and len(self.done) % 3 == 1 else self._random.choice(kinds)
-            with contextlib.suppress(ConflictError, NotFoundError, NotYetError, ProcessLookupError):
-                try:
-                    getattr(self, f"_{kind}")()
-                    self.done.append(kind)
-                except RefusedError as error:
-                    self.refused.append(str(error))
-                    self.done.append("refused")
-            if self._job.runs():
-                time.sleep(self._random.uniform(0.05, 0.4))
-
-        with contextlib.suppress(ConflictError, NotFoundError, NotYetError, ProcessLookupError):
-            self._job.job.limit(share=1.0)
-
-    def _enough(self) -> bool:
-        """Whether there were enough of each kind, and after the last move."""
-        if self.done.count("migrate") < self._moves or self.done.count("suspend") < 3 or self.done.count("limit") < 2:
-            return False
-        return "migrate" not in self.done[-4:]
-
-    def _suspend(self) -> None:
-        self._job.job.suspend(timeout_s=PATIENCE_S)
-        before = self._job.mini_batches()
-        time.sleep(self._random.uniform(0.0, 0.2))
-        states = [each.answer.state for each in self._job.job.status().processes]
-        assert set(states) == {State.SUSPENDED}
-        assert self._job.mini_batches() == before
-        self._job.job.resume(timeout_s=PATIENCE_S)
-
-    def _limit(self) -> None:
-        memory = self._random.choice([None, 0, 1 << 20, 1 << 30])
-        self._job.job.limit(memory, self._random.choice(self._shares))
-
-    def _migrate(self) -> None:
-        before = {each.pid for each in self._job.job.status().processes}
-        self._job.job.migrate("cpu", timeout_s=PATIENCE_S)
-        after = until(lambda: {each.pid for each in self._job.job.status().processes} - before or not self._job.runs())
-        assert after
 
 
 @contextlib.contextmanager

@@ -119,16 +119,7 @@ def test_optimizer_with_a_reused_id(record: Record) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        assert record.boundaries.optimizers[-1] is optimizer
+        assert record.boundaries.optimizers == [optimizer]
         assert len(record.boundaries._optimizers) <= 2
         del optimizer
-
-
-def test_dropped_optimizer_is_freed(record: Record) -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    assert record.boundaries.optimizers == [optimizer]
-    del optimizer
-    assert record.boundaries.optimizers == []
+        assert record.boundaries.optimizers == [], "it is freed"

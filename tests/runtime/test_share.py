@@ -112,15 +112,3 @@ def test_long_wait_is_taken_in_parts(setup: Setup) -> None:
     setup.plant.now += 0.01
     setup.pacer.point()
     assert len(setup.plant.slept) == 2, "the rest is not forgotten"
-
-
-def test_share_keeps_gradients(setup: Setup) -> None:
-    plain = [each.detach().clone() for each in setup.model.parameters()]
-    setup.mini_batch()
-    expected = [each.detach().clone() for each in setup.model.parameters()]
-    with torch.no_grad():
-        for parameter, value in zip(setup.model.parameters(), plain, strict=True):
-            parameter.copy_(value)
-    setup.pacer.set(0.3)
-    setup.mini_batch()
-    assert all(map(torch.equal, setup.model.parameters(), expected))
