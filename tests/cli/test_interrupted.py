@@ -36,17 +36,20 @@ def test_stopped_simulation_leaves_nothing(tmp_path: Path, stop: signal.Signals)
     assert tree(tmp_path) == []
 
 
-@pytest.mark.parametrize("step", ["write_jobs", "write_runs", "write_cluster", "write_figures", "write_summary"])
-@pytest.mark.parametrize("full", [False, True], ids=["stopped", "full disk"])
+@pytest.mark.parametrize(
+    ("step", "full"),
+    [("jobs", False), ("runs", True), ("cluster", False), ("figures", True), ("summary", False), ("summary", True)],
+)
 def test_nothing_is_half_written(
     hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, full: bool
 ) -> None:
     def fails(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else KeyboardInterrupt
 
-    monkeypatch.setattr(f"hived.simulator.study.{step}", fails)
+    monkeypatch.setattr(f"hived.simulator.study.write_{step}", fails)
     before = tree(folder)
-    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
+    drawn = () if step == "figures" else ("--no-figures",)
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out", *drawn)
     assert answer.code == (2 if full else 130)
     if full:
         assert answer.err.splitlines()[-1].startswith("hived: out: cannot be written (No space left on device)")
@@ -70,7 +73,7 @@ def test_reader_that_leaves_early(tmp_path: Path) -> None:
     assert process.returncode in (0, 141, -signal.SIGPIPE)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_stop_while_kubernetes_is_awaited(folder: Path, stop: signal.Signals) -> None:
     """It went on for the rest of its fifteen seconds, and then failed for want of an API server."""
     (folder / "kubeconfig").write_text(

