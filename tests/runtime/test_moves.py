@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hived.control.commands import RefusedError
 from hived.control.stopping import descendants
 
-from .jobs import PATIENCE_S, Job, command_line, until
+from .jobs import PATIENCE_S, Job, command_line, differences, until
 
 SCRIPT = """
 import light_torch, collections, os, random, subprocess, sys, threading, time, torch
@@ -144,8 +144,8 @@ OBSTACLES = """
 import light_torch, itertools, os, subprocess, sys, threading, time, torch
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-data = torch.randn(16, 8)
-model = torch.nn.Linear(8, 3)
+torch.manual_seed(3)
+data, model = torch.randn(16, 8), torch.nn.Linear(8, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 steps = 0
 
@@ -192,6 +192,7 @@ log = open(sys.argv[1] + ".log", "w")
 before = steps
 while goes_on("log"): print(steps - before, file=log)
 log.close()
+torch.save([steps, model.state_dict()], sys.argv[1])
 """
 REFUSALS = {
     "iterator": "an iterator of type count",
@@ -218,8 +219,7 @@ def test_refused_move_says_why(start: Callable[..., Job]) -> None:
         with pytest.raises(RefusedError, match=why):
             job.job.migrate("cpu", PATIENCE_S)
         job.trains(job.mini_batches())
-        while trainers(job) != before:
-            time.sleep(0.01)
+        until(lambda: trainers(job) == before)  # noqa: B023  # called at once
         if name == "thread":
             job.job.suspend(PATIENCE_S)
             answer = job.first().answer
@@ -231,3 +231,12 @@ def test_refused_move_says_why(start: Callable[..., Job]) -> None:
     lines = Path(f"{job.result}.log").read_text().splitlines()
     assert lines == [str(step) for step in range(1, len(lines) + 1)]
     assert lines
+    steps, weights = torch.load(job.result)
+    torch.manual_seed(3)
+    data, model = torch.randn(16, 8), torch.nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(data).sum().backward()
+        optimizer.step()
+    assert differences(weights, model.state_dict()) == [], "bit for bit as without the moves"

@@ -65,6 +65,12 @@ def own_memory(pid: int) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) * 1024
 
 
+def cpu_ticks(*pids: int) -> int:
+    """CPU time of processes, in clock ticks of the kernel."""
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats)
+
+
 def is_stopped(pid: int) -> bool:
     return state_of(pid) == "T"
 
@@ -97,9 +103,21 @@ def test_suspended_process_uses_nothing(start: Callable[..., Job]) -> None:
     state = 60_000 * 206 * 4 * 3  # weights and two moments of AdamW, in bytes
     assert answer.moved_bytes >= state
     assert own_memory(pid) < before - 0.9 * state
+    ticks = cpu_ticks(*processes)
+    time.sleep(0.2)
+    assert cpu_ticks(*processes) == ticks
     job.job.resume(PATIENCE_S)
     until(lambda: own_memory(pid) > before - 0.1 * state)
     job.assert_same_as_alone()
+
+
+def test_mini_batches_follow_the_share(start: Callable[..., Job]) -> None:
+    job = start(text(loop="while True:", body="pass"), "--share", "10%")
+    pid, first = job.first().pid, job.mini_batches()
+    ticks, began = cpu_ticks(pid), time.monotonic()
+    until(lambda: job.mini_batches() > first + 200)
+    used_s = (cpu_ticks(pid) - ticks) / os.sysconf("SC_CLK_TCK")
+    assert 0 < used_s < 0.2 * (time.monotonic() - began)
 
 
 def test_suspended_until_told(start: Callable[..., Job], tmp_path: Path) -> None:
