@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,7 +13,7 @@ from hived.cli.view import view
 from hived.errors import InputError
 from tests.simulator.helpers import trace_text
 
-from ...cli.helpers import HIVED
+from ...cli.helpers import HIVED, call
 from .helpers import TWO_NODES, results
 
 
@@ -27,70 +24,70 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@contextmanager
-def serving(*arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and its link."""
-    with subprocess.Popen(
-        [*HIVED, "view", *map(str, arguments)], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str], stop: signal.Signals) -> tuple[int, str]:
-    """Exit code and what it said, once it was told to stop."""
-    process.send_signal(stop)
-    _, said = process.communicate(timeout=180)
-    return process.returncode, said
-
-
 def test_link_to_the_dashboard(folder: Path) -> None:
     """Ctrl-C ends it well."""
-    with serving(folder, "--no-browser") as (process, link):
-        assert link.startswith("http://127.0.0.1:")
-        with httpx.Client(base_url=link, trust_env=False, timeout=120) as client:
-            assert "<!doctype html>" in client.get("/").text.lower()
-            layout = client.get("/v1/dashboard/layout").json()
-            assert [one["key"] for one in layout["views"]] == ["private yarn-cs", "quota yarn-cs", "hived yarn-cs"]
-            asked = {"view": "hived yarn-cs", "at": "3"}
-            picture = client.get("/v1/dashboard/picture", params=asked).json()
-            assert [holder["id"] for holder in picture["holders"]] == ["j", "k/1"]
-            assert client.get("/v1/dashboard/comparison").json()["outcomes"][2]["finished"] == 2
-            assert client.get("/v1/dashboard/picture", params={"view": "none"}).status_code == 404
-            assert client.get("/v1/dashboard/layout", headers={"Host": "evil.example"}).status_code == 403
-            assert client.get("/v1/jobs").status_code == 404, "there is nothing but to look"
-        code, said = ended(process, signal.SIGINT)
-    assert code == 0
+    with subprocess.Popen(
+        [*HIVED, "view", str(folder), "--no-browser"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            link = process.stdout.readline().strip()
+            assert link.startswith("http://127.0.0.1:")
+            with httpx.Client(base_url=link, trust_env=False, timeout=120) as client:
+                look_at(client)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0
     assert "Traceback" not in said
+
+
+def look_at(client: httpx.Client) -> None:
+    """What is behind the link."""
+    assert "<!doctype html>" in client.get("/").text.lower()
+    layout = client.get("/v1/dashboard/layout").json()
+    assert [one["key"] for one in layout["views"]] == ["private yarn-cs", "quota yarn-cs", "hived yarn-cs"]
+    picture = client.get("/v1/dashboard/picture", params={"view": "hived yarn-cs", "at": "3"}).json()
+    assert [holder["id"] for holder in picture["holders"]] == ["j", "k/1"]
+    assert client.get("/v1/dashboard/comparison").json()["outcomes"][2]["finished"] == 2
+    assert client.get("/v1/dashboard/picture", params={"view": "none"}).status_code == 404
+    assert client.get("/v1/dashboard/layout", headers={"Host": "evil.example"}).status_code == 403
+    assert client.get("/v1/jobs").status_code == 404, "there is nothing but to look"
 
 
 @pytest.mark.parametrize(
-    ("display", "arguments", "stop", "code"),
+    ("display", "arguments", "code"),
     [
-        (":9", [], signal.SIGINT, 0),
-        (":9", ["--no-browser"], signal.SIGINT, 0),
-        ("", ["--listen", "localhost:0"], signal.SIGTERM, 143),
+        ({"DISPLAY": ":9"}, [], 0),
+        ({"WAYLAND_DISPLAY": "w"}, [], 0),
+        ({"DISPLAY": ":9"}, ["--no-browser"], 0),
+        ({}, ["--listen", "localhost:0"], 143),
     ],
-    ids=["opened", "not wanted", "no display"],
+    ids=["X", "Wayland", "not wanted", "no display"],
 )
 def test_browser_where_there_is_a_display(
-    folder: Path, tmp_path: Path, display: str, arguments: list[str], stop: signal.Signals, code: int
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    display: dict[str, str],
+    arguments: list[str],
+    code: int,
 ) -> None:
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > "{tmp_path}/opened"\n', encoding="utf-8")
-    browser.chmod(0o755)
-    with serving(folder, *arguments, BROWSER=str(browser), DISPLAY=display, WAYLAND_DISPLAY="") as (process, link):
-        assert link.startswith("http://localhost:" if "--listen" in arguments else "http://127.0.0.1:")
-        httpx.get(f"{link}healthz", trust_env=False, timeout=120)
-        ending, said = ended(process, stop)
-    assert ending == code
-    assert "Traceback" not in said
-    opened = tmp_path / "opened"
-    assert (opened.read_text(encoding="utf-8").strip() if opened.exists() else None) == (None if arguments else link)
+    async def told(code: int) -> int:
+        return code
+
+    opened: list[str] = []
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, display.get(name, ""))
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr("hived.cli.view.exit_signal", lambda: told(code))
+    answer = call(capsys, "view", folder, *arguments)
+    assert answer.code == code
+    link = answer.out.strip()
+    assert link.startswith("http://localhost:" if "--listen" in arguments else "http://127.0.0.1:")
+    assert opened == ([] if arguments else [link])
 
 
 ADDRESS = r"--listen .*: give host and port"
@@ -99,8 +96,7 @@ ADDRESS = r"--listen .*: give host and port"
 @pytest.mark.parametrize(
     ("listen", "words"),
     [
-        *((listen, ADDRESS) for listen in ("", "8080", "nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x")),
-        *((listen, ADDRESS) for listen in ("::1:80", ":-1")),
+        *((listen, ADDRESS) for listen in ("", "8080", "nowhere", "127.0.0.1:", "127.0.0.1:x", "::1:80", ":-1")),
         ("127.0.0.1:99999", "a port is a number"),
         ("203.0.113.7:0", "cannot listen there"),
     ],
