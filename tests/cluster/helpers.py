@@ -8,10 +8,12 @@ from dataclasses import replace
 from itertools import combinations, islice
 
 from hived import Bind, Preempt
-from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request
+from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.cluster.parts import Part
 from hived.cluster.states import GroupState
-from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec
+from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
+
+from ..strategies import cluster_of
 
 #: number of a pool of a VC, and per pod the host in it and the leaves there
 Spots = tuple[int, tuple[tuple[int, int], ...]]
@@ -154,6 +156,11 @@ class Jobs:
             self.cluster.release(job.name)
             self.cluster.validate()
             assert job.placement is None
+
+
+def jobs_of(sharing: Sharing, chain: ChainSpec, *vcs: VirtualClusterSpec) -> Jobs:
+    """Jobs on the cells of one chain that is shared in this way."""
+    return Jobs(Cluster(cluster_of(chain, *vcs), sharing))
 
 
 def carry_out(cluster: Cluster, decision: Bind | Preempt, request: Request) -> tuple[str, ...]:

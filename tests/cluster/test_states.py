@@ -1,15 +1,17 @@
-"""Both state machines: the tables in the code and of the page are one, and masks of leaves obey them."""
+"""Both state machines are the tables of the page, masks of leaves obey them, and broken state is found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hived import CheckedCluster, Cluster, Member, Request
 from hived.cells import BuddyAllocator, Hierarchy
 from hived.cluster.nodes import Nodes
 from hived.cluster.states import (
@@ -24,7 +26,7 @@ from hived.cluster.states import (
 from hived.cluster.undo import Undo
 from hived.errors import InvariantError
 
-from ..strategies import chain_of
+from ..strategies import NODE, chain_of, cluster_of, nodes_of_8, vc
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 Table = dict[tuple[str, str], str]
@@ -114,3 +116,56 @@ def test_masks_obey_the_table_leaf_by_leaf(data: st.DataObject) -> None:
         states = [[masks.leaf_state(node, leaf) for leaf in range(leaves)] for node in range(nodes)]
         assert states == naive.states
         assert all(mask >> leaves == 0 for mask in (*masks.used, *masks.reserved))
+
+
+# -- a cluster that re-derives everything after every change -----------------------------------------------------------
+
+NODES = nodes_of_8(2)
+SPEC = cluster_of(NODES, vc("a", (NODES, NODE, 2)))
+
+
+def job(name: str) -> Request:
+    return Request(name, "a", members=(Member(1, 8),))
+
+
+def test_answer_is_checked_too() -> None:
+    cluster = CheckedCluster(SPEC)
+    cluster._state.chains[0].used[0] = 1  # a deliberate fault
+    with pytest.raises(InvariantError, match="leaf cells"):
+        cluster.schedule(job("one"))
+
+
+CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
+    "commit": lambda cluster: cluster.commit(cluster.schedule(job("two"))),
+    "release": lambda cluster: cluster.release("one"),
+    "cancel": lambda cluster: cluster.cancel("large"),
+    "node": lambda cluster: cluster.set_node_health(NODES.node_names[1], healthy=False),
+    "device": lambda cluster: cluster.set_device_health(NODES.node_names[1], 0, healthy=False),
+    "recover": lambda cluster: cluster.recover(()),
+    "suspend": lambda cluster: cluster.suspend("one"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_broken_invariant_is_found(change: Callable[[CheckedCluster], Any]) -> None:
+    cluster = CheckedCluster(SPEC)
+    cluster.commit(cluster.schedule(job("one")))
+    cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
+    cluster._state.opportunistic_gpus[0][0] = 1  # a deliberate fault
+    with pytest.raises(InvariantError, match="lent"):
+        change(cluster)
+
+
+def test_failed_call_leaves_nothing_behind() -> None:
+    cluster = Cluster(SPEC)
+    cluster.commit(cluster.schedule(job("one")))
+    nodes = cluster._state.chains[0]
+    names, nodes.names = nodes.names, ()  # a deliberate fault: leaf cells are bound before they are named
+    with pytest.raises(IndexError):
+        cluster.schedule(job("two"))
+    nodes.names = names
+    cluster.validate()
+    assert cluster.groups() == ("one",)
+    cluster.commit(cluster.schedule(job("two")))
+    cluster.validate()
+    assert cluster.groups() == ("one", "two")

@@ -5,10 +5,10 @@ The model is updated by the contract alone: from requests, decisions, commits an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,7 @@ from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError
 from hived.cluster.decisions import Decision, PodPlacement, Record
 from hived.cluster.reasons import PreemptedBy, Suspended
 from hived.cluster.states import GroupState
-from hived.spec import ClusterSpec, spec_from_dict
+from hived.spec import ClusterSpec
 
 from ..cluster.helpers import check_bindings
 from .hardware import Device, Hardware
@@ -30,11 +30,6 @@ RUNNING = (GroupState.ALLOCATED, GroupState.BEING_PREEMPTED)
 def devices(pods: Pods) -> set[Device]:
     """All devices of these pods."""
     return {(node, device) for node, indices in pods for device in indices}
-
-
-def compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
-    """The spec that both sides read."""
-    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(dict(spec))
 
 
 @dataclass
@@ -78,7 +73,7 @@ class Driver:
         self.lines: list[str] = []
         opened = RecordedCluster.from_spec(spec, self.lines.append) if log else Cluster.from_spec(spec)
         self.cluster = cluster or opened
-        self.hardware = Hardware(compiled(spec))
+        self.hardware = Hardware(self.cluster.spec)
         self.running: dict[str, Run] = {}
         self.preempting: dict[str, Reservation] = {}
         self.bad: set[Device] = set()
@@ -101,11 +96,7 @@ class Driver:
                 assert not {pod.node for pod in lost.pods} <= set(suggested or ()), "it could keep its reservation"
         else:
             assert self.cluster.snapshot() == before, "deciding has changed the state"
-            try:
-                self._check_decision(request, decision, suggested)
-            except AssertionError as error:
-                error.add_note(f"{request}\n{decision}\n" + "\n".join(self.lines))
-                raise
+            self._check_decision(request, decision, suggested)
         self.check()
         return decision
 
@@ -337,7 +328,7 @@ class Driver:
         before, preempting = dict(self.running), set(self.preempting)
         report = self.cluster.reconfigure(spec)
         lost, downgraded = ([name for name, *_ in listed] for listed in (report.lost, report.downgraded))
-        self.hardware = Hardware(compiled(spec))
+        self.hardware = Hardware(self.cluster.spec)
         there = {(node, device) for node in self.hardware.nodes for device in self.hardware.devices_of(node)}
         self.bad &= there
         self.preempting.clear()
@@ -375,14 +366,14 @@ class Driver:
         other.check()
         return other
 
-    def traded(self, spec: ClusterSpec) -> None:
+    def traded(self) -> None:
         """Check a trade: all groups keep their devices, and reservations their places."""
-        self.hardware = Hardware(spec)
-        before = {name: run.pods for name, run in self.running.items()}
-        for name, pods in (before | {name: held.pods for name, held in self.preempting.items()}).items():
+        self.hardware = Hardware(self.cluster.spec)
+        holders: dict[str, Run | Reservation] = {**self.running, **self.preempting}
+        for name, held in holders.items():
             placement = self.cluster.group(name).placement
             assert placement is not None
-            assert placement.pods == pods, f"{name} has moved"
+            assert placement.pods == held.pods, f"{name} has moved"
 
     # checking
 
@@ -452,17 +443,9 @@ class Driver:
             assert run.vc != request.vc, f"{victim} is a victim of its own tenant's opportunistic request"
 
     def check(self) -> None:
-        """Check all invariants. A failure shows the log of events."""
+        """Check all invariants."""
         if not self.careful:
             return
-        try:
-            self._check()
-        except Exception as error:
-            if self.lines:
-                error.add_note("\n".join(self.lines))
-            raise
-
-    def _check(self) -> None:
         self.cluster.validate()
         self.cluster.check_safety()
         self.user_of()
@@ -520,6 +503,28 @@ def running(spec: Mapping[str, Any] | ClusterSpec, *groups: Request | tuple[Requ
         request, nodes = group if isinstance(group, tuple) else (group, None)
         driver.bind(request, None if nodes is None else nodes.split())
     return driver
+
+
+class Case(NamedTuple):
+    """A scenario in one line: a request beside running groups, and at whose cost it is had."""
+
+    spec: Mapping[str, Any]
+    running: Sequence[Request | tuple[Request, str]]
+    request: Request
+    #: in the order of their starts; none: it starts at once; None: it has to wait
+    victims: tuple[str, ...] | None = ()
+    downgraded: tuple[str, ...] = ()
+    #: the only nodes that it may use
+    suggested: str | None = None
+
+    def check(self) -> None:
+        """Ask, and compare the answer."""
+        decision = running(self.spec, *self.running).ask(self.request, self.suggested and self.suggested.split())
+        if self.victims is None:
+            assert isinstance(decision, Wait)
+        else:
+            assert isinstance(decision, Preempt if self.victims else Bind), decision
+            assert (getattr(decision, "victims", ()), decision.downgraded) == (self.victims, self.downgraded), decision
 
 
 def nodes_of(driver: Driver, name: str) -> list[str]:

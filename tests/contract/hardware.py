@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Request
@@ -11,14 +10,6 @@ from hived.spec.compiled import ChainSpec, ClusterSpec
 
 #: a device: node name and index there
 Device = tuple[str, int]
-
-
-class Cell(NamedTuple):
-    """A physical cell."""
-
-    chain: str
-    level: int
-    number: int
 
 
 class Hardware:
@@ -62,17 +53,17 @@ class Hardware:
         """The level called ``cell_type`` in a chain."""
         return next((k for k, at in enumerate(self.chains[chain].levels, 1) if at.cell_type == cell_type), None)
 
-    def cell_at(self, chain: str, level: int, leaves: Iterable[int]) -> Cell | None:
-        """The one cell of ``level`` that holds all ``leaves``."""
+    def cell_at(self, chain: str, level: int, leaves: Iterable[int]) -> int | None:
+        """The number of the one cell of ``level`` that holds all ``leaves``."""
         gpus = self.chains[chain].levels[level - 1].gpus
         cells = {leaf // gpus for leaf in leaves}
-        return Cell(chain, level, cells.pop()) if len(cells) == 1 else None
+        return cells.pop() if len(cells) == 1 else None
 
     def common_level(self, chain: str, leaves: Iterable[int]) -> int | None:
         """The lowest level of which one cell holds all ``leaves``."""
         leaves = list(leaves)
         levels = range(1, len(self.chains[chain].levels) + 1)
-        return next((level for level in levels if self.cell_at(chain, level, leaves)), None)
+        return next((level for level in levels if self.cell_at(chain, level, leaves) is not None), None)
 
     def group_level(self, placement: Placement) -> int | None:
         """The lowest level of which one cell holds all pods."""
@@ -99,7 +90,7 @@ class Hardware:
         if capped and request.within is not None and not relaxed:
             level = self.level_of(placement.chain, request.within)
             assert level is not None
-            assert self.cell_at(placement.chain, level, frozenset().union(*pods)), "the cap is not kept"
+            assert self.cell_at(placement.chain, level, frozenset().union(*pods)) is not None, "the cap is not kept"
         if relaxed:
             assert request.soft_affinity
             assert relaxed[0] == request.within

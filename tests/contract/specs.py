@@ -44,16 +44,32 @@ def flat(
     kind: str = "NODE",
     weights: Mapping[str, float] | None = None,
     nodes: int | None = None,
+    pinned: Mapping[int, str] | None = None,
 ) -> Spec:
-    """Nodes ``n0``, ``n1``, ... with nothing above them; each VC reserves so many cells of ``kind``."""
+    """Nodes ``n0``, ``n1``, ... with nothing above them; each VC reserves so many cells of ``kind``.
+
+    ``pinned``: nodes, and the VC that each is pinned for, as ``pin-0`` for node 0.
+    """
     count = sum(vcs.values()) + spare if nodes is None else nodes
-    cells = [{"cellType": "NODE", "cellAddress": f"n{i}"} for i in range(count)]
-    weights = weights or {}
+    weights, pins = weights or {}, {node: {"pinnedCellId": f"pin-{node}"} for node in pinned or {}}
+    cells = [{"cellType": "NODE", "cellAddress": f"n{i}", **pins.get(i, {})} for i in range(count)]
+    owned = {vc: [f"pin-{node}" for node, owner in (pinned or {}).items() if owner == vc] for vc in vcs}
     return cluster_spec(
         cell_types(size=size),
         cells,
-        {name: reserves({kind: number}, weight=weights.get(name)) for name, number in vcs.items()},
+        {name: reserves({kind: number}, owned[name], weights.get(name)) for name, number in vcs.items()},
     )
+
+
+def two_chains(gpus: int, vcs: Mapping[str, Spec]) -> Spec:
+    """``NODE``s of so many V100, of which n0 and n1 stand alone, and m0 and m1 in a ``2-NODE``."""
+    types: Spec = {
+        "NODE": {"childCellType": "V100", "childCellNumber": gpus, "isNodeLevel": True},
+        "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
+    }
+    alone = [{"cellType": "NODE", "cellAddress": name} for name in ("n0", "n1")]
+    pair = {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]}
+    return cluster_spec(types, [*alone, pair], vcs)
 
 
 def racks(vcs: Mapping[str, Mapping[str, int]], count: int = 2, nodes: int = 2, size: int = 4) -> Spec:

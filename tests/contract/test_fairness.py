@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from fractions import Fraction
 from random import Random
 
@@ -12,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hived import Preempt, Request, Wait
+from hived.cluster.fairness import shares, whole
 from hived.cluster.reasons import ReasonKind, ShareUsedUp
 
-from .cases import Case
-from .driver import Driver, running
-from .specs import Spec, cluster_spec, flat, lent, reserves, wants
+from .driver import Case, Driver, running
+from .specs import flat, lent, reserves, two_chains, wants
 
 
 def held(driver: Driver) -> Counter[str]:
@@ -36,18 +35,31 @@ def fill(driver: Driver, vc: str, most: int) -> int:
     return most
 
 
-def max_min(capacity: int, weights: Mapping[str, int], demands: Mapping[str, int]) -> dict[str, Fraction]:
-    """Weighted max-min shares, by filling all glasses at the same speed."""
-    shares = dict.fromkeys(weights, Fraction(0))
-    left, thirsty = Fraction(capacity), {vc for vc in weights if demands[vc]}
-    while thirsty and left:
-        step = min((demands[vc] - shares[vc]) / weights[vc] for vc in thirsty)
-        step = min(step, left / sum(weights[vc] for vc in thirsty))
-        for vc in thirsty:
-            shares[vc] += step * weights[vc]
-            left -= step * weights[vc]
-        thirsty = {vc for vc in thirsty if shares[vc] < demands[vc]}
-    return shares
+WANTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, max_size=6)
+
+
+@given(st.integers(0, 60), WANTS)
+def test_shares_are_max_min(total: int, tenants: list[tuple[int, int]]) -> None:
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    found = shares(total, wanted, weights)
+    assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
+    assert sum(found) == min(total, sum(wanted)), "nothing in demand is left over"
+    for share, want, weight in zip(found, wanted, weights, strict=True):
+        if share < want and weight:
+            for other, its in zip(found, weights, strict=True):
+                assert its == 0 or other / its <= share / weight, "a tenant with more per weight could yield"
+                assert its or not other, "a tenant without weight gets the remainder"
+
+
+@given(st.integers(0, 60), WANTS, st.integers(2, 5))
+def test_only_proportions_count(total: int, tenants: list[tuple[int, int]], factor: int) -> None:
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    assert shares(total, wanted, [factor * weight for weight in weights]) == shares(total, wanted, weights)
+
+
+def test_whole_weights() -> None:
+    assert whole([Fraction(1, 2), Fraction(2, 3), Fraction(3)]) == [3, 4, 18]
+    assert whole([]) == []
 
 
 @pytest.mark.parametrize(
@@ -67,12 +79,8 @@ def test_late_tenant_gets_its_share(weights: dict[str, float], late: int) -> Non
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_default_weight_is_the_size_of_the_vc(pinned: bool) -> None:
-    spec = flat({"a": 1, "b": 1 if pinned else 3}, nodes=4)
-    if pinned:
-        for pin in (2, 3):
-            spec["physicalCluster"]["physicalCells"][pin]["pinnedCellId"] = f"pin-{pin}"
-        spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin-2"}, {"pinnedCellId": "pin-3"}]
-    driver = Driver(spec)
+    pins = {2: "b", 3: "b"} if pinned else {}
+    driver = Driver(flat({"a": 1, "b": 3 - len(pins)}, nodes=4, pinned=pins))
     assert fill(driver, "a", 16) == 16
     assert fill(driver, "b", 16) == 12
 
@@ -94,13 +102,6 @@ def loans(*runs: str) -> list[Request | tuple[Request, str]]:
         vc, gpus, node = run.split()
         made.append((lent(f"{vc}-{node}", vc, int(gpus)), node))
     return made
-
-
-def sockets(nodes: int) -> Spec:
-    """VCs ``a`` and ``b`` of a node, and ``c`` of two sockets."""
-    spec = flat({"a": 1, "b": 1}, nodes=nodes)
-    spec["virtualClusters"]["c"] = reserves({"NODE.SOCKET": 2})
-    return spec
 
 
 CASES = {
@@ -141,12 +142,6 @@ def test_whose_loans_end(case: Case) -> None:
     case.check()
 
 
-def test_above_its_share_inside_a_node() -> None:
-    driver = running(sockets(3), *loans("b 1 n0", "a 3 n0", "b 1 n1", "a 3 n1", "b 1 n2", "a 3 n2"))
-    driver.run(wants("job", "c", 2))
-    assert held(driver) == {"a": 6, "b": 3}
-
-
 def test_only_tenants_above_their_share_yield() -> None:
     driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
     fill(driver, "a", 8)
@@ -167,17 +162,8 @@ def test_partly_bad_node_is_not_the_fairest() -> None:
 
 def test_shares_count_all_chains_of_a_type() -> None:
     """Four nodes of two V100 in two chains: in the first chain alone, a would be above its share and b below."""
-    types: Spec = {
-        "NODE": {"childCellType": "V100", "childCellNumber": 2, "isNodeLevel": True},
-        "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
-    }
-    cells: list[Spec] = [
-        {"cellType": "NODE", "cellAddress": "n0"},
-        {"cellType": "NODE", "cellAddress": "n1"},
-        {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]},
-    ]
     vcs = {"a": reserves({"NODE": 1}), "b": reserves({"NODE": 1}), "c": reserves({"2-NODE": 1})}
-    driver = running(cluster_spec(types, cells, vcs), *loans("a 2 n0", "a 2 n1", "b 2 m0", "b 2 m1"))
+    driver = running(two_chains(2, vcs), *loans("a 2 n0", "a 2 n1", "b 2 m0", "b 2 m1"))
     assert ShareUsedUp("b", need=1, held=4, share=4) in driver.wait(lent("b-more", "b", 1)).reasons
 
 
@@ -197,13 +183,17 @@ def test_tenant_at_its_share_gives_no_more() -> None:
     assert driver.preempt(lent("a", "a", 2)).victims == ("b-3",)
 
 
-def test_fair_place_is_the_same_when_decided_again() -> None:
-    driver = running(sockets(3), *loans("b 1 n0", "a 3 n0", "b 1 n1", "a 3 n1", "b 1 n2", "a 3 n2"))
+def test_above_its_share_inside_a_node() -> None:
+    """It is the same place when it is decided again."""
+    spec = flat({"a": 1, "b": 1}, nodes=3)
+    spec["virtualClusters"]["c"] = reserves({"NODE.SOCKET": 2})
+    driver = running(spec, *loans("b 1 n0", "a 3 n0", "b 1 n1", "a 3 n1", "b 1 n2", "a 3 n2"))
     plan = driver.ask(wants("job", "c", 2))
     assert isinstance(plan, Preempt)
     driver.ask(wants("other", "c", 2))
     driver.commit(plan)
-    assert set(driver.cluster.group("job").victims) == set(plan.victims)
+    driver.step(wants("job", "c", 2))
+    assert held(driver) == {"a": 6, "b": 3}
 
 
 def run_until_stable(driver: Driver, jobs: list[Request], rounds: int) -> None:
@@ -249,8 +239,7 @@ def test_single_gpus_end_at_max_min_shares(
     jobs = [lent(f"{vc}-{i}", vc, 1) for vc, demand in demands.items() for i in range(demand)]
     order.shuffle(jobs)
     run_until_stable(driver, jobs, rounds=30)
-    shares = max_min(12 - used, weights, demands)
-    after = held(driver)
+    after, exact = held(driver), shares(12 - used, list(demands.values()), [weights[vc] for vc in demands])
     assert sum(after.values()) == min(12 - used, sum(demands.values())), "GPUs in demand are idle"
-    for vc, share in shares.items():
+    for vc, share in zip(demands, exact, strict=True):
         assert after[vc] >= int(share), f"{vc} has {after[vc]}, its share is {share}"

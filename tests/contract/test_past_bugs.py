@@ -16,7 +16,7 @@ from hived.cluster.sharing import Sharing
 from hived.errors import InfeasibleError
 
 from .driver import Driver, running
-from .specs import Spec, cluster_spec, flat, lent, racks, reserves, wants
+from .specs import Spec, cluster_spec, flat, lent, racks, reserves, two_chains, wants
 
 
 def opened(spec: dict[str, Any], logged: bool) -> Cluster:
@@ -111,16 +111,7 @@ def test_pods_around_one_in_another_cell() -> None:
 
 def test_room_spread_over_chains() -> None:
     """It is not what an exhausted VC has: two nodes alone, and two under one switch, all of one device type."""
-    types: Spec = {
-        "NODE": {"childCellType": "V100", "childCellNumber": 4, "isNodeLevel": True},
-        "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
-    }
-    cells: list[Spec] = [
-        {"cellType": "NODE", "cellAddress": "n0"},
-        {"cellType": "NODE", "cellAddress": "n1"},
-        {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]},
-    ]
-    spec = cluster_spec(types, cells, {"a": reserves({"NODE": 2, "2-NODE": 1})})
+    spec = two_chains(4, {"a": reserves({"NODE": 2, "2-NODE": 1})})
     driver = running(spec, wants("one", "a", 4, priority=5), (wants("two", "a", 4, priority=5), "m0"))
     reason = driver.wait(wants("pair", "a", (2, 4))).reasons[0]
     assert isinstance(reason, VcExhausted)

@@ -1,17 +1,23 @@
-"""Placing for a scheduler with queues of its own: on leaf cells that it names, by a demand made before, at once."""
+"""Placing for a scheduler with queues of its own: on leaf cells, by a demand, or for victims that it names."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import event
 
-from hived import Bind, Cluster, Preempt, RequestError
+from hived import Bind, Cluster, Preempt, RecordedCluster, RequestError, Wait, replay
 from hived.cluster.cluster import compiled_spec
 from hived.cluster.sharing import Sharing
+from hived.cluster.states import GroupState
+from hived.spec import ClusterSpec
 
+from ..strategies import given_in_tiers
 from .driver import replays, running
 from .specs import flat, lent, racks, wants
+from .walks import SEEDS, SPECS, any_request
 
 
 def test_leaves_of_another_cluster() -> None:
@@ -78,3 +84,125 @@ def test_kept_at_once_is_what_a_commit_keeps() -> None:
         seen.append((type(placed), placed.downgraded))
     assert seen == [(Bind, ()), (Bind, ()), (Bind, ("lazy",)), (Preempt, ())]
     assert at_once.place(wants("none", "b", 4), keep=True) is None
+
+
+# ---------------------------------------------- victims of the same priority, which a policy names, and the core selects
+
+
+def filled() -> Cluster:
+    """A VC of two nodes of 4 GPUs: jobs of 1, 1 and 2 GPUs on one, of 4 on the other."""
+    sizes = {"one": 1, "other": 1, "two": 2, "four": 4}
+    return running(flat({"a": 2, "b": 1}), *(wants(name, "a", gpus) for name, gpus in sizes.items())).cluster
+
+
+@pytest.mark.parametrize(
+    ("gpus", "candidates", "victims"),
+    [
+        ((1,), ["four", "two", "other", "one"], ("four",)),
+        ((1,), ["one", "four"], ("one",)),
+        ((4,), ["two", "other", "one", "four"], ("two", "other", "one")),
+        ((4,), ["two", "four", "other", "one"], ("four",)),
+        ((4,), ["two", "one"], None),
+        ((4, 4), ["two", "four", "other", "one"], ("two", "four", "other", "one")),
+        ((1,), [], None),
+    ],
+)
+def test_shortest_prefix(gpus: tuple[int, ...], candidates: list[str], victims: tuple[str, ...] | None) -> None:
+    """The shortest prefix of the candidates is taken, and groups in it that are not needed are spared."""
+    cluster = filled()
+    before = cluster.snapshot()
+    assert cluster.select_victims(wants("next", "a", *gpus), candidates) == victims
+    assert cluster.snapshot() == before
+
+
+def test_selected_victims_are_preempted() -> None:
+    cluster = filled()
+    request = wants("next", "a", 4)
+    decision = cluster.place(request, victims=("four",))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("four",)
+    cluster.commit(decision)
+    cluster.validate()
+    assert cluster.group("four").state is GroupState.BEING_PREEMPTED
+    assert cluster.select_victims(wants("third", "a", 4), ["four"]) is None, "it is a victim already"
+    cluster.release("four")
+    start = cluster.schedule(request)
+    assert isinstance(start, Bind)
+    cluster.commit(start)
+    cluster.validate()
+
+
+def test_own_loan_counts_as_given_up() -> None:
+    cluster = filled()
+    cluster.commit(cluster.schedule(lent("next", "a", 4)))
+    assert cluster.select_victims(wants("next", "a", 4), ["two", "four"]) == ("four",)
+
+
+@pytest.mark.parametrize("bad", [True, False], ids=["bad", "excluded"])
+def test_victim_on_unusable_node(bad: bool) -> None:
+    """It is passed over for the next.
+
+    Its cell stays bound while it runs: a trial that bound it to the idle node found what no preemption can have.
+    """
+    cluster = running(flat({"a": 2}, spare=1), wants("last", "a", 4), wants("next-to-last", "a", 4)).cluster
+    placement = cluster.group("last").placement
+    assert placement is not None
+    node = placement.pods[0].node
+    if bad:
+        cluster.set_node_health(node, False)
+    excluded = () if bad else (node,)
+    request = wants("head", "a", 4)
+    victims = cluster.select_victims(request, ["last", "next-to-last"], excluded)
+    assert victims == ("next-to-last",)
+    decision = cluster.place(request, excluded_nodes=excluded, victims=victims)
+    assert isinstance(decision, Preempt)
+    assert decision.victims == victims
+    assert decision.placement.pods[0].node != node
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("higher", "priority of at most 0"), ("foreign", "no running guaranteed group"), ("none", "no such group")],
+)
+def test_wrong_candidates(name: str, message: str) -> None:
+    cluster = running(flat({"a": 1, "b": 1}), wants("higher", "a", 4, priority=1), wants("foreign", "b", 4)).cluster
+    with pytest.raises(RequestError, match=message):
+        cluster.select_victims(wants("next", "a", 4), [name])
+    with pytest.raises(RequestError, match=message):
+        cluster.place(wants("next", "a", 4), victims=[name])
+    with pytest.raises(RequestError, match="opportunistic"):
+        cluster.select_victims(lent("next", "a", 4), ["higher"])
+
+
+@given_in_tiers(15, 100, SPECS, SEEDS)
+def test_victims_suffice_and_all_are_needed(spec: ClusterSpec, seed: int) -> None:
+    """On any cluster; each decision is carried out, and the log of all of it replays."""
+    random, lines = Random(seed), list[str]()
+    cluster = RecordedCluster(spec, lines.append)
+    for number in range(40):
+        request = any_request(random, spec, f"job-{number}")
+        groups = [r for r in cluster.records() if r.placement.guaranteed and r.request.vc == request.vc]
+        candidates = [r.group for r in groups if r.request.priority <= request.priority]
+        random.shuffle(candidates)
+        decision = cluster.schedule(request, now=float(number))
+        if isinstance(decision, Wait) and request.priority >= 0 and candidates:
+            victims = cluster.select_victims(request, candidates)
+            event(f"victims: {victims and len(victims)}")
+            if victims:
+                for victim in victims:
+                    rest = [name for name in victims if name != victim]
+                    assert cluster.select_victims(request, rest) is None, f"{victim} is not needed"
+                placed = cluster.place(request, float(number), victims=victims)
+                assert placed is not None
+                ended = placed.victims if isinstance(placed, Preempt) else ()
+                assert {*ended, *placed.downgraded} >= set(victims), "lazy ones run on"
+                cluster.commit(placed)
+                cluster.validate()
+                for victim in ended:
+                    cluster.release(victim)
+                decision = cluster.schedule(request, now=float(number))
+                assert isinstance(decision, Bind)
+        if isinstance(decision, Bind):
+            cluster.commit(decision)
+        cluster.validate()
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Wait
+from hived import Bind, CheckedCluster, Cluster, Preempt, Wait
+from hived.cluster.pool import VIEWS
 from hived.cluster.reasons import ReasonKind
 
-from .cases import Case
-from .driver import running
+from .driver import Case, running
 from .specs import flat, lent, wants
 
 
@@ -237,3 +239,54 @@ def test_cells_go_to_the_highest_priorities(asked: list[tuple[str, int, int]]) -
             )
             probe = driver.ask(wants(f"probe-{vc}-{priority}", vc, 1, priority=priority))
             assert isinstance(probe, Wait) == (held == size)
+
+
+# ---------------------------------------------------------- more priorities in use than spaces are kept for in a VC
+
+MANY = VIEWS + 14
+
+
+def full() -> CheckedCluster:
+    """Every node has one group, each of a priority of its own: 0, 2, 4, ..."""
+    cluster = CheckedCluster.from_spec(flat({"a": MANY}))
+    for priority in range(0, 2 * MANY, 2):
+        cluster.commit(cluster.schedule(wants(f"p{priority}", "a", 4, priority=priority)))
+    return cluster
+
+
+def victims_of(cluster: Cluster, pods: int, priority: int) -> list[str] | None:
+    """Of such a gang of nodes; None: it has to wait."""
+    answer = cluster.schedule(wants(f"asks-{priority}-{pods}", "a", (pods, 4), priority=priority))
+    return sorted(answer.victims) if isinstance(answer, Preempt) else None
+
+
+def test_lowest_of_many_priorities() -> None:
+    cluster, order = full(), list(range(1, 2 * MANY, 2))
+    Random(1).shuffle(order)
+    for priority in order:
+        for pods in (1, 2, 5):
+            lowest = sorted(f"p{2 * number}" for number in range(pods))
+            assert victims_of(cluster, pods, priority) == (lowest if pods <= (priority + 1) // 2 else None)
+    cluster.validate()
+
+
+def test_lowest_right_after_groups_have_changed() -> None:
+    cluster = full()
+    for priority in range(1, 60, 2):
+        victims_of(cluster, 1, priority)
+    cluster.release("p0")
+    answer = cluster.schedule(wants("low", "a", 4))
+    assert isinstance(answer, Bind)
+    cluster.commit(answer)
+    assert victims_of(cluster, 2, 59) == ["low", "p2"]
+
+
+def test_unused_view_is_dropped() -> None:
+    cluster = full()
+    victims_of(cluster, 1, 59)
+    (pool,) = cluster._state.pools[0]
+    assert pool._views
+    for _ in range(100):
+        cluster.release("p0")
+        cluster.commit(cluster.schedule(wants("p0", "a", 4)))
+    assert not pool._views

@@ -136,25 +136,22 @@ def test_node_loses_some_devices() -> None:
 
 def pinned(node: int, owner: str) -> Spec:
     """Two VCs of a node each, one of which has another pinned."""
-    made = flat({"a": 1, "b": 1}, spare=1)
-    made["physicalCluster"]["physicalCells"][node]["pinnedCellId"] = f"{owner}-pin"
-    made["virtualClusters"][owner]["pinnedCells"] = [{"pinnedCellId": f"{owner}-pin"}]
-    return made
+    return flat({"a": 1, "b": 1}, spare=1, pinned={node: owner})
 
 
 def test_pinned_cell_goes_to_another_vc() -> None:
-    driver = running(pinned(2, "a"), wants("pinned", "a", 4, pinned_cell_id="a-pin"), wants("b", "b", 4))
+    driver = running(pinned(2, "a"), wants("pinned", "a", 4, pinned_cell_id="pin-2"), wants("b", "b", 4))
     report = driver.reconfigure(pinned(2, "b"))
     assert "b" in report["kept"]
     assert {*report["kept"], *report["downgraded"]} == {"pinned", "b"}
-    assert driver.preempt(wants("new", "b", 4, pinned_cell_id="b-pin")).victims == ("pinned",)
+    assert driver.preempt(wants("new", "b", 4, pinned_cell_id="pin-2")).victims == ("pinned",)
 
 
 def test_node_becomes_pinned() -> None:
     """Its group ends only when the pinned cell is asked for."""
     driver = running(flat({"a": 1, "b": 1}, spare=1), (wants("a", "a", 4), "n0"))
     assert driver.reconfigure(pinned(0, "b"))["downgraded"] == ["a"]
-    assert driver.preempt(wants("b", "b", 4, pinned_cell_id="b-pin")).victims == ("a",)
+    assert driver.preempt(wants("b", "b", 4, pinned_cell_id="pin-0")).victims == ("a",)
 
 
 def test_decision_from_before() -> None:

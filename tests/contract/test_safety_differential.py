@@ -157,7 +157,7 @@ def shape(hardware: Hardware, placement: Placement) -> object:
     pods = []
     for leaves, level in zip(hardware.leaves_of(placement), placement.reserved_levels, strict=True):
         cell = hardware.cell_at(placement.chain, level, leaves)
-        pods.append((level, seen.setdefault(cell, len(seen)), hardware.common_level(placement.chain, leaves)))
+        pods.append((level, seen.setdefault((level, cell), len(seen)), hardware.common_level(placement.chain, leaves)))
     return placement.chain, tuple(pods)
 
 

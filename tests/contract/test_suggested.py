@@ -15,8 +15,7 @@ from hived.cluster.reasons import NotSuggested
 from hived.cluster.states import GroupState
 from hived.installed import form
 
-from .cases import Case
-from .driver import Driver, nodes_of, running, states
+from .driver import Case, Driver, nodes_of, running, states
 from .specs import flat, lent, racks, wants
 
 

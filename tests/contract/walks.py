@@ -149,6 +149,10 @@ class Walk:
         """One of the names."""
         return self.random.choice(sorted(names))
 
+    def knows(self, request: Request) -> bool:
+        """Whether the VC of the request is in the spec."""
+        return request.vc in {vc.name for vc in self.spec.virtual_clusters}
+
     def ask_and_carry_out(self) -> None:
         self.driver.run(self.new_request(), self.suggestion())
 
@@ -163,7 +167,7 @@ class Walk:
     def ask_again(self) -> None:
         preempting = [reservation.request for reservation in self.driver.preempting.values()]
         request = self.random.choice(preempting if preempting and self.random.random() < 0.5 else self.asked)
-        if request.vc in {vc.name for vc in self.spec.virtual_clusters}:
+        if self.knows(request):
             group = request.group
             try:
                 decision = self.driver.ask(request, self.suggestion())
@@ -205,8 +209,7 @@ class Walk:
         name = self.some(victims or self.driver.running)
         request = self.driver.running[name].request
         self.driver.suspend(name)
-        known = request.vc in {vc.name for vc in self.spec.virtual_clusters}
-        if known and self.random.random() < 0.5:
+        if self.knows(request) and self.random.random() < 0.5:
             with suppress(RequestError):  # the new spec has no such pinned cell or device type
                 self.driver.start(request)
 
@@ -214,7 +217,7 @@ class Walk:
         """A group moves, off some of its nodes or for better; an opportunistic one may be promoted by it."""
         name = self.some(self.driver.running)
         run = self.driver.running[name]
-        if run.request.vc not in {vc.name for vc in self.spec.virtual_clusters}:
+        if not self.knows(run.request):
             return
         nodes = sorted({pod.node for pod in run.pods})
         excluded = self.random.sample(nodes, self.random.randint(0, len(nodes)))
@@ -300,7 +303,7 @@ class Walk:
             driver.check()
             return
         self.spec = after
-        driver.traded(after)
+        driver.traded()
         assert effect.downgraded == would
         now = {name for name in driver.running if driver.guaranteed(name)}
         assert (before - now, now - before) == ({*effect.downgraded}, {*effect.restored})
