@@ -147,8 +147,8 @@ def test_unknown_word_of_an_option(hived: Hived, folder: Path, option: str, valu
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("trace", "generate", "-o", "trace.csv"),
-        ("trace", "generate", "-o", "no/such/t.csv"),
+        ("trace", "generate", "--jobs", "5", "-o", "trace.csv"),
+        ("trace", "generate", "--jobs", "5", "-o", "no/such/t.csv"),
         ("trace", "generate", "--jobs", "100000000000", "-o", "t.csv"),
         ("trace", "describe", "spec.yaml"),
         ("spec", "from-quotas", "--nodes", "3", "--quotas", "trace.csv"),
