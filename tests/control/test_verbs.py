@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hived.control.checkpoint import Checkpoints
-from hived.errors import UnavailableError
 from tests.cli.helpers import HIVED, Hived, refused
 
 
@@ -70,8 +68,3 @@ def test_job_without_a_mini_batch(jobs: Path, hived: Hived) -> None:
             assert "a training job 'sleeper' runs already on this machine: choose another --name" in taken
         finally:
             process.kill()
-
-
-def test_needed_driver_is_named() -> None:
-    with pytest.raises(UnavailableError, match="only NVIDIA's driver 570 or later could suspend it"):
-        Checkpoints("libnosuch.so")

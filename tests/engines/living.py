@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hived import RecordedCluster, replay
+from hived import Cluster, RecordedCluster, replay
 from hived.engines.job import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
@@ -20,6 +20,9 @@ from hived.engines.local.environment import MARK, environments
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError
+from hived.policies import YarnCS, by_vc
+from hived.scheduling import Policies
+from hived.spec.compiled import ClusterSpec
 
 from .driver import replayed, small_spec
 from .real import PATIENCE_S
@@ -173,7 +176,12 @@ def record_faults(store: Store) -> tuple[list[str], Counter[str]]:
         lives[-1].append(line)
     for life in lives:
         logged: list[str] = []
-        replay(life, lambda spec, logged=logged: RecordedCluster(spec, logged.append))  # type: ignore[misc]
+
+        def made(spec: ClusterSpec, logged: list[str] = logged) -> Cluster:
+            policies = Policies(YarnCS(), by_vc(spec))
+            return RecordedCluster(spec, logged.append, policies.rank, policies.ranks)
+
+        replay(life, made)
         if logged != life:
             faults.append("a life of the core does not replay")
     return faults, Counter(events=len(events), lives=len(lives))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,8 +68,7 @@ class FakeNvml:
             raise NVMLError("GPU is lost")
         return found
 
-    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802
-        return self.number(handle)
+    nvmlDeviceGetIndex = nvmlDeviceGetMemoryInfo = number  # noqa: N815
 
     def nvmlDeviceGetName(self, handle: str) -> str | bytes:  # noqa: N802
         return self.names[self.number(handle)]
@@ -76,9 +76,6 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
         board = int(handle[7:]) if self.there is None else self.there[int(handle[7:])]
         return f"GPU-{board}"  # the library remembers it, even of one that is lost
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> object:  # noqa: N802
-        return self.number(handle)
 
     def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:  # noqa: N802
         if self.number(handle) in self.without_rows:
@@ -98,12 +95,7 @@ class FakeNvml:
         if not self.xids:
             raise NVMLError("Timeout")
         number, xid = self.xids.pop(0)
-
-        class Event:
-            device = f"handle {number}"
-            eventData = xid  # noqa: N815
-
-        return Event()
+        return SimpleNamespace(device=f"handle {number}", eventData=xid)
 
 
 @pytest.fixture
@@ -119,8 +111,9 @@ def gpus(nvml: FakeNvml) -> Nvml:
     return start(nvml)
 
 
-def start(nvml: FakeNvml, known: tuple[str, ...] = (), same_boot: bool = True) -> Nvml:
-    """What a start finds."""
+def start(nvml: FakeNvml, known: tuple[str, ...] = (), there: list[int] | None = None, same_boot: bool = True) -> Nvml:
+    """What a start finds while NVML counts the boards ``there``."""
+    nvml.there = there
     found = find_gpus("node", known, same_boot)
     assert found is not None
     found.close()
@@ -209,18 +202,12 @@ def test_platform_without_events_is_asked(nvml: FakeNvml, monkeypatch: pytest.Mo
 # -- numbers that stay --------------------------------------------------------------------------------------------
 
 
-def after(nvml: FakeNvml, there: list[int], known: tuple[str, ...], same_boot: bool = True) -> Nvml:
-    """What a start finds while NVML counts these boards."""
-    nvml.there = there
-    return start(nvml, known, same_boot)
-
-
 FOUR = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 
 
 def test_gpu_missed_for_one_start_keeps_its_number(nvml: FakeNvml) -> None:
     # NVML counts those behind it anew: number 2 was another board then, and had a job already
-    missed = after(nvml, [0, 2, 3], FOUR)
+    missed = start(nvml, FOUR, [0, 2, 3])
     assert missed.uuids == FOUR
     assert dict(missed.health(NODE)) == {("node", 1): "NVML does not find it since the engine was started"}
     missed.check(spec_for("node", 4, "GPU", []))
@@ -230,7 +217,7 @@ def test_gpu_missed_for_one_start_keeps_its_number(nvml: FakeNvml) -> None:
     nvml.xids = [(1, FATAL)]  # by the number that NVML gives it now
     nvml.lost = {2}
     assert dict(missed.health(NODE)) == {("node", 2): "NVML: XID 79", ("node", 3): LOST}
-    back = after(nvml, [0, 1, 2, 3], missed.uuids)
+    back = start(nvml, missed.uuids)
     nvml.lost = set()
     assert back.uuids == FOUR
     assert back.health(NODE) == {}
@@ -262,12 +249,12 @@ def test_gpus_are_named_by_uuid_once_one_is_lost(nvml: FakeNvml, gpus: Nvml) -> 
 def test_gpu_keeps_its_number(
     nvml: FakeNvml, known: tuple[str, ...], there: list[int], same_boot: bool, numbers: tuple[str, ...]
 ) -> None:
-    assert after(nvml, there, known, same_boot).uuids == numbers
+    assert start(nvml, known, there, same_boot).uuids == numbers
 
 
 def test_two_gpus_without_a_uuid(nvml: FakeNvml) -> None:
     nvml.hidden = {1, 2}
-    found = after(nvml, [0, 1, 2, 3], ())
+    found = start(nvml)
     assert sorted(found.health(NODE)) == [("node", 1), ("node", 2)]
     nvml.hidden = set()
     assert dict(found.health(NODE)) == {("node", 1): None, ("node", 2): None}

@@ -431,16 +431,6 @@ def test_end_that_cannot_be_kept_is_found_later(lives: Lives, monkeypatch: pytes
     assert (job.state, job.exit_code, job.attempt) == (JobState.FAILED, 4, 1)
 
 
-def test_engine_whose_folder_is_deleted_starts_nothing(lives: Lives) -> None:
-    async def story(engine: Engine) -> None:
-        shutil.rmtree(engine.folder)
-        with pytest.raises(StorageError, match="moved or deleted"):
-            engine.submit(shell("vision", "true"))
-        assert not engine.folder.exists()
-
-    lives.live(story)
-
-
 # -- harm and bad luck --------------------------------------------------------------------------------------------
 
 
@@ -474,27 +464,20 @@ def test_job_that_deletes_its_folder_has_failed(lives: Lives) -> None:
 
 def test_job_whose_folder_was_deleted_is_not_run_twice(lives: Lives) -> None:
     # "cleaning up" the state folder under running jobs: the next engine knew nothing of them, and started them again
-    (job,) = lives.killed_with(shell("vision", STAYS, 2))
+    (job,) = lives.killed_with(shell("vision", STAYS, 2, grace_s=0.2))
     before = set(lives.marked())
     shutil.rmtree(lives.folder / "jobs")
 
-    async def second(engine: Engine) -> set[int]:
+    async def second(engine: Engine) -> Job:
         await printed(engine, job, "here")
-        return set(lives.marked())
-
-    now = lives.live(second)
-    assert len(before) == len(now) == 1
-    assert not before & now
-
-
-def test_job_whose_folder_was_deleted_can_be_stopped(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        (job,) = await running(engine, shell("vision", STAYS, grace_s=0.2))
-        shutil.rmtree(engine.task(job, 0).folder)
+        now = set(lives.marked())
+        assert len(before) == len(now) == 1
+        assert not before & now
+        shutil.rmtree(engine.task(job, 0).folder)  # and it can still be stopped
         engine.cancel("1")
         return (await ended(engine, job))[0]
 
-    assert lives.live(story).state is JobState.CANCELLED
+    assert lives.live(second).state is JobState.CANCELLED
     assert not lives.marked()
 
 

@@ -131,11 +131,3 @@ def test_displaced_job_is_restored_if_hardware_breaks(engine: Driver) -> None:
     engine.set_health(list(owner.devices())[:1])
     assert "restored" in engine.kinds(lazy)
     engine.check_record()
-
-
-def test_displaced_job_where_others_overtake(engine: Driver) -> None:
-    lazy, _ = displaced(engine)
-    engine.submit(job("vision", 2, priority=9))
-    engine.submit(job("vision", 4, priority=10))
-    assert states(lazy) == "running"
-    engine.check_record()
