@@ -1,72 +1,141 @@
-"""Who may ask: tokens, host names, origins.[
-    "from", "__future__", "import", "annotations", "import", "httpx", "from", "hived.server.guard", "import",
-    "session", "from", "..fakes", "import", "FakeService,", "local_app", "from", ".client", "import", "Client,",
-    "error", "TOKEN", "=", ""s3cret-token"", "OTHER", "=", ""another-token"", "BEARER", "=", "{"Authorization":",
-    "f"Bearer", "{TOKEN}"}", "HOME", "=", ""http://localhost:8080"", "JOB", "=", "{"vc":", ""vision",",
-    ""command":", "["true"]}", "NAME,", "VALUE", "=", "session(TOKEN)", "def", "tcp(service:", "FakeService,",
-    "base_url:", "str", "=", "HOME,", "hosts:", "tuple[str,", "...]", "=", "(),", "token:", "str", "=", "TOKEN)",
-    "->", "Client:", """"What", "a", "client", "over", "TCP", "sees."""", "return", "Client(local_app(service,",
-    "token,", "hosts),", "base_url=base_url)", "def", "signed_in(service:", "FakeService)", "->", "Client:",
-    "client", "=", "tcp(service)", "assert", "client.get(f"/?token={TOKEN}").status_code", "==", "303", "return",
-    "client", "#", "--", "the", "token", "def", "test_no_token_is_refused(service:", "FakeService)", "->", "None:",
-    "client", "=", "tcp(service)", "shown", "=", "[", """,", ""Bearer",", ""Bearer", "",", ""Bearer", "wrong",",
-    "f"Bearer", "{TOKEN}x",", "f"Bearer", "{TOKEN[:-1]}",", "f"Basic", "{TOKEN}",", "TOKEN,", "]", "cookies", "=",
-    "[f"{NAME}=",", "f"{NAME}=wrong",", "f"{NAME}={TOKEN}",", "f"hived_token={TOKEN}",", "f"other={VALUE}"]",
-    "strange", "=", "[b"Bearer", "\xff\xfe",", "b"Bearer", "t\xc3\xb6ken",", "b"bearer", """, "+", "b"x"", "*",
-    "8_000]", "asked", "=", "[("Authorization",", "text.encode())", "for", "text", "in", "shown]", "+",
-    "[("Cookie",", "text.encode())", "for", "text", "in", "cookies]", "for", "name,", "value", "in", "[("X-None",",
-    "b""),", "*asked,", "*(("Authorization",", "raw)", "for", "raw", "in", "strange)]:", "for", "path", "in",
-    "("/v1/about",", ""/v1/dashboard/layout",", ""/v1/nothing",", ""/v1",", ""//v1/about",", ""/static2"):",
-    "response", "=", "client.get(path,", "headers=httpx.Headers({name.encode():", "value}))", "assert",
-    "response.status_code", "==", "401,", "(path,", "value)", "assert", "error(response)["code"]", "==",
-    ""unauthorized"", "assert", "response.headers["www-authenticate"].startswith("Bearer")", "assert", "TOKEN",
-    "not", "in", "response.text", "assert", "client.get("/?token=%FF%00%ED%A0%80").status_code", "==", "401", "def",
-    "test_right_token_is_answered(service:", "FakeService)", "->", "None:", "client", "=", "tcp(service)", "assert",
-    "client.get("/v1/about",", "headers=BEARER).status_code", "==", "200", "assert", "client.get("/v1/about",",
-    "headers={"Authorization":", "f"bearer", "{TOKEN}", ""}).status_code", "==", "200", "assert",
-    "client.post("/v1/jobs",", "headers=BEARER,", "json=JOB).status_code", "==", "201", "def",
-    "test_page_and_files_need_no_token(service:", "FakeService)", "->", "None:", "for", "path", "in", "("/",",
-    ""/healthz",", ""/openapi.json"):", "assert", "tcp(service).get(path).status_code", "==", "200,", "path",
-    "assert", "tcp(service).get("/static/nothing").status_code", "==", "404", "def",
-    "test_link_signs_the_browser_in(service:", "FakeService)", "->", "None:", "client", "=", "tcp(service)",
-    "response", "=", "client.get(f"/?token={TOKEN}")", "assert", "(response.status_code,",
-    "response.headers["location"])", "==", "(303,", ""/")", "cookie", "=", "response.headers["set-cookie"].lower()",
-    "for", "part", "in", "(f"{NAME}={VALUE}",", ""httponly",", ""samesite=strict",", ""path=/"):", "assert", "part",
-    "in", "cookie", "assert", ""secure"", "not", "in", "cookie,", ""over", "plain", "HTTP", "it", "would", "not",
-    "come", "back"", "assert", ""token"", "not", "in", "response.headers["location"]", "assert",
-    "client.get("/v1/about").status_code", "==", "200", "assert", "client.get("/v1/about",",
-    "headers={"Authorization":", ""Bearer", "wrong"}).status_code", "==", "401", "over_tls", "=", "tcp(service,",
-    "base_url="https://localhost:8080").get(f"/?token={TOKEN}")", "assert", ""secure"", "in",
-    "over_tls.headers["set-cookie"].lower()", "def", "test_cookie_has_nothing_of_the_token(service:",
-    "FakeService)", "->", "None:", """"It", "goes", "to", "every", "server", "on", "this", "host."""", "cookie",
-    "=", "tcp(service).get(f"/?token={TOKEN}").headers["set-cookie"]", "assert", "TOKEN", "not", "in", "cookie",
-    "stolen", "=", "cookie.partition("=")[2].partition(";")[0]", "assert", "tcp(service).get("/v1/about",",
-    "headers={"Authorization":", "f"Bearer", "{stolen}"}).status_code", "==", "401", "assert",
-    "tcp(service).get(f"/?token={stolen}").status_code", "==", "401", "def",
-    "test_two_servers_on_one_host(service:", "FakeService)", "->", "None:", """"A", "browser", "is", "signed", "in",
-    "to", "both,", "and", "neither's", "cookie", "opens", "the", "other."""", "one,", "other", "=", "tcp(service),",
-    "tcp(service,", "base_url="http://localhost:8081",", "token=OTHER)", "assert",
-    "one.get(f"/?token={TOKEN}").status_code", "==", "303", "other.cookies", "=", "one.cookies", "#", "a",
-    "browser", "has", "one", "jar", "for", "all", "ports", "of", "a", "host", "assert",
-    "other.get(f"/?token={OTHER}").status_code", "==", "303", "one.cookies", "=", "other.cookies", "assert",
-    "one.get("/v1/about").status_code", "==", "200", "assert", "other.get("/v1/about").status_code", "==", "200",
-    "name,", "value", "=", "session(OTHER)", "for", "cookie", "in", "(f"{name}={value}",", "f"{NAME}={value}",",
-    "f"{name}={VALUE}"):", "assert", "tcp(service).get("/v1/about",", "headers={"Cookie":", "cookie}).status_code",
-    "==", "401", "def", "test_link_that_does_not_sign_in(service:", "FakeService)", "->", "None:", "for",
-    "base_url,", "token,", "status", "in", "((HOME,", ""wrong",", "401),", "("http://evil.example",", "TOKEN,",
-    "403)):", "response", "=", "tcp(service,", "base_url).get(f"/?token={token}")", "assert",
-    "response.status_code", "==", "status", "assert", ""set-cookie"", "not", "in", "response.headers", "def",
-    "test_socket_needs_no_token(client:", "Client)", "->", "None:", "assert", "client.get("/v1/about").status_code",
-    "==", "200", "assert", "client.post("/v1/jobs",", "json=JOB).status_code", "==", "201", "def",
-    "test_openapi_says_how_the_token_is_sent(service:", "FakeService,", "client:", "Client)", "->", "None:",
-    "document", "=", "tcp(service).get("/openapi.json").json()", "assert",
-    "document["components"]["securitySchemes"]["token"]", "==", "{"type":", ""http",", ""scheme":", ""bearer"}",
-    "assert", "document["security"]", "==", "[{"token":", "[]}]", "assert", ""401"", "in",
-    "document["paths"]["/v1/jobs"]["post"]["responses"]", "assert", ""securitySchemes"", "not", "in",
-    "client.get("/openapi.json").json()["components"]", "#", "--", "host", "names", "OWN", "=", ""localhost",
-    "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:9999", "gpu1", "gpu1:7", ["gpu2:80"]",
-    "OTHERS", "=", "r"""", "evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example",
-    "evil.example#localhost", "evil.example/localhost", "evil.example\@localhost", "localhost:8080:8080",
+"""Who may ask: tokens, host names, origins."""
+
+from __future__ import annotations
+
+import httpx
+
+from hived.server.guard import session
+
+from ..fakes import FakeService, local_app
+from .client import Client, error
+
+TOKEN = "s3cret-token"
+OTHER = "another-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HOME = "http://localhost:8080"
+JOB = {"vc": "vision", "command": ["true"]}
+NAME, VALUE = session(TOKEN)
+
+
+def tcp(service: FakeService, base_url: str = HOME, hosts: tuple[str, ...] = (), token: str = TOKEN) -> Client:
+    """What a client over TCP sees."""
+    return Client(local_app(service, token, hosts), base_url=base_url)
+
+
+def signed_in(service: FakeService) -> Client:
+    client = tcp(service)
+    assert client.get(f"/?token={TOKEN}").status_code == 303
+    return client
+
+
+# -- the token
+
+
+def test_no_token_is_refused(service: FakeService) -> None:
+    client = tcp(service)
+    shown = [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Basic {TOKEN}",
+        TOKEN,
+    ]
+    cookies = [f"{NAME}=", f"{NAME}=wrong", f"{NAME}={TOKEN}", f"hived_token={TOKEN}", f"other={VALUE}"]
+    strange = [b"Bearer \xff\xfe", b"Bearer t\xc3\xb6ken", b"bearer " + b"x" * 8_000]
+    asked = [("Authorization", text.encode()) for text in shown] + [("Cookie", text.encode()) for text in cookies]
+    for name, value in [("X-None", b""), *asked, *(("Authorization", raw) for raw in strange)]:
+        for path in ("/v1/about", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/about", "/static2"):
+            response = client.get(path, headers=httpx.Headers({name.encode(): value}))
+            assert response.status_code == 401, (path, value)
+            assert error(response)["code"] == "unauthorized"
+            assert response.headers["www-authenticate"].startswith("Bearer")
+            assert TOKEN not in response.text
+    assert client.get("/?token=%FF%00%ED%A0%80").status_code == 401
+
+
+def test_right_token_is_answered(service: FakeService) -> None:
+    client = tcp(service)
+    assert client.get("/v1/about", headers=BEARER).status_code == 200
+    assert client.get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
+    assert client.post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
+
+
+def test_page_and_files_need_no_token(service: FakeService) -> None:
+    for path in ("/", "/healthz", "/openapi.json"):
+        assert tcp(service).get(path).status_code == 200, path
+    assert tcp(service).get("/static/nothing").status_code == 404
+
+
+def test_link_signs_the_browser_in(service: FakeService) -> None:
+    client = tcp(service)
+    response = client.get(f"/?token={TOKEN}")
+    assert (response.status_code, response.headers["location"]) == (303, "/")
+    cookie = response.headers["set-cookie"].lower()
+    for part in (f"{NAME}={VALUE}", "httponly", "samesite=strict", "path=/"):
+        assert part in cookie
+    assert "secure" not in cookie, "over plain HTTP it would not come back"
+    assert "token" not in response.headers["location"]
+    assert client.get("/v1/about").status_code == 200
+    assert client.get("/v1/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    over_tls = tcp(service, base_url="https://localhost:8080").get(f"/?token={TOKEN}")
+    assert "secure" in over_tls.headers["set-cookie"].lower()
+
+
+def test_cookie_has_nothing_of_the_token(service: FakeService) -> None:
+    """It goes to every server on this host."""
+    cookie = tcp(service).get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert TOKEN not in cookie
+    stolen = cookie.partition("=")[2].partition(";")[0]
+    assert tcp(service).get("/v1/about", headers={"Authorization": f"Bearer {stolen}"}).status_code == 401
+    assert tcp(service).get(f"/?token={stolen}").status_code == 401
+
+
+def test_two_servers_on_one_host(service: FakeService) -> None:
+    """A browser is signed in to both, and neither's cookie opens the other."""
+    one, other = tcp(service), tcp(service, base_url="http://localhost:8081", token=OTHER)
+    assert one.get(f"/?token={TOKEN}").status_code == 303
+    other.cookies = one.cookies  # a browser has one jar for all ports of a host
+    assert other.get(f"/?token={OTHER}").status_code == 303
+    one.cookies = other.cookies
+    assert one.get("/v1/about").status_code == 200
+    assert other.get("/v1/about").status_code == 200
+    name, value = session(OTHER)
+    for cookie in (f"{name}={value}", f"{NAME}={value}", f"{name}={VALUE}"):
+        assert tcp(service).get("/v1/about", headers={"Cookie": cookie}).status_code == 401
+
+
+def test_link_that_does_not_sign_in(service: FakeService) -> None:
+    for base_url, token, status in ((HOME, "wrong", 401), ("http://evil.example", TOKEN, 403)):
+        response = tcp(service, base_url).get(f"/?token={token}")
+        assert response.status_code == status
+        assert "set-cookie" not in response.headers
+
+
+def test_socket_needs_no_token(client: Client) -> None:
+    assert client.get("/v1/about").status_code == 200
+    assert client.post("/v1/jobs", json=JOB).status_code == 201
+
+
+def test_openapi_says_how_the_token_is_sent(service: FakeService, client: Client) -> None:
+    document = tcp(service).get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
+    assert document["security"] == [{"token": []}]
+    assert "401" in document["paths"]["/v1/jobs"]["post"]["responses"]
+    assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
+
+
+# -- host names
+
+
+OWN = [
+    "localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:9999", "gpu1", "gpu1:7", "gpu2:80",
+]  # fmt: skip
+OTHERS = [
+    "evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example",
+    "evil.example#localhost", "evil.example/localhost", r"evil.example\@localhost", "localhost:8080:8080",
     "localhost:99999", "[::1", "gpu2", "gpu2:81", "192.0.2.1",
 ]  # fmt: skip
 

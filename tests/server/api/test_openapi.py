@@ -1,12 +1,26 @@
-"""The OpenAPI document: that it is one, and that it says all there is to say.[
-    "from", "__future__", "import", "annotations", "import", "re", "from", "collections.abc", "import", "Iterator",
-    "from", "typing", "import", "Any", "import", "jsonschema_rs", "import", "pytest", "from", "hived.server.schema",
-    "import", "FORMS", "from", "..fakes", "import", "FakeService", "from", ".client", "import", "Client", "ERROR",
-    "=", "{"$ref":", ""#/components/schemas/ErrorAnswer"}", "#:", "what", "an", "engine", "has,", "beside", "what",
-    "a", "dashboard", "asks", "PATHS", "=", """"", "/healthz", "/v1/about", "/v1/jobs", "/v1/jobs/{ref}",
-    "/v1/jobs/{ref}/cancel", "/v1/jobs/{ref}/explain", "/v1/jobs/{ref}/log", "/v1/jobs/{ref}/log/stream",
-    "/v1/plan", "/v1/events", "/v1/events/stream", "/v1/devices", "/v1/drain", "/v1/spec", "/v1/decisions",
-    "/v1/exchange", "/v1/exchange/offers", "/v1/exchange/requests", "/v1/exchange/withdraw",
+"""The OpenAPI document: that it is one, and that it says all there is to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from hived.server.schema import FORMS
+
+from ..fakes import FakeService
+from .client import Client
+
+ERROR = {"$ref": "#/components/schemas/ErrorAnswer"}
+#: what an engine has, beside what a dashboard asks
+PATHS = [
+    "/healthz", "/v1/about", "/v1/jobs", "/v1/jobs/{ref}", "/v1/jobs/{ref}/cancel", "/v1/jobs/{ref}/explain",
+    "/v1/jobs/{ref}/log", "/v1/jobs/{ref}/log/stream", "/v1/plan", "/v1/events", "/v1/events/stream", "/v1/devices",
+    "/v1/drain", "/v1/spec", "/v1/decisions", "/v1/exchange", "/v1/exchange/offers", "/v1/exchange/requests",
+    "/v1/exchange/withdraw",
 ]  # fmt: skip
 PAGES = [
     "layout", "picture", "curves", "story/{job}", "timeline", "queue", "ended", "comparison", "stream",
