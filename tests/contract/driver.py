@@ -92,6 +92,7 @@ class Driver:
         assert decision.group == request.group
         if isinstance(decision, Wait):
             assert decision.reasons, "a wait without a reason"
+            assert len({reason.kind for reason in decision.reasons}) == len(decision.reasons), "a reason twice"
             if (lost := self.preempting.pop(request.group, None)) is not None:
                 assert not {pod.node for pod in lost.pods} <= set(suggested or ()), "it could keep its reservation"
         else:

@@ -213,17 +213,6 @@ def test_suspended_victim() -> None:
     assert "had to go for high" not in driver.cluster.explain("high")
 
 
-def test_suspended_asks_for_its_guarantee() -> None:
-    """One that was downgraded is guaranteed when it starts again."""
-    patient = wants("patient", "a", 4, lazy_preemption=True)
-    driver = running(flat({"a": 1, "b": 1}), patient, wants("high", "a", 4, priority=1))
-    assert not driver.guaranteed("patient")
-    driver.suspend("patient")
-    driver.release("high")
-    driver.bind(patient)
-    assert driver.guaranteed("patient")
-
-
 def test_only_running_groups_are_suspended() -> None:
     driver = running(flat({"a": 1}), wants("low", "a", 4))
     driver.preempt(wants("high", "a", 4, priority=1))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Preempt, RequestError
+from hived import Bind, RequestError
 from hived.cluster.reasons import BadHardware
 from hived.cluster.states import GroupState
 
-from .driver import Driver, devices, nodes_of, running, states
-from .specs import flat, lent, wants
+from .driver import Driver, devices, running, states
+from .specs import flat, wants
 
 HIGH = wants("high", "a", 4, priority=1)
 
@@ -29,38 +29,12 @@ def test_partly_bad_node_is_used() -> None:
     assert devices(driver.running["pair"].pods) == {("n0", 2), ("n0", 3)}
 
 
-def test_group_on_a_node_that_turns_bad() -> None:
-    """It runs on; once it has ended, the node is not used again until it heals."""
-    mine, loan = wants("mine", "a", 2), lent("loan", "b", 1)
-    driver = running(flat({"a": 1, "b": 1}), (mine, "n0"), (loan, "n0"))
-    driver.set_node("n0", healthy=False)
-    assert states(driver, "mine", "loan") == [GroupState.ALLOCATED] * 2
-    assert driver.bind(mine).placement.pods == driver.running["mine"].pods
-    driver.release("loan", "mine")
-    driver.wait(loan, suggested=["n0"])
-    driver.bind(mine)
-    assert nodes_of(driver, "mine") == ["n1"]
-    driver.release("mine")
-    driver.set_node("n0", healthy=True)
-    driver.bind(mine, suggested=["n0"])
-
-
-def test_reservation_on_hardware_that_breaks() -> None:
-    """It ends, and spares its victims."""
-    driver = running(flat({"a": 1}), wants("low", "a", 2))
-    driver.preempt(HIGH)
-    driver.set_device("n0", 3, healthy=False)
-    assert states(driver, "high", "low") == [GroupState.PENDING, GroupState.ALLOCATED]
-    driver.wait(HIGH)
-    driver.set_device("n0", 3, healthy=True)
-    assert isinstance(driver.run(HIGH), Preempt)
-
-
 @pytest.mark.parametrize("lazy", [False, True])
 def test_broken_reservation_is_had_elsewhere(lazy: bool) -> None:
     driver = running(flat({"a": 2}), wants("wide", "a", (2, 3), lazy_preemption=lazy))
     first = driver.preempt(HIGH).placement.pods[0].node
     driver.set_device(first, 0, healthy=False)
+    assert states(driver, "high", "wide") == [GroupState.PENDING, GroupState.ALLOCATED], "it spares its victims"
     second = driver.preempt(HIGH)
     assert second.victims == ("wide",)
     assert second.placement.pods[0].node != first

@@ -74,21 +74,14 @@ def test_preempting_group_cannot_become_another() -> None:
     driver.refused(wants("high", "a", (2, 4), priority=1), "members")
 
 
-CALLS = {
-    "release": ("ghost", "gone"),
-    "cancel": ("ghost", "gone", "job"),  # what runs is not cancelled
-    "group": ("ghost", "gone"),
-    "explain": ("ghost", "gone"),
-}
-
-
-@pytest.mark.parametrize(("call", "name"), [(call, name) for call, names in CALLS.items() for name in names])
-def test_no_such_group(call: str, name: str) -> None:
+@pytest.mark.parametrize("call", ["release", "cancel", "group", "explain"])
+def test_no_such_group(call: str) -> None:
     driver = running(flat({"a": 1}), wants("gone", "a", 1), wants("job", "a", 1))
     driver.release("gone")
     before = driver.cluster.snapshot()
-    with pytest.raises(RequestError):
-        getattr(driver.cluster, call)(name)
+    for name in ("ghost", "gone", *(["job"] if call == "cancel" else [])):  # what runs is not cancelled
+        with pytest.raises(RequestError):
+            getattr(driver.cluster, call)(name)
     assert driver.cluster.snapshot() == before
     driver.check()
 

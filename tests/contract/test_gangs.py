@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Member, Preempt, Wait
+from hived import Bind, Member, Wait
 from hived.cluster.reasons import ReasonKind
 
 from .driver import Driver, nodes_of, running
@@ -92,14 +92,6 @@ def test_cap_relaxed_level_by_level() -> None:
     driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
     decision = driver.bind(wants("job", "a", (2, 4), within="NODE", soft_affinity=True))
     assert (decision.relaxed, decision.within, level_of(driver, decision)) == (("NODE",), "RACK", 4)
-
-
-def test_preempting_loan_says_its_relaxed_cap() -> None:
-    spec = racks({"a": {"RACK": 1}, "b": {"RACK": 1}}, count=2, nodes=2)
-    driver = running(spec, *(lent(f"much-{i}", "a", 4) for i in range(4)))
-    decision = driver.ask(lent("loan", "b", (2, 4), within="NODE", soft_affinity=True))
-    assert isinstance(decision, Preempt)
-    assert decision.relaxed == ("NODE",)
 
 
 def test_cap_below_the_node() -> None:

@@ -67,7 +67,19 @@ def reservation_planned_again(look: bool) -> object:
     return answer
 
 
-@pytest.mark.parametrize("outcome", [doomed_cells_turned, downgraded_groups_turned, reservation_planned_again])
+def next_group_moved(look: bool) -> object:
+    """After a question about a wide one, whose nodes it was placed beside."""
+    driver = running(flat({"a": 2}), wants("gone", "a", 4, priority=2))
+    driver.release("gone")
+    driver.bind(wants("wide", "a", (2, 2), (1, 4), priority=1, lazy_preemption=True))
+    if look:
+        driver.cluster.plan(wants("what-if", "a", (2, 1), 2, priority=2))
+    return driver.preempt(wants("next", "a", 3, priority=2)).placement
+
+
+@pytest.mark.parametrize(
+    "outcome", [doomed_cells_turned, downgraded_groups_turned, reservation_planned_again, next_group_moved]
+)
 def test_looking_changes_no_answer(outcome: Callable[[bool], object]) -> None:
     assert outcome(True) == outcome(False)
 

@@ -220,17 +220,6 @@ def test_downgraded_group_is_guaranteed_again() -> None:
 # --------------------------------------------------------------------------------------- reservations move
 
 
-def test_starts_elsewhere_and_spares_slow_victims() -> None:
-    """Twenty nodes full of loans that take their time; a gang reserves two of them; sixteen others end."""
-    driver = beside_loans({"a": 2, "b": 18})
-    gang = wants("gang", "a", (2, 4))
-    slow = driver.preempt(gang).victims
-    driver.release(*[f"loan{n}" for n in range(20) if f"loan{n}" not in slow][:16])
-    driver.bind(gang)
-    assert not {*nodes_of(driver, "gang")} & {node for name in slow for node in nodes_of(driver, name)}
-    assert states(driver, "gang", *slow) == [ALLOCATED] * 3
-
-
 @pytest.mark.parametrize("kind", ["of its VC", "loan", "owner"])
 def test_starts_elsewhere_once_there_is_room(kind: str) -> None:
     """A group that preempts lower ones of its VC, a loan that preempts loans, and an owner of cells."""
@@ -265,9 +254,11 @@ def test_replanned_and_not_committed() -> None:
     driver.commit(again)
 
 
-def test_relaxed_cap_is_said_when_it_starts() -> None:
-    driver = running(flat({"a": 2}), lent("loan", "a", (2, 4)))
-    request = wants("gang", "a", (2, 4), within="NODE", soft_affinity=True)
-    assert driver.preempt(request).relaxed == ("NODE",)
-    driver.release("loan")
-    assert driver.bind(request).relaxed == ("NODE",)
+@pytest.mark.parametrize("loan", [False, True])
+def test_relaxed_cap_is_said_throughout(loan: bool) -> None:
+    """With the answer that preempts, and when it starts."""
+    driver = running(flat({"a": 2, "b": 2}), *(lent(f"much-{number}", "a", 4) for number in range(4)))
+    request = wants("gang", "b", (2, 4), priority=-loan, within="NODE", soft_affinity=True)
+    decision = driver.preempt(request)
+    driver.release(*decision.victims)
+    assert decision.relaxed == driver.bind(request).relaxed == ("NODE",)

@@ -138,12 +138,6 @@ def test_nothing_idle() -> None:
     assert only(driver.wait(lent("loan", "a", (1, 3))), NothingIdle) == NothingIdle(need=3, idle=3)
 
 
-def test_no_reason_is_given_twice() -> None:
-    driver = running(flat({"a": 2}), wants("holder", "a", 4))
-    waits = driver.wait(wants("job", "a", (2, 4)))
-    assert len({reason.kind for reason in waits.reasons}) == len(waits.reasons)
-
-
 def test_explain_a_preemption() -> None:
     """The one names the other."""
     driver = running(flat({"a": 1}), wants("low", "a", 4))
@@ -188,15 +182,3 @@ def test_loan_and_request_of_one_shape(first: int) -> None:
         outcome = driver.cluster.plan(wants("question", "b", (2, 3), priority=priority)).outcome
         assert outcome == ("never" if priority == 0 else "waits")
         driver.cancel(f"job{priority}")
-
-
-def test_plan_does_not_move_the_next_group() -> None:
-    placed = []
-    for question in (False, True):
-        driver = running(flat({"a": 2}), wants("gone", "a", 4, priority=2))
-        driver.release("gone")
-        driver.bind(wants("wide", "a", (2, 2), (1, 4), priority=1, lazy_preemption=True))
-        if question:
-            driver.cluster.plan(wants("what-if", "a", (2, 1), 2, priority=2))
-        placed.append(driver.preempt(wants("next", "a", 3, priority=2)).placement)
-    assert placed[0] == placed[1]

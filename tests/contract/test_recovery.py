@@ -75,16 +75,6 @@ def test_queries_before_a_recovery() -> None:
     assert clusters[0].snapshot() == clusters[1].snapshot()
 
 
-def test_pinned_and_capped_groups_come_back() -> None:
-    spec = racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}}, count=2, nodes=2)
-    spec["physicalCluster"]["physicalCells"][1]["cellChildren"][1]["pinnedCellId"] = "pin"
-    spec["virtualClusters"]["b"]["pinnedCells"] = [{"pinnedCellId": "pin"}]
-    groups = wants("pinned", "b", 4, pinned_cell_id="pin"), wants("pair", "a", (2, 3), within="RACK")
-    driver = running(spec, *groups, wants("plain", "b", 2))
-    snapshots = [driver.recovered(spec, order).cluster.snapshot() for order in permutations(driver.cluster.records())]
-    assert all(snapshot == driver.cluster.snapshot() for snapshot in snapshots)
-
-
 def test_closeness_comes_back() -> None:
     """A recovered group is said to be as close together as it is."""
     single, pair = wants("single", "a", 1), wants("pair", "a", (2, 4))
