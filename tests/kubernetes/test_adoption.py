@@ -65,9 +65,11 @@ def refusal(world: World, one: Pod) -> str:
 )
 def test_pod_never_asked_about_holds_nothing(reason: str, message: str, state: str) -> None:
     # GPUs were kept for pods of another scheduler, and for those that none may look at yet
-    waits = Condition(type="PodScheduled", status="False", reason=reason, message=message)
-    world = started(replace(pod("w", 4), status=PodStatus(conditions=[waits])))
+    waits, one = Condition(type="PodScheduled", status="False", reason=reason, message=message), pod("w", 4)
+    spec = replace(one.spec, scheduler_name="nobody")
+    world = started(replace(one, spec=spec, status=PodStatus(conditions=[waits])))
     assert world.state("w") == state
+    assert state == "placed" or f"its scheduler, nobody, has not asked for it: {message}" in world.explained("w")
 
 
 def test_half_bound_gang_keeps_its_places() -> None:

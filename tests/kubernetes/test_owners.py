@@ -124,48 +124,48 @@ def pods_of(name: str, number: int, uid: str = "") -> list[Pod]:
     return [pod(f"{name}-{place}", 2, owner=owner) for place in range(number)]
 
 
-def sizes(owners: Owners, pods: list[Pod]) -> list[Sizes | BaseException | None]:
+async def sizes(owners: Owners, pods: list[Pod]) -> list[Sizes | BaseException | None]:
     """Of all pods, asked for together."""
-
-    async def story() -> list[Sizes | BaseException | None]:
-        return await asyncio.gather(*(owners.members(one) for one in pods), return_exceptions=True)
-
-    return asyncio.run(story())
+    return await asyncio.gather(*(owners.members(one) for one in pods), return_exceptions=True)
 
 
-def test_one_read_for_a_job() -> None:
+@played
+async def test_one_read_for_a_job() -> None:
     # every pod read the Job for itself: 500 reads
     server = Server(named(job(500, None), "train"))
-    assert sizes(Owners(server), pods_of("train", 500)) == [(Member(500, 2),)] * 500
+    assert await sizes(Owners(server), pods_of("train", 500)) == [(Member(500, 2),)] * 500
     assert server.asked == ["train"]
 
 
-def test_one_read_for_each_of_a_jobset() -> None:
+@played
+async def test_one_read_for_each_of_a_jobset() -> None:
     """And for each of its jobs."""
     above = [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "uid-set"}]
     jobs = [named(job(2, 2), f"set-workers-{number}", ownerReferences=above) for number in range(3)]
     server = Server(named(job_set(), "set"), *jobs)
     pods = [one for thing in jobs for one in pods_of(thing["metadata"]["name"], 2)]
-    assert sizes(Owners(server), pods) == [(Member(1, 1), Member(6, 2))] * 6
+    assert await sizes(Owners(server), pods) == [(Member(1, 1), Member(6, 2))] * 6
     assert sorted(server.asked) == ["set", "set-workers-0", "set-workers-1", "set-workers-2"]
 
 
-def test_no_storm_of_reads() -> None:
+@played
+async def test_no_storm_of_reads() -> None:
     server = Server(*(named(job(2, None), f"job-{number}") for number in range(60)))
-    assert sizes(Owners(server), [one for number in range(60) for one in pods_of(f"job-{number}", 2)])
+    assert await sizes(Owners(server), [one for number in range(60) for one in pods_of(f"job-{number}", 2)])
     assert len(server.asked) == 60
     assert server.most_at_once == 16
 
 
-def test_unreadable_job() -> None:
+@played
+async def test_unreadable_job() -> None:
     """All its pods share one read, and the next pod tries again."""
     server = Server()
     owners = Owners(server)
-    found = sizes(owners, pods_of("train", 5))
+    found = await sizes(owners, pods_of("train", 5))
     assert [type(one) for one in found] == [PodRequestError] * 5
     assert server.asked == ["train"]
     server.there["train"] = named(job(4, None), "train")
-    assert sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
+    assert await sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
 
 
 @played
@@ -173,19 +173,18 @@ async def test_cancelled_caller() -> None:
     """It does not cancel the read of others."""
     server = Server(named(job(2, None), "train"))
     owners = Owners(server)
-    first, second = pods_of("train", 2)
-
-    asks = [asyncio.ensure_future(owners.members(one)) for one in (first, second)]
+    asks = [asyncio.ensure_future(owners.members(one)) for one in pods_of("train", 2)]
     await asyncio.sleep(0)
     asks[0].cancel()
     assert await asks[1] == (Member(2, 2),)
     assert server.asked == ["train"]
 
 
-def test_pod_that_names_a_wrong_owner() -> None:
+@played
+async def test_pod_that_names_a_wrong_owner() -> None:
     # beside those that name it rightly, and before them
     server = Server(named(job(2, None), "train"), named(job(3, None), "other"))
     right, wrong = pods_of("train", 2), pods_of("other", 1, uid="uid-train")
-    refused, *found = sizes(Owners(server), wrong + right)
+    refused, *found = await sizes(Owners(server), wrong + right)
     assert isinstance(refused, PodRequestError)
     assert found == [(Member(2, 2),)] * 2

@@ -180,16 +180,6 @@ def test_wrong_requests(cluster: Cluster, service: Service) -> None:
     assert set(cluster.wait_placed("no-size", "priority", "orphan")) == {"no-size", "priority", "orphan"}
 
 
-def test_pod_of_another_scheduler(cluster: Cluster, service: Service) -> None:
-    """A pod with HiveD's labels that names another scheduler is explained by that."""
-    pod = make_pod("lost", "a", 4)
-    pod["spec"]["schedulerName"] = "nobody"
-    cluster.create_pod(pod)
-    cluster.wait_until(lambda: f"{cluster.namespace}/lost" in service.groups(), "it is known")
-    told = service.get(f"/v1/explain/{cluster.namespace}/lost")["text"]
-    assert "its scheduler, nobody, has not asked for it yet" in told
-
-
 def test_hostile_questions(cluster: Cluster, service: Service) -> None:
     """A question about a pod that is not as the question says changes nothing, and an enormous one is not read."""
     plain = cluster.create_pod({"metadata": {"name": "plain"}, "spec": {"schedulerName": "nobody"}})
