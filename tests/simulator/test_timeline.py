@@ -212,6 +212,7 @@ def comments(svg: Path) -> set[str]:
 
 
 def test_the_picture_names_jobs_and_gpus(tmp_path: Path) -> None:
+    """Names stay in their boxes, and do not overlap; another picture has the same bytes."""
     pytest.importorskip("matplotlib")
     from hived.simulator.timeline_figure import write_timeline
 
@@ -223,22 +224,15 @@ def test_the_picture_names_jobs_and_gpus(tmp_path: Path) -> None:
     for words in ("alone on the GPU", "sliced: ", "hatched: packed", "rate of progress", "sum of all rates"):
         assert any(words in text for text in said), words
     assert not any("guest" in text for text in said), "only what occurs is explained"
-    write_timeline(gandiva().timeline(rates=True), tmp_path / "b.svg")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-def test_names_stay_in_their_boxes() -> None:
-    pytest.importorskip("matplotlib")
-    figure = gandiva().timeline()
     axis = figure.axes[0]
-    figure.draw_without_rendering()
-    texts = [text for text in axis.texts if text.get_text()]
-    assert len(texts) > 8
+    extents = [text.get_window_extent() for text in axis.texts if text.get_text()]
+    assert len(extents) > 8
     area = axis.get_window_extent()
-    extents = [text.get_window_extent() for text in texts]
     for number, extent in enumerate(extents):
         assert area.x0 <= extent.x0 < extent.x1 <= area.x1
         assert not any(extent.shrunk(0.9, 0.7).overlaps(other.shrunk(0.9, 0.7)) for other in extents[number + 1 :])
+    write_timeline(gandiva().timeline(rates=True), tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_a_study_has_a_timeline(tmp_path: Path) -> None:
