@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 
@@ -13,6 +13,7 @@ from hived.cluster.parts import Part
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
 
+from ..contract.hardware import Hardware
 from ..strategies import cluster_of
 
 #: number of a pool of a VC, and per pod the host in it and the leaves there
@@ -183,16 +184,6 @@ def spots(cluster: Cluster, group: str) -> Spots | None:
     return None if known.pool is None else (known.pool.number, known.spots)
 
 
-def leaves_of(parts: Iterable[Part], node_sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """(chain, leaf) of every GPU in ``parts``; ``node_sizes`` are the GPUs per node of each chain."""
-    return [
-        (chain, node * node_sizes[chain] + leaf)
-        for chain, node, mask in parts
-        for leaf in range(mask.bit_length())
-        if mask >> leaf & 1
-    ]
-
-
 def devices(placement: Placement | None) -> set[tuple[str, int]]:
     """The devices of a placement, by node."""
     return set() if placement is None else {(node, device) for node, leaves in placement.pods for device in leaves}
@@ -252,28 +243,24 @@ def check_bindings(cluster: Cluster) -> None:
 
     At each level, the groups that share a virtual cell share a physical one, and those that do not, do not.
     """
-    spec, jobs = cluster.spec, Jobs(cluster)
-    sizes = [chain.gpus_per_node for chain in spec.chains]
+    spec, hardware = cluster.spec, Hardware(cluster.spec)
     taken: list[tuple[int, range]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         virtual_leaves = VirtualLeaves(spec, tenant)
         preassigned: dict[tuple[int, int], set[range]] = defaultdict(set)
         # per pool and level: the groups in each virtual cell, and in each physical one
-        in_virtual: dict[tuple[int, int], dict[tuple[int, int], Counter[str]]] = defaultdict(
-            lambda: defaultdict(Counter)
-        )
-        in_physical: dict[tuple[int, int], dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        in_virtual: dict[tuple[int, int], dict[object, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        in_physical: dict[tuple[int, int], dict[object, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
         for group in map(cluster.group, cluster.groups()):
             where = spots(cluster, group.name) if group.placement is not None else None
-            if group.vc != vc.name or where is None:
+            if group.vc != vc.name or group.placement is None or where is None:
                 continue
             pool, hosts = where
-            number = virtual_leaves.chains[pool]
-            chain = spec.chains[number]
-            for (host, mask), part in zip(hosts, jobs.parts(group.placement), strict=True):
-                assert part[0] == number
+            chain = spec.chains[virtual_leaves.chains[pool]]
+            assert group.placement.chain == chain.name
+            for (host, mask), pod in zip(hosts, group.placement.pods, strict=True):
                 virtual = virtual_leaves.of(pool, host, mask)
-                physical = [leaf for _, leaf in leaves_of([part], sizes)]
+                physical = hardware.leaves(chain.name, pod)
                 assert len(virtual) == len(physical)
                 cell, level, _ = virtual[0]
                 for k in range(1, level + 1):

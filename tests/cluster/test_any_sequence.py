@@ -405,20 +405,16 @@ class SharingMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_valid(self) -> None:
-        if hasattr(self, "spec"):
-            self.cluster.validate()
-            self.cluster.check_safety()
-            self.cluster.unavailable()
-            check_no_gpu_is_held_twice(self.cluster)
+        self.cluster.validate()
+        self.cluster.check_safety()
+        self.cluster.unavailable()
+        check_no_gpu_is_held_twice(self.cluster)
 
     @invariant()
     def loans_are_counted(self) -> None:
-        if hasattr(self, "spec"):
-            for vc in self.spec.virtual_clusters:
-                lent = [
-                    devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed and not g.guest
-                ]
-                assert self.cluster.opportunistic_gpus(vc.name) == sum(map(len, lent))
+        for vc in self.spec.virtual_clusters:
+            lent = [devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed and not g.guest]
+            assert self.cluster.opportunistic_gpus(vc.name) == sum(map(len, lent))
 
     def teardown(self) -> None:
         if hasattr(self, "spec"):
@@ -441,8 +437,7 @@ class HivedMachine(SharingMachine):
 
     @invariant()
     def every_vc_stands_in_the_cluster_as_it_is(self) -> None:
-        if hasattr(self, "spec"):
-            check_bindings(self.cluster)
+        check_bindings(self.cluster)
 
 
 class SafetyMachine(HivedMachine):
@@ -535,15 +530,12 @@ class StaticMachine(HivedMachine):
 
     @invariant()
     def every_cell_is_bound_where_it_was(self) -> None:
-        if hasattr(self, "bound"):
-            assert self.bindings() == self.bound
-            assert all(at >= 0 for *_, at in self.bound)
+        assert self.bindings() == self.bound
+        assert all(at >= 0 for *_, at in self.bound)
 
     @invariant()
     def a_group_runs_where_its_virtual_leaves_are(self) -> None:
         """The numbers of its leaves in the VC alone say which physical ones it has."""
-        if not hasattr(self, "bound"):
-            return
         for group in self.cluster.state_now().groups.values():
             if group.pool is not None:
                 shapes, bound = group.pool.virtual.shapes, group.pool.binding.bound
@@ -624,8 +616,7 @@ class QuotaMachine(SharingMachine):
 
     @invariant()
     def nobody_exceeds_the_quota(self) -> None:
-        if hasattr(self, "spec"):
-            assert all(count <= self.quota[key] for key, count in self.used().items())
+        assert all(count <= self.quota[key] for key, count in self.used().items())
 
 
 class PrivateMachine(SharingMachine):
@@ -635,11 +626,10 @@ class PrivateMachine(SharingMachine):
 
     @invariant()
     def nodes_have_one_owner(self) -> None:
-        if hasattr(self, "spec"):
-            owners: dict[str, str] = {}
-            for group in self.groups():
-                for node, _ in devices(group.placement):
-                    assert owners.setdefault(node, group.vc) == group.vc
+        owners: dict[str, str] = {}
+        for group in self.groups():
+            for node, _ in devices(group.placement):
+                assert owners.setdefault(node, group.vc) == group.vc
 
 
 MACHINES = (HivedMachine, SafetyMachine, StaticMachine, StaticSafetyMachine, QuotaMachine, PrivateMachine)

@@ -14,6 +14,7 @@ from hived import Bind, Preempt
 from hived.cluster import Cluster, Member, Placement, PodPlacement, Request, Sharing, Wait
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
+from ..contract.hardware import Hardware
 from ..strategies import (
     GPU,
     NODE,
@@ -29,7 +30,7 @@ from ..strategies import (
     racks,
     vc,
 )
-from .helpers import Job, Jobs, VirtualLeaves, carry_out, jobs_of, leaves_of, spots
+from .helpers import Job, Jobs, VirtualLeaves, carry_out, jobs_of, spots
 
 # -- by cells: guaranteed inside the VC, the rest lent and taken back at once ----------------------------------------
 
@@ -180,7 +181,8 @@ def test_stays_if_cells_can_be_bound_there(chain: ChainSpec, data: st.DataObject
                 jobs.release(lodgers.pop(data.draw(st.integers(0, len(lodgers) - 1))))
     assume(lodgers)
     job = data.draw(st.sampled_from(lodgers))
-    parts = job.parts
+    before = job.placement
+    assert before is not None
     grant = jobs.promote(job)
     assert grant is not None
     where = spots(jobs.cluster, job.name)
@@ -188,11 +190,13 @@ def test_stays_if_cells_can_be_bound_there(chain: ChainSpec, data: st.DataObject
     root, size = len(chain.levels) + 1, chain.levels[-1].gpus
     cells = [leaf for host, mask in where[1] for leaf in VirtualLeaves(spec, 0).of(0, host, mask)]
     virtual = [cell * size + leaf for cell, _, leaf in cells]
-    had = [leaf for _, leaf in leaves_of(parts, [chain.gpus_per_node])]
+    hardware = Hardware(spec)
+    had = [leaf for pod in before.pods for leaf in hardware.leaves(chain.name, pod)]
     alike = spread(chain, root, virtual) == spread(chain, root, had)
     assert grant[0] == alike
     if alike:
-        assert (grant[1], job.parts) == ((), parts)
+        assert job.placement is not None
+        assert (grant[1], job.placement.pods) == ((), before.pods)
 
 
 def test_across_racks_of_a_row() -> None:

@@ -86,7 +86,7 @@ def test_kept_at_once_is_what_a_commit_keeps() -> None:
     assert at_once.place(wants("none", "b", 4), keep=True) is None
 
 
-# ---------------------------------------------- victims of the same priority, which a policy names, and the core selects
+# ----------------------------------------------- victims of the same priority, which a policy names, the core selects
 
 
 def filled() -> Cluster:

@@ -76,35 +76,32 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_tracker_and_the_cluster_agree(self) -> None:
-        if hasattr(self, "sim"):
-            running = {line.request.group: line for line in self.sim.tracker.jobs.values() if line.kind is not None}
-            assert set(self.sim.cluster.groups()) == set(running)
-            for name, line in running.items():
-                group = self.sim.cluster.group(name)
-                assert group.guaranteed == (line.kind is Kind.GUARANTEED)
-                assert group.placement is not None
-                assert line.placement is not None
-                assert group.placement.pods == line.placement.pods
+        running = {line.request.group: line for line in self.sim.tracker.jobs.values() if line.kind is not None}
+        assert set(self.sim.cluster.groups()) == set(running)
+        for name, line in running.items():
+            group = self.sim.cluster.group(name)
+            assert group.guaranteed == (line.kind is Kind.GUARANTEED)
+            assert group.placement is not None
+            assert line.placement is not None
+            assert group.placement.pods == line.placement.pods
 
     @invariant()
     def no_head_of_line_waits_though_it_fits(self) -> None:
-        if hasattr(self, "sim"):
-            for tenant in self.sim.tenants:
-                first = self.first(tenant, outsized=False, kinds=(None, Kind.OPPORTUNISTIC))
-                if first is not None:
-                    assert self.sim.cluster.place(replace(first.request, group="another like it")) is None
-                    self.check_could_not_be_promoted(first)
+        for tenant in self.sim.tenants:
+            first = self.first(tenant, outsized=False, kinds=(None, Kind.OPPORTUNISTIC))
+            if first is not None:
+                assert self.sim.cluster.place(replace(first.request, group="another like it")) is None
+                self.check_could_not_be_promoted(first)
 
     def check_could_not_be_promoted(self, job: TrackedJob) -> None:
         """Check that a job could not be promoted in place."""
 
     @invariant()
     def no_job_waits_for_a_loan_that_fits(self) -> None:
-        if hasattr(self, "sim"):
-            for tenant in self.sim.tenants:
-                for outsized in (False, True):
-                    first = self.first(tenant, outsized, kinds=(None,))
-                    assert first is None or not self.sim.cluster.can_lend(first.loan)
+        for tenant in self.sim.tenants:
+            for outsized in (False, True):
+                first = self.first(tenant, outsized, kinds=(None,))
+                assert first is None or not self.sim.cluster.can_lend(first.loan)
 
     def first(self, tenant: str, outsized: bool, kinds: tuple[Kind | None, ...]) -> TrackedJob | None:
         jobs = self.sim.tracker.jobs.values()
