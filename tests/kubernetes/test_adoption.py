@@ -15,7 +15,7 @@ from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.gang import Annotate, RecordEvent
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared, written
-from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
+from hived.engines.kubernetes.pods.objects import Condition, Pod, PodStatus
 from hived.errors import ConflictError
 
 from .fake_kubernetes import Sent, World
@@ -89,16 +89,6 @@ def test_pods_of_the_deployed_scheduler() -> None:
     world = started(on(pod("old", said=said), "n1", {keys.BIND_INFO: info, keys.FORMER_ISOLATION: "2,3"}))
     assert world.guaranteed("old") == [True]
     world.nobody_gets("n1", 2, 3)
-
-
-def test_single_pods_of_a_job_stay_single() -> None:
-    job = Owner(api_version="batch/v1", kind="Job", name="sweep", uid="job-9", controller=True)
-    world = World(SPEC)
-    alone = [pod(f"sweep-{i}", 2, owner=job, gang="false") for i in range(2)]
-    unsized = [pod(f"other-{i}", 2, owner=replace(job, name="other")) for i in range(2)]
-    world.run(*alone, *unsized)
-    world.restart()
-    assert len(world.gang_scheduler.gangs) == 4
 
 
 def test_gang_of_a_removed_vc_runs_on() -> None:

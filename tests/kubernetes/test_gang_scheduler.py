@@ -15,12 +15,10 @@ from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, InputError, NotFoundError
-from hived.spec import load_spec
 
 from .fake_kubernetes import Members, World
 from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
 
-SPECS = Path(__file__).parents[3] / "shared" / "specs"
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
 
 
@@ -238,14 +236,6 @@ def test_changes_of_health_are_events() -> None:
     ]
 
 
-def test_unbound_gang_leaves_bad_node() -> None:
-    world = World(a=2, b=1)
-    bad = world.planned(pod("one", 4))
-    world.set_node(node(bad, ready=False))
-    world.quiesce()
-    assert world.home("one") != bad
-
-
 def test_gang_without_pods_leaves_bad_node() -> None:
     """It stays while one of its pods is bound."""
     world = World(a=2, b=1)
@@ -260,17 +250,6 @@ def test_gang_without_pods_leaves_bad_node() -> None:
     world.create(world.recreated(one, 9))
     world.quiesce()
     assert world.home(two) != where
-
-
-def test_only_healthy_node_is_taken_once_free() -> None:
-    world = World(a=1, b=1)
-    world.run(pod("theirs", 4, "b"))
-    home = world.home("theirs")
-    (other,) = {"n0", "n1"} - {home}
-    world.set_node(node(other, ready=False))
-    assert world.submit(pod("mine", 4)) == ["wait"]
-    world.ended("theirs")
-    assert world.places("mine") == [home]
 
 
 def test_node_not_taken_by_kube_scheduler() -> None:
@@ -410,27 +389,6 @@ def test_misspelt_label_is_refused(vc: str | None, label: str, words: str) -> No
 
 
 # -- a new spec -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
-@pytest.mark.parametrize("after", ["33", "4", "7", "5", "6"])
-def test_pods_run_on_under_a_new_spec(after: str) -> None:
-    """And a restart finds them so."""
-    before, spec = (load_spec(SPECS / f"hived-config-{name}.yaml") for name in ("2", after))
-    world = World(before)
-    own = [pod(f"g{i}", 4, vc.name, created=i) for i, vc in enumerate(before.virtual_clusters)]
-    loan = pod("loan", 4, "vc1", priority="-1", created=20)
-    world.run(*own, loan)
-    for name in node_names(spec):
-        world.set_node(node(name))
-    world.respecify(spec)
-    world.flush()
-    world.restart()
-    assert all(world.nodes_of(*own, loan))
-    world.respecify(before)
-    world.flush()
-    world.restart()
-    assert all(world.guaranteed(*(one.metadata.name for one in own)))
 
 
 def test_a_new_spec_brings_its_policy() -> None:
