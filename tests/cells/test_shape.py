@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from hived.cells import Shape, leaves_of, shape_of
 
 from ..strategies import given_in_tiers
+from .spaces import cells
 
 SHAPES = [(), (1,), (4,), (2, 2), (3, 2), (2, 3), (2, 1, 2), (2, 2, 2)]
 
 
-def cells_by_level(fanouts: tuple[int, ...]) -> list[list[int]]:
+def cells_by_level(shape: Shape) -> list[list[int]]:
     """The masks of all cells: per level, leaf to host, left to right."""
-    sizes = [1]
-    for fanout in fanouts:
-        sizes.append(sizes[-1] * fanout)
-    return [[((1 << size) - 1) << start for start in range(0, sizes[-1], size)] for size in sizes]
+    return [cells(shape, level) for level in range(1, shape.depth + 1)]
 
 
 def lowest_level(levels: list[list[int]], free: int, gpus: int) -> int:
@@ -66,7 +64,8 @@ def check_closest(shape: Shape, levels: list[list[int]], free: int, gpus: int, a
 
 @pytest.mark.parametrize("fanouts", SHAPES)
 def test_closest_leaves_of_every_mask(fanouts: tuple[int, ...]) -> None:
-    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    shape = Shape(fanouts)
+    levels = cells_by_level(shape)
     assert shape.closest(shape.full, 0) == 0, "none for a job without GPUs"
     for free in range(shape.full + 1):
         for gpus in range(1, shape.leaves + 1):
@@ -75,7 +74,8 @@ def test_closest_leaves_of_every_mask(fanouts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("fanouts", [(4,), (2, 2), (3, 2), (2, 3)])
 def test_leaves_to_avoid(fanouts: tuple[int, ...]) -> None:
-    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    shape = Shape(fanouts)
+    levels = cells_by_level(shape)
     for free in range(shape.full + 1):
         for avoid in range(shape.full + 1):
             for gpus in range(1, 1 + min(3, shape.leaves)):
@@ -85,7 +85,8 @@ def test_leaves_to_avoid(fanouts: tuple[int, ...]) -> None:
 @given_in_tiers(40, 800, st.data())
 def test_closest_leaves_of_sixteen(data: st.DataObject) -> None:
     fanouts = data.draw(st.sampled_from([(2, 2, 2, 2), (4, 4), (8, 2), (2, 2, 4)]))
-    shape, levels = shape_of(fanouts), cells_by_level(fanouts)
+    shape = shape_of(fanouts)
+    levels = cells_by_level(shape)
     free = data.draw(st.integers(0, shape.full))
     avoid = data.draw(st.integers(0, shape.full)) & ~free
     for gpus in range(1, 17):
@@ -94,7 +95,8 @@ def test_closest_leaves_of_sixteen(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("fanouts", [*SHAPES, (2, 2, 2, 2)])
 def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
-    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    shape = Shape(fanouts)
+    levels = cells_by_level(shape)
     assert list(shape.masks) == [mask for masks in reversed(levels) for mask in masks], "numbered from the top"
     assert shape.masks[0] == shape.full
     assert (shape.leaves, shape.depth) == (len(levels[0]), len(levels))
@@ -113,7 +115,8 @@ def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("fanouts", SHAPES)
 def test_profile(fanouts: tuple[int, ...]) -> None:
-    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    shape = Shape(fanouts)
+    levels = cells_by_level(shape)
     for free in range(shape.full + 1):
         profile = shape.profile(free)
         assert profile.size == shape.leaves

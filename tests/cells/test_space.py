@@ -60,16 +60,6 @@ def test_cells_are_numbered_from_the_left() -> None:
             assert list(cells_at(shape, level)) == cells(shape, level)
 
 
-def test_change_is_counted_when_needed() -> None:
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
-    capacity = space.capacity(Need(8))
-    space.set(1, 0x0F)
-    assert capacity.total == 3
-    assert space.capacity(Need(8)) is capacity
-    assert capacity.total == 2
-    assert find(space, [Need(8)] * 3, tightest) is None
-
-
 def test_only_changed_hosts_are_counted() -> None:
     space = Space([NODE] * 9, [[0] * 9], 4, [FULL] * 9)
     assert space.capacity(Need(8)).total == 9
@@ -103,16 +93,6 @@ def test_log_of_changes_is_bounded() -> None:
         space.set(i % 2, i % 255)
     assert space.capacity(Need(4)) is not capacity
     space.validate()
-
-
-def test_later_capacity_misses_no_change() -> None:
-    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
-    early = space.capacity(Need(4))
-    space.set(0, 0)
-    late = space.capacity(Need(8))
-    space.set(1, 0x0F)
-    assert (space.capacity(Need(8)).total, space.capacity(Need(4)).total) == (0, 1)
-    assert (early.total, late.total) == (1, 0)
 
 
 def test_costly() -> None:

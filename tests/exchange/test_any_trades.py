@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hived import Bind, Cluster, Preempt
 from hived.cluster.feasibility import shortages
-from hived.cluster.recovery import reconfigured
 from hived.errors import InputError
 from hived.exchange import Cells, Market, Offer, Request, make_arbiter
 from hived.spec import spec_from_dict
@@ -90,9 +89,7 @@ class Walk:
     def _go_on(self, spec: ClusterSpec) -> None:
         if spec.virtual_clusters == self.cluster.spec.virtual_clusters:
             return
-        before, (_, report) = self._guaranteed(), reconfigured(self.cluster.state_now(), spec)
-        would = self.cluster.would_downgrade(spec)
-        effect = self.cluster.trade(spec)
+        effect = self.cluster.trade(spec)  # its effect on the jobs: tests/contract/walks.py
         if effect is None:
             self.cluster.reconfigure(spec)
             self.counts["reconfigured"] += 1
@@ -101,9 +98,6 @@ class Walk:
         self.counts["downgraded"] += len(effect.downgraded)
         self.counts["restored"] += len(effect.restored)
         assert self.cluster.spec == spec
-        # as a whole reconfiguration has it
-        assert effect.downgraded == would == tuple(name for name, _ in report.downgraded)
-        assert (before - self._guaranteed(), self._guaranteed() - before) == ({*would}, {*effect.restored})
         self.cluster.validate()
         self._compare_with_a_restart()
 

@@ -24,6 +24,7 @@ from hived.scheduling import (
 )
 from hived.spec.compiled import ClusterSpec
 
+from ..cluster.helpers import devices
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 
 LETTERS = {None: ".", Kind.GUARANTEED: "G", Kind.OPPORTUNISTIC: "O"}
@@ -47,11 +48,6 @@ class Watching(Policy):
     def react(self, event: Displaced) -> Reaction:
         self.saw.append((event.victim.job, event.by.job))
         return self.reaction
-
-
-def devices(placement: Placement | None) -> set[tuple[str, int]]:
-    """The devices of a placement, by node."""
-    return set() if placement is None else {(node, device) for node, leaves in placement.pods for device in leaves}
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler where victims end at once: turns, loans, promotions and preemptions.
+"""Scenarios of the scheduler where victims end at once: turns, loans, preemptions; and YARN-CS, its policy.
 
 What holds after any events is in test_any_events.py: first come, first served in every tenant; no job waits that fits.
 """
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hived import Bind, Preempt
-from hived.cells import HostClass
+from hived.cells import HostClass, shape_of
 from hived.cluster import Cluster, Request, Sharing
 from hived.errors import InputError, InvariantError, PolicyError
-from hived.policies import make_policy
-from hived.scheduling import JobView, Policy, Reaction
+from hived.policies import YarnCS, make_policy
+from hived.scheduling import Displaced, JobView, Policy, Reaction
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 from .helpers import Harness, Watching, nodes
@@ -115,15 +115,6 @@ def test_tenant_without_cells_gets_loans_last() -> None:
 # -- promotion and preemption -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", [Sharing.QUOTA, Sharing.HIVED])
-def test_loan_becomes_guaranteed_in_place(scheme: Sharing) -> None:
-    sim = Harness(scheme, nodes(1, 1))
-    own, lent, behind = sim.submit("a", 8), sim.submit("a", 4), sim.submit("a", 4)
-    assert (sim.kinds(own, lent, behind), sim.nodes(lent)) == ("GOO", [1])
-    sim.finish(own)
-    assert sim.answer == [("promote", lent), ("promote", behind)]
-
-
 @pytest.mark.parametrize(("reaction", "keeps"), [(Reaction.SUSPEND, True), (Reaction.RESTART, False)])
 def test_displaced_job_keeps_work_as_the_policy_says(reaction: Reaction, keeps: bool) -> None:
     """It moves where its VC is bound elsewhere at its turn, and is stopped for a guaranteed job of another tenant."""
@@ -146,17 +137,6 @@ def test_victim_is_selected_by_affinity_and_not_by_age() -> None:
     assert [sim.nodes(job) for job in (own, old_small, young_large)] == [[0], [1], [2]]
     taker = sim.submit("b", 8)
     assert (sim.kinds(old_small, young_large), sim.nodes(taker)) == (".O", [1])
-
-
-def test_preempted_job_returns_to_its_place() -> None:
-    sim = Harness(Sharing.HIVED, nodes(1, 1))
-    own, victim, behind = (sim.submit("a", 8) for _ in range(3))
-    taker = sim.submit("b", 8)
-    assert sim.kinds(own, victim, behind, taker) == "G..G"
-    sim.finish(taker)
-    assert sim.kinds(victim, behind) == "O."
-    sim.finish(own)
-    assert sim.answer == [("promote", victim), ("start", behind, "O", ((0, 0xFF),))]
 
 
 # -- policies of one's own ----------------------------------------------------------------------------------------
@@ -230,3 +210,68 @@ def test_ended_job_keeps_no_cluster_in_memory() -> None:
     assert entry.demand is not None
     sim.finish(job)
     assert entry.demand is entry.loan_demand is None
+
+
+# -- YARN-CS: first come, first served; packing; preemption by affinity -----------------------------------------------
+
+pack = YarnCS().rank
+NODE_OF_8 = shape_of((2, 2, 2))
+
+
+def host(guaranteed: int, opportunistic: int = 0) -> HostClass:
+    free = NODE_OF_8.full & ~guaranteed
+    return HostClass(NODE_OF_8.profile(free), NODE_OF_8.profile(free & ~opportunistic))
+
+
+EMPTY = host(0)
+#: four idle GPUs in two sockets are not close, though each socket is free with the opportunistic GPUs
+SCATTERED = host(0, 0b0011_0011)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "gpus"),
+    [
+        (EMPTY, host(0b0000_1111, 0b0111_0000), 2),
+        (host(0, 0b0000_1111), host(0, 0b0001_1111), 5),
+        (EMPTY, host(0b0101_0101), 2),
+        (host(0b0000_1111), EMPTY, 4),
+        (host(0b0000_0011), EMPTY, 2),
+        (host(0b0000_1111), SCATTERED, 4),
+    ],
+    ids=["nothing preempted", "fewest preempted", "a pair, not halves", "fewest to spare", "tight pair", "close idle"],
+)
+def test_rank(better: HostClass, worse: HostClass, gpus: int) -> None:
+    """By fewest GPUs preempted, then closest, then tightest."""
+    first, second = pack(better, gpus), pack(worse, gpus)
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+def test_closeness_is_of_idle_gpus_if_they_suffice() -> None:
+    assert pack(SCATTERED, 4) == (0, NODE_OF_8.depth, 8)
+    assert pack(SCATTERED, 5) == (1, NODE_OF_8.depth, 8)
+    assert pack(host(0, 0b0011_1111), 4) == (2, 3, 8), "once some are taken, all that are not guaranteed count"
+
+
+def test_host_with_too_few_gpus_has_no_rank() -> None:
+    assert pack(host(0b0000_1111), 5) is None
+    assert pack(host(0b0000_1111), 4) is not None
+    assert pack(host(0b0000_1111, 0b1111_0000), 4) is not None, "opportunistic GPUs can be taken"
+
+
+def test_order_is_that_of_submission() -> None:
+    policy = YarnCS()
+    earlier, later = JobView("a", 8, 5, 9), JobView("b", 1, 6, 1)
+    at_once = JobView("c", 1, 5, 10)
+    assert policy.order(earlier) < policy.order(at_once) < policy.order(later)
+    assert policy.name == "yarn-cs"
+
+
+@pytest.mark.parametrize("reaction", Reaction)
+def test_displaced_job_keeps_what_is_configured(reaction: Reaction) -> None:
+    job = JobView("a", 1, 0, 0)
+    policy = YarnCS()
+    policy.displaced = reaction
+    assert policy.react(Displaced(job, job)) is reaction
+    assert YarnCS().react(Displaced(job, job)) is Reaction.SUSPEND
