@@ -33,17 +33,6 @@ def claim(task: Task, pid: int, world: str | None = None) -> None:
     (task.folder / "claim").write_text(f"{pid} {world or supervisor.world()}\n")
 
 
-def test_liveness_is_read_from_the_folder(task: RealTask) -> None:
-    assert task.liveness() is Liveness.UNCLAIMED
-    task.shell("echo here; sleep 600")
-    assert task.liveness() is Liveness.UNCLAIMED
-    task.started()
-    assert task.liveness() is Liveness.ALIVE
-    task.stop()
-    task.end()
-    assert task.liveness() is Liveness.ENDED
-
-
 # -- watching and telling -----------------------------------------------------------------------------------------
 
 
@@ -123,13 +112,6 @@ def test_scarce_files_do_not_make_a_task_lost(task: RealTask, monkeypatch: pytes
     assert task.liveness() is Liveness.ALIVE
 
 
-def test_claim_that_leads_nowhere_is_lost(task: RealTask) -> None:
-    """It is no reason to run the task again."""
-    task.ready("true")
-    (task.folder / "claim").symlink_to(task.folder / "nowhere")
-    assert task.liveness() is Liveness.LOST
-
-
 # -- how it ended -------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +168,7 @@ def test_reading_never_blocks(old: RealTask, name: str, made: Callable[[Path], N
     path = old.folder / name
     path.unlink(missing_ok=True)
     made(path)
-    assert old.liveness() is not Liveness.ALIVE
+    assert old.liveness() in (Liveness.LOST, Liveness.ENDED), "it is no reason to run the task again"
     assert old.ending().lost
     assert old.watch() is None
     assert old.never_started().code == 127
