@@ -123,15 +123,6 @@ def test_follow_over_a_restart(running: Running, begin: Begin) -> None:
     assert process.code() == 0, "showing it has succeeded, whatever the job did"
 
 
-def test_ctrl_c_ends_following(running: Running, begin: Begin) -> None:
-    running.engine.print(running.engine.add(), "one\n")
-    process = begin("logs", "-f", "train")
-    assert process.out.readline() == "one\n"
-    process.interrupt()
-    assert process.rest() == ("", "")
-    assert process.code() == 130
-
-
 def test_reader_that_leaves(running: Running, begin: Begin) -> None:
     running.engine.print(running.engine.add(), "x\n" * 200_000)
     process = begin("logs", "train")

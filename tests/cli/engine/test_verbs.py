@@ -92,15 +92,6 @@ def test_examples_of_the_pages() -> None:
     assert {verb.name for verb in VERBS} <= {words[0] for words in found}
 
 
-def test_wrong_example_is_found() -> None:
-    assert examples("    id=$(hived submit -q --vc v -- x)\n    a && hived ps -n 3 | head\n") == [
-        ["submit", "-q", "--vc", "v", "--", "x"],
-        ["ps", "-n", "3"],
-    ]
-    with pytest.raises(typer.BadParameter.__bases__[0]):
-        assert_understood(["ps", "--no-such-option"])
-
-
 def test_exit_codes_are_documented(hived: Hived) -> None:
     said = " ".join(hived("--help").out.split())
     table = MANUAL.read_text(encoding="utf-8").partition("## Exit codes")[2]
