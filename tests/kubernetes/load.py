@@ -41,7 +41,6 @@ class Work:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether it is requested as guaranteed."""
         return self.priority != "opportunistic"
 
 
@@ -73,7 +72,6 @@ class Load(threading.Thread):
         self.start()
 
     def stop(self) -> None:
-        """Stop the users, controllers and kubelets."""
         self._ending.set()
         self.join()
         self._api.close()
@@ -242,12 +240,10 @@ class Load(threading.Thread):
         except RefusedError as error:
             if error.reason != "AlreadyExists":
                 raise
-            try:
-                made = self._api("GET", f"{path}/{name}")  # by a request whose answer was lost
-            except RefusedError as unread:
-                if unread.status == 404:
-                    return
-                raise
+            there = {pod["metadata"]["name"]: pod for pod in self._api("GET", path)["items"]}
+            if name not in there:
+                return
+            made = there[name]  # by a request whose answer was lost
         work.made += 1
         taken.add(name)
         work.uids[made["metadata"]["uid"]] = time.monotonic()

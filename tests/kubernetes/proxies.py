@@ -73,7 +73,6 @@ class Proxy(threading.Thread):
         self._loop.call_soon_threadsafe(self._open.set)
 
     def stop(self) -> None:
-        """Stop the proxy."""
         self._loop.call_soon_threadsafe(self._ending.set)
         self.join()
 

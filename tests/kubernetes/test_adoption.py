@@ -92,10 +92,12 @@ def test_pods_of_the_deployed_scheduler() -> None:
 
 
 def test_gang_of_a_removed_vc_runs_on() -> None:
+    """Until the VC is back, on a loan."""
     world = started(there(pod("one", 4, "gone"), ("n1", FOUR)))
-    assert world.state("one") == "placed"
-    assert world.guaranteed("one") == [False]
+    assert (world.state("one"), world.guaranteed("one")) == ("placed", [False])
     assert len(world.gang_scheduler.usage.at) == 4
+    world.respecify(flat_spec(gone=2, b=2))
+    assert (world.state("one"), world.guaranteed("one")) == ("placed", [True])
 
 
 def test_pod_on_a_node_outside_the_spec() -> None:

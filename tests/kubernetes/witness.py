@@ -36,7 +36,6 @@ class Witness(threading.Thread):
         self.start()
 
     def stop(self) -> None:
-        """Stop watching."""
         self._ending.set()
 
     def living(self) -> dict[str, Json]:
@@ -126,18 +125,14 @@ def nobody_shares(pods: dict[str, Json]) -> None:
 
 def snapshot(service: Service) -> dict[str, tuple[str, str, list[tuple[str, str, list[int]]]]]:
     """Of all groups: state, kind, and the pods with their nodes and devices."""
-    return {
-        name: (
-            group["state"],
-            group["kind"],
-            sorted((pod["name"], pod["node"], pod["devices"]) for pod in group["pods"]),
-        )
-        for name, group in service.groups().items()
-    }
+    found = {}
+    for name, group in service.groups().items():
+        pods = sorted((pod["name"], pod["node"], pod["devices"]) for pod in group["pods"])
+        found[name] = group["state"], group["kind"], pods
+    return found
 
 
 def has_ended(pod: Json) -> bool:
-    """Whether a pod has ended."""
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -34,8 +35,9 @@ CONFUSED = "Scheduler cache is corrupted"
 class World:
     """One cluster. ``found`` has the findings, in words."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path, seed: int, nodes: int, vcs: dict[str, int],
-                 gpus: int) -> None:  # fmt: skip
+    def __init__(
+        self, plane: ControlPlane, namespace: str, folder: Path, seed: int, nodes: int, vcs: dict[str, int], gpus: int
+    ) -> None:
         """``vcs``: how many of the ``nodes``, with ``gpus`` each, a virtual cluster has reserved."""
         self.found: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -45,9 +47,8 @@ class World:
         self.plane = plane
         self.cluster = Cluster(plane, namespace)
         grant(self.cluster.api)
-        self.cluster.create_priority_class(URGENT, 2000)
-        self.cluster.create_priority_class(GUARANTEED, 1000)
-        self.cluster.create_priority_class(OPPORTUNISTIC, 1)
+        for name, value in ((URGENT, 2000), (GUARANTEED, 1000), (OPPORTUNISTIC, 1)):
+            self.cluster.create_priority_class(name, value)
         self.nodes = [f"n{number:03}" for number in range(nodes)]
         self.cluster.create_nodes(self.nodes, cpu=str(CPU))
         self.witness = Witness(plane, namespace)
@@ -62,7 +63,6 @@ class World:
         self.plane.start_scheduler(f"http://127.0.0.1:{self.to_service.port}/v1/extender")
 
     def close(self) -> None:
-        """Remove everything."""
         if self.load is not None:
             if self.load.lock.locked():  # by this thread, after an error
                 self.load.lock.release()
@@ -102,7 +102,7 @@ class World:
                 self.found += wrong
                 break
             time.sleep(0.5)
-        self.check()
+        self._check(load)
         if delete:
             load.delete_all()
         load.finishes = True
@@ -163,15 +163,13 @@ class World:
         room = sum((self.gpus - there) // work.gpus for there in mine.values())
         return room + (self.vcs[work.vc] - len(mine)) * (self.gpus // work.gpus) >= work.pods
 
-    def check(self) -> None:
+    def _check(self, load: Load) -> None:
         """Check the invariants while nothing changes."""
-        load = self.load
-        if load is not None:
-            if load.problem is not None:
-                self.found.append(f"the load came to a stop: {load.problem!r}")
-            self._check_no_pod_is_lost(load)
-            self.counts += load.counts
-            self.counts["pods created"] += len(load.created)
+        if load.problem is not None:
+            self.found.append(f"the load came to a stop: {load.problem!r}")
+        self._check_no_pod_is_lost(load)
+        self.counts += load.counts
+        self.counts["pods created"] += len(load.created)
         self.found += self.witness.found
         self.counts["pods bound"] = len(self.witness.bound_at)
         for metric in ("hived_safety_violations_total", "hived_conflicts", "hived_refused_pods"):
@@ -213,19 +211,20 @@ class World:
 
     def _events_of(self, name: str) -> list[str]:
         """The Events about pods of this name, in words."""
-        where = f"/api/v1/namespaces/{self.cluster.namespace}/events"
-        found = self.cluster.api("GET", where, fieldSelector=f"involvedObject.name={name}")["items"]
         return [
             f"{event['metadata']['creationTimestamp']} of {event['involvedObject']['uid']}, {event['reason']}: "
             f"{event['message']}"
-            for event in found
+            for event in self._events(f"involvedObject.name={name}")
         ]
 
     def _named(self, *reasons: str) -> set[str]:
         """The uids of the pods that have an Event for one of these reasons."""
+        return {event["involvedObject"]["uid"] for one in reasons for event in self._events(f"reason={one}")}
+
+    def _events(self, field: str) -> list[Json]:
         where = f"/api/v1/namespaces/{self.cluster.namespace}/events"
-        found = [self.cluster.api("GET", where, fieldSelector=f"reason={reason}")["items"] for reason in reasons]
-        return {event["involvedObject"]["uid"] for events in found for event in events}
+        found: list[Json] = self.cluster.api("GET", where, fieldSelector=field)["items"]
+        return found
 
     def _wait_until_free(self) -> None:
         """Wait until there are no groups, and no GPU is in use."""
@@ -269,10 +268,9 @@ class World:
 
     def groups(self) -> Json | None:
         """The service's groups by name; None: it does not answer, or is not ready."""
-        try:
+        with contextlib.suppress(AssertionError, httpx.HTTPError):
             return self.service.groups()
-        except (AssertionError, httpx.HTTPError):
-            return None
+        return None
 
     def pods(self) -> dict[str, Json]:
         """All pods, by uid."""
