@@ -12,7 +12,7 @@ import polars
 import pytest
 import yaml
 
-from .helpers import HEADER, NODES, Hived, tree
+from .helpers import HEADER, Hived, tree
 
 RESULTS = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 SIMULATE = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv")
@@ -120,23 +120,6 @@ def test_end_and_jobs_that_never_fit(hived: Hived, folder: Path) -> None:
     assert "huge (a, 64 GPUs)" in answer.out
     with (folder / "results" / "runs.csv").open(newline="", encoding="utf-8") as file:
         assert max(float(row["end_s"]) for row in csv.DictReader(file)) == 8640
-
-
-def test_pipe_gets_whole_lines(hived: Hived, folder: Path) -> None:
-    name = "a-tenant-with-a-name-of-many-words-as-large-companies-have-them-in-their-directories"
-    (folder / "spec.yaml").write_text(NODES.replace("  a:", f"  {name}:"), encoding="utf-8")
-    trace = HEADER + "".join(f"j{n},{(name, 'b')[n % 2]},{n * 9},10000000,8,pass\n" for n in range(30))
-    (folder / "trace.csv").write_text(trace, encoding="utf-8")
-    commands: list[tuple[str, ...]] = [
-        ("check", "spec.yaml"), ("trace", "describe", "trace.csv"),
-        (*SIMULATE, "--no-figures"),
-    ]  # fmt: skip
-    for command in commands:
-        answer = hived(*command)
-        assert answer.code == 0
-        assert "…" not in answer.out
-        assert name in answer.out
-        assert "\x1b" not in answer.out
 
 
 def test_spec_from_quotas(hived: Hived, folder: Path) -> None:

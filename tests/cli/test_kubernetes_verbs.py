@@ -38,6 +38,7 @@ spec:
 
 
 Manifest = Callable[..., Path]
+Cluster = tuple[FakeKubernetes, Answering]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def quiet(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="module")
-def one_cluster() -> Iterator[tuple[FakeKubernetes, Answering]]:
+def one_cluster() -> Iterator[Cluster]:
     service = FakeKubernetes()
     answering = Answering(kubernetes_app(service))
     yield service, answering
@@ -55,15 +56,13 @@ def one_cluster() -> Iterator[tuple[FakeKubernetes, Answering]]:
 
 
 @pytest.fixture
-def service(one_cluster: tuple[FakeKubernetes, Answering]) -> FakeKubernetes:
+def service(one_cluster: Cluster) -> FakeKubernetes:
     one_cluster[0].reset()
     return one_cluster[0]
 
 
 @pytest.fixture
-def cluster(
-    service: FakeKubernetes, one_cluster: tuple[FakeKubernetes, Answering], monkeypatch: pytest.MonkeyPatch
-) -> str:
+def cluster(service: FakeKubernetes, one_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of the engine on Kubernetes, which HIVED_ENGINE names."""
     monkeypatch.setenv("HIVED_ENGINE", one_cluster[1].url)
     return one_cluster[1].url
@@ -117,6 +116,10 @@ def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
         ["vision", "8", "6", "0", "1"],
         ["speech", "8", "0", "2", "0"],
     ]
+    assert hived("vc", "ls").out == table
+    told = json.loads(hived("vc", "ls", "-o", "json").out)
+    assert [vc["name"] for vc in told] == ["vision", "speech"]
+    assert yaml.safe_load(hived("vc", "ls", "-o", "yaml").out) == told
 
 
 @pytest.mark.parametrize(
@@ -130,10 +133,7 @@ def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
                 "now     8 of 16 reserved GPUs can be had; 8 are bad or kept for others\n",
             ],
         ),
-        (
-            {"unavailable": 8, "doomed": 1},
-            ["kept for others, 1 reserved cell cannot be healthy (hived vc show VC)"],
-        ),
+        ({"unavailable": 8, "doomed": 1}, ["kept for others, 1 reserved cell cannot be healthy (hived vc show VC)"]),
         ({"leader": False, "holder": "hived-1"}, ["ready, stands by; hived-1 decides;"]),
         ({"leader": False, "holder": ""}, ["stands by; nobody decides"]),
         ({"holder": ""}, ["ready, decides;"]),
@@ -172,15 +172,12 @@ def test_status_of_a_wrong_spec_and_nodes(hived: Hived, cluster: str, service: F
     assert "gpu2: cordoned" in said
 
 
-@pytest.mark.parametrize("form", ["table", "json", "yaml"])
-def test_status_of_one_not_ready(hived: Hived, cluster: str, service: FakeKubernetes, form: str) -> None:
+def test_status_of_one_not_ready(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.changes = {"ready": False}
-    answer = hived("status", "-o", form)
-    assert (answer.code, answer.err) == (69, "")
-    if form == "table":
-        assert answer.out.startswith("engine  not ready, decides")
-    else:
-        assert yaml.safe_load(answer.out)["ready"] is False
+    answers = [hived("status", "-o", form) for form in ("table", "json", "yaml")]
+    assert [(answer.code, answer.err) for answer in answers] == [(69, "")] * 3
+    assert answers[0].out.startswith("engine  not ready, decides")
+    assert json.loads(answers[1].out)["ready"] is yaml.safe_load(answers[2].out)["ready"] is False
 
 
 def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes) -> None:
@@ -195,16 +192,6 @@ def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes) -> None:
 
 
 # -- virtual clusters and groups --------------------------------------------------------------------------------------
-
-
-def test_list_of_vcs(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    service.add("train", gpus=6)
-    answer = hived("vc", "ls")
-    assert (answer.code, answer.err) == (0, "")
-    assert lines(answer.out)[1:] == [["vision", "8", "6", "0", "0"], ["speech", "8", "0", "0", "0"]]
-    told = json.loads(hived("vc", "ls", "-o", "json").out)
-    assert [vc["name"] for vc in told] == ["vision", "speech"]
-    assert yaml.safe_load(hived("vc", "ls", "-o", "yaml").out) == told
 
 
 def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
@@ -272,6 +259,10 @@ def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
 
 
 def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    answer = hived("groups", "--vc", "vision", "--state", "waiting")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
+    line = refused(hived("groups", "--state", "lost"))
+    assert line == "--state lost: no state of a group; one of waiting, reserved, placed, preempted"
     for number in range(1050):
         service.add(f"g{number:04}")
     answer = hived("groups")
@@ -283,23 +274,16 @@ def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -
     assert (len({group["name"] for group in told["groups"]}), told["total"], every.err) == (1050, 1050, "")
 
 
-def test_no_groups(hived: Hived, cluster: str) -> None:
-    answer = hived("groups", "--vc", "vision", "--state", "waiting")
-    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
-    line = refused(hived("groups", "--state", "lost"))
-    assert line == "--state lost: no state of a group; one of waiting, reserved, placed, preempted"
-
-
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ref", ["jobs/of/ann/next", "team/next-0"])
-def test_explain_by_name_or_pod(hived: Hived, cluster: str, service: FakeKubernetes, ref: str) -> None:
+def test_explain_by_name_or_pod(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("jobs/of/ann/next", state="waiting", why=(WHY, "a \x1b[2J name"))
-    answer = hived("explain", ref)
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.splitlines() == ["jobs/of/ann/next is waiting", f"- {WHY}", r"- a \x1b[2J name"]
-    assert json.loads(hived("explain", ref, "-o", "json").out)["reasons"] == [{"kind": "vc_exhausted", "need": 8}]
+    for ref in ("jobs/of/ann/next", "team/next-0"):
+        answer = hived("explain", ref)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.splitlines() == ["jobs/of/ann/next is waiting", f"- {WHY}", r"- a \x1b[2J name"]
+        assert json.loads(hived("explain", ref, "-o", "json").out)["reasons"] == [{"kind": "vc_exhausted", "need": 8}]
 
 
 def test_unknown_group(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
@@ -398,16 +382,17 @@ def test_wrong_manifest_has_its_place(hived: Hived, cluster: str, service: FakeK
     assert service.planned == []
 
 
-def test_error_of_the_engine_has_its_place(hived: Hived, cluster: str, manifest: Manifest) -> None:
+def test_manifest_that_is_refused(hived: Hived, cluster: str, manifest: Manifest) -> None:
     manifest("right", "wrong")
     where = JOB.count("\n") + 2 + JOB.splitlines().index("apiVersion: batch/v1")
     assert refused(hived("plan", "-f", "job.yaml")) == f"job.yaml:{where}: Job wrong: it asks for no GPUs"
 
-
-def test_manifests_that_cannot_be_read(hived: Hived, cluster: str) -> None:
     assert refused(hived("plan", "-f", "none.yaml")) == "-f none.yaml: cannot be read (No such file or directory)"
     Path("many.yaml").write_text("---\napiVersion: v1\nkind: Pod\n" * 1001, encoding="utf-8")
     assert "1,001 objects, and at most 1,000" in refused(hived("plan", "-f", "many.yaml"))
+    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"))
+    assert "-f job.yaml" in refused(hived("plan"))
+    assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"))
 
 
 # -- drain ------------------------------------------------------------------------------------------------------------
@@ -420,21 +405,6 @@ def test_drain_and_undo(hived: Hived, cluster: str, service: FakeKubernetes) -> 
     assert hived("drain", "gpu2").out == "gpu2 (8 GPUs): no new pods\n"
     assert json.loads(hived("drain", "gpu1", "--undo", "-o", "json").out)["drained"] is False
     assert hived("drain", "gpu2", "--undo").out == "gpu2 (8 GPUs): pods may come again\n"
-    assert service.drained == set()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "decides for a Kubernetes cluster; there say which node: hived drain NODE"),
-        (["gpu1", "--device", 3], "kubectl annotate node gpu1 hived.io/bad-devices=3"),
-        (["gpu1", "--now"], "kubectl drain gpu1"),
-    ],
-)
-def test_drain_of_a_machine_alone(
-    hived: Hived, cluster: str, service: FakeKubernetes, arguments: list[object], words: str
-) -> None:
-    assert words in refused(hived("drain", *arguments))
     assert service.drained == set()
 
 
@@ -459,23 +429,22 @@ def test_verb_for_a_machine(hived: Hived, cluster: str, verb: list[str], instead
     assert line.startswith(f"{cluster} decides for a Kubernetes cluster; there use: {instead}")
 
 
-def test_plan_without_manifests(hived: Hived, cluster: str) -> None:
-    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"))
-    assert "-f job.yaml" in refused(hived("plan"))
-    assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"))
+def test_drain_of_a_machine_alone(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    assert "decides for a Kubernetes cluster; there say which node: hived drain NODE" in refused(hived("drain"))
+    line = refused(hived("drain", "gpu1", "--device", 3))
+    assert "kubectl annotate node gpu1 hived.io/bad-devices=3" in line
+    assert "kubectl drain gpu1" in refused(hived("drain", "gpu1", "--now"))
+    assert service.drained == set()
 
 
 ON_KUBERNETES = [["status"], ["vc", "ls"], ["vc", "show", "vision"], ["groups"]]
 
 
-@pytest.mark.parametrize("verb", ON_KUBERNETES, ids=" ".join)
-def test_verb_for_kubernetes(hived: Hived, machine: Running, verb: list[str]) -> None:
-    instead = "hived ps" if verb == ["groups"] else "hived top"
-    line = refused(hived(*verb, "--engine", machine.url))
-    assert line == f"{machine.url} is the engine of one machine; there use: {instead}"
-
-
-def test_manifests_for_a_machine(hived: Hived, machine: Running, manifest: Manifest) -> None:
+def test_verb_for_kubernetes(hived: Hived, machine: Running, manifest: Manifest) -> None:
+    for verb in ON_KUBERNETES:
+        instead = "hived ps" if verb == ["groups"] else "hived top"
+        line = refused(hived(*verb, "--engine", machine.url))
+        assert line == f"{machine.url} is the engine of one machine; there use: {instead}"
     manifest("train")
     for where in (["--state", machine.folder], ["--engine", machine.url]):
         line = refused(hived("plan", "-f", "job.yaml", *where))
@@ -517,9 +486,7 @@ def test_default_address(hived: Hived, cluster: str, monkeypatch: pytest.MonkeyP
 
 def test_nobody_answers(hived: Hived) -> None:
     line = refused(hived("status", "--engine", "http://127.0.0.1:1"), 69)
-    assert line.startswith(
-        "no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-forward"
-    )
+    assert line.startswith("no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-")
 
 
 def test_token_is_sent(hived: Hived, service: FakeKubernetes, tmp_path: Path) -> None:
@@ -551,7 +518,6 @@ def test_completion(completed: Completed, cluster: str, service: FakeKubernetes)
 
 
 def documents(text: str) -> list[Any]:
-    """Every document that was printed."""
     return list(yaml.safe_load_all(text))
 
 
