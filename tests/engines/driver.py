@@ -161,12 +161,11 @@ class Driver:
         names = {} if spec is None else new_names(self.spec, spec)
         self.spec = renamed(self.spec, names)
         self.job_scheduler = self._job_scheduler()
-        self.job_scheduler.health.set_drained(
-            [(names.get(node, node), device) for node, device in health.drained], True
-        )
+        now = self.job_scheduler.health
+        now.set_drained([(names.get(node, node), device) for node, device in health.drained], True)
         for (node, device), why in health.bad.items():
-            self.job_scheduler.health.set_bad((names.get(node, node), device), why)
-        self.job_scheduler.health.apply()
+            now.set_bad((names.get(node, node), device), why)
+        now.apply()
         self.wakes.clear()
         taken = [Job.restored(n, json.loads(spec), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
@@ -227,7 +226,6 @@ class Driver:
             runs = {key for key in self.alive if key[0] == found.id}
             assert found.state.holds or not runs, f"{found.name} is {found.state} and runs"
             if found.state.holds:
-                assert found.placement is not None
                 assert runs, f"{found.name} is {found.state}, and none of its tasks is left"
                 assert all(attempt == found.attempt for _, attempt, _ in runs)
                 own = set(found.devices())
@@ -251,9 +249,7 @@ class Driver:
     def check_record(self) -> None:
         """Check that events alone determine every job."""
         jobs = replayed(self.events, {number: found.spec for number, found in self.jobs.items()})
-        assert {number: found.status() for number, found in jobs.items()} == {
-            number: found.status() for number, found in self.jobs.items()
-        }
+        assert [found.status() for found in jobs.values()] == [found.status() for found in self.jobs.values()]
 
     def kinds(self, job: Job) -> list[str]:
         """Kinds of a job's events, in order."""

@@ -39,17 +39,9 @@ def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
             tasks = choose.choice((1, 1, 1, 2))
             gpus = choose.randint(1, max(1, size // tasks))
             priority = choose.choice((-1, -1, 0, 0, 0, 3, 7))
-            engine.submit(
-                job(
-                    vc,
-                    gpus,
-                    tasks=tasks,
-                    priority=priority,
-                    early=priority >= 0 and choose.random() < 0.4,
-                    retries=choose.choice((0, 2)),
-                    lazy_preemption=choose.random() < 0.3,
-                )
-            )
+            early = priority >= 0 and choose.random() < 0.4
+            more = {"retries": choose.choice((0, 2)), "lazy_preemption": choose.random() < 0.3}
+            engine.submit(job(vc, gpus, tasks=tasks, priority=priority, early=early, **more))
         case 4 | 5 | 6 if running:
             engine.end(choose.choice(running))
         case 7 if running:

@@ -8,7 +8,6 @@ happened, whatever the engine believes; :meth:`Chaos.check` compares the two.
 from __future__ import annotations
 
 import math
-import os
 import random
 import signal
 import socket
@@ -18,8 +17,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -51,29 +49,18 @@ echo "end $HIVED_JOB_ID $HIVED_ATTEMPT $HIVED_RANK $$" >> "$1"
 """
 
 
-@dataclass
 class Chaos:
     """One run: its folder, and what was counted."""
 
-    folder: Path
-    jobs: int
-    kills: int
-    seed: int
-    killed: int = 0
-    found: list[str] = field(default_factory=list)  #: violations, in words
-    counts: Counter[str] = field(default_factory=Counter)
-    _startup: float = 1.0  #: how long the last start took
-    _unsure: dict[str, object] | None = None  #: a submission that nobody has answered yet
-
-    @property
-    def state(self) -> Path:
-        """The engine's folder."""
-        return self.folder / "state"
-
-    @property
-    def lines(self) -> Path:
-        """What the jobs write."""
-        return self.folder / "lines"
+    def __init__(self, folder: Path, jobs: int, kills: int, seed: int) -> None:
+        self.folder, self.jobs, self.kills, self.seed = folder, jobs, kills, seed
+        self.state = folder / "state"  #: the engine's folder
+        self.lines = folder / "lines"  #: what the jobs write
+        self.killed = 0
+        self.found: list[str] = []  #: violations, in words
+        self.counts: Counter[str] = Counter()
+        self._startup = 1.0  #: how long the last start took
+        self._unsure: dict[str, object] | None = None  #: a submission that nobody has answered yet
 
     # -- making it happen -----------------------------------------------------------------------------------------
 
@@ -228,15 +215,12 @@ class Chaos:
                 self.found.append(f"{job.name} came to its end twice, and nobody had told it to stop")
 
     def _check_processes(self, mark: bytes) -> None:
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and int(process.name) != os.getpid():
-                try:
-                    if mark in (process / "environ").read_bytes():
-                        self.found.append(f"orphan: {(process / 'cmdline').read_bytes()!r}")
-                    elif str(self.state).encode() in (process / "cmdline").read_bytes():
-                        self.found.append(f"a supervisor is left: {(process / 'cmdline').read_bytes()!r}")
-                except OSError:
-                    continue
+        """Of tasks, by their mark, and of supervisors and engines, by the folder in their command lines."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (process / "cmdline").read_bytes()
+                if mark in (process / "environ").read_bytes() or str(self.state).encode() in command:
+                    self.found.append(f"a process is left: {command!r}")
 
 
 @pytest.mark.parametrize(
