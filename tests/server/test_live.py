@@ -19,7 +19,7 @@ from hived.server.local_service import AFTER, local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import SHARES, STOPPED, Driver, job
-from ..engines.living import ended, printed, shell, state
+from ..engines.living import ended, printed, shell
 from ..engines.test_any_facts import one_fact
 from . import looking
 from .looking import applied, in_order
@@ -159,16 +159,14 @@ def test_reserved_gpus_in_use_are_not_idle() -> None:
     check_picture(driver, source.picture(VIEW), source.layout())
 
 
-def test_unreserved_gpus_are_lent_first() -> None:
+def test_order_of_loans_and_of_the_queue() -> None:
+    """Unreserved GPUs are lent first; reservations come first in the queue."""
     driver = Driver(spec_for("node", 8, "GPU", (("vision", 4), ("speech", 2))))
     source = looking_at(driver)
     driver.submit(job("vision", 2, priority=-1))
     assert [row.lent for row in source.picture(VIEW).usage] == [0, 0]
     driver.submit(job("speech", 3, priority=-1))
     assert [row.lent for row in source.picture(VIEW).usage] == [2, 1]
-
-
-def test_reservations_come_first_in_the_queue() -> None:
     driver = Driver()
     driver.submit(job("vision", 4))
     borrower, owner = driver.submit(job("research", 8, priority=-1)), driver.submit(job("vision", 4))
@@ -298,10 +296,7 @@ def test_curves_of_a_long_time() -> None:
     assert shown.at[-1] > 49_900
     assert len({len(shown.at), len(shown.guaranteed), len(shown.fragmentation), len(shown.waiting)}) == 1
     assert sum(at < 25_000 for at in shown.at) >= len(shown.at) / 4
-
-
-def test_curves_of_fast_samples() -> None:
-    """They have about one a second, and the last is there."""
+    # of fast samples there is about one a second, and the last
     curves = LiveCurves()
     for number in range(401):
         curves.add(number / 4, totals(guaranteed=number % 9), 0)
@@ -313,50 +308,29 @@ def test_curves_of_fast_samples() -> None:
 # -- a real engine ----------------------------------------------------------------------------------------------------
 
 
-async def test_real_engine_update_by_update(engine: Engine) -> None:
+async def test_real_engine(engine: Engine) -> None:
+    """Update by update, part by part, and a job's story."""
     source = local_view(engine, "here")
     picture = source.picture(VIEW)
-    stop = asyncio.Event()
-    seen: list[pictures.Picture] = []
 
     async def follow() -> None:
         nonlocal picture
-        while not stop.is_set() or picture.seq < engine.last_event:
+        while picture.queue_total < 5:
             await source.changed(picture.seq)
             update = source.update(VIEW, picture.seq)
             assert update is not None
             picture = applied(picture, update)
-            seen.append(picture)
 
     following = asyncio.create_task(follow())
-    loan = engine.submit(shell("research", "echo here; exec sleep 600", 8, priority=-1))
-    await printed(engine, loan, "here")
-    jobs = [engine.submit(shell("vision", "true", gpus)) for gpus in (4, 2, 1)]
-    await ended(engine, *jobs)
-    engine.drain(None, 0, False, False)
-    await state(engine, loan, JobState.QUEUED, JobState.RUNNING)
-    engine.cancel(str(loan.id))
-    await ended(engine, loan)
-    stop.set()
-    engine.drain(None, 0, True, False)
+    over = [engine.submit(shell("vision", "exit 0")), engine.submit(shell("vision", "exit 3"))]
+    await ended(engine, *over)
+    stays_on = engine.submit(shell("vision", "echo here; exec sleep 600", gpus=4))
+    await printed(engine, stays_on, "here")
+    line = [engine.submit(shell("vision", "true")) for _ in range(5)]
     await following
     whole = source.picture(VIEW)
     assert in_order(picture.model_copy(update={"at": whole.at})) == in_order(whole)
-    assert not whole.holders
-    assert any(holder.kind == "reserved" for shown in seen for holder in shown.holders)
-    told = source.story(VIEW, str(loan.id))
-    assert told.state == "cancelled"
-    assert [stay.kind for stay in told.stays][:3] == ["waiting", "opportunistic", "stopping"]
-    assert told.command == "sh -c echo here; exec sleep 600"
-    assert source.curves(VIEW).at
-
-
-async def test_queue_and_ended_jobs_by_parts(engine: Engine) -> None:
-    source = local_view(engine, "a machine")
-    over = [engine.submit(shell("vision", "exit 0")), engine.submit(shell("vision", "exit 3"))]
-    await ended(engine, *over)
-    engine.submit(shell("vision", "sleep 600", gpus=4))
-    line = [engine.submit(shell("vision", "true")) for _ in range(5)]
+    assert [holder.id for holder in whole.holders] == [str(stays_on.id)]
     parts = [source.queue(VIEW, None, offset, 2) for offset in (0, 2, 4, 6)]
     assert [[job.id for job in part.jobs] for part in parts] == [
         [str(one.id) for one in line[first : first + 2]] for first in (0, 2, 4, 6)
@@ -365,3 +339,9 @@ async def test_queue_and_ended_jobs_by_parts(engine: Engine) -> None:
     found = source.ended(VIEW, None, 0, 1)
     assert (found.total, [(job.id, job.state) for job in found.jobs]) == (2, [(str(over[1].id), "failed")])
     assert [job.state for job in source.ended(VIEW, None, 1, 9).jobs] == ["succeeded"]
+    engine.cancel(str(stays_on.id))
+    await ended(engine, stays_on)
+    told = source.story(VIEW, str(stays_on.id))
+    assert (told.state, told.command) == ("cancelled", "sh -c echo here; exec sleep 600")
+    assert [stay.kind for stay in told.stays][-2:] == ["guaranteed", "stopping"]
+    assert source.curves(VIEW).at

@@ -115,6 +115,7 @@ async def test_every_state_is_explained(engine: Engine) -> None:
     await state(engine, engine.find(str(back.id)), JobState.BACKOFF)
     loan = await service.submit(wish("sh", "-c", deaf, vc="research", gpus=8, priority=-1, grace_s=3.0), "")
     await printed(engine, engine.find(str(loan.id)), "here")
+    assert service.explain(str(loan.id)).text.startswith("job-4 runs")
     runs = await service.submit(wish("sleep", "600", vc="vision", gpus=4), "")
     waits = await service.submit(wish("true", vc="vision", gpus=2), "")
     behind = await service.submit(wish("true", vc="vision", gpus=1), "")
@@ -141,8 +142,6 @@ async def test_every_state_is_explained(engine: Engine) -> None:
     assert "job-4" in told["reserved 5"]
     assert "- 1 group of its VC is ahead of it in line: job-6" in told["queued 7"]
     assert "was cancelled" in told["cancelled 8"]
-    await state(engine, engine.find(str(runs.id)), JobState.RUNNING)
-    assert service.explain(str(runs.id)).text.startswith("job-5")
 
 
 async def test_plan(engine: Engine) -> None:
@@ -280,7 +279,7 @@ async def test_output_of_attempts_and_tasks(engine: Engine) -> None:
     assert service.log(str(flaky.id), 0, 1, 0, 100).end
 
 
-async def test_output_of_a_job_that_waits(engine: Engine) -> None:
+async def test_output_of_a_job_that_never_ran(engine: Engine) -> None:
     """There is none yet, and none if it is withdrawn."""
     service = LocalService(engine)
     await service.submit(wish("sleep", "600", gpus=4), "")
@@ -289,15 +288,12 @@ async def test_output_of_a_job_that_waits(engine: Engine) -> None:
     await service.cancel("2")
     assert service.log("2", 0, None, 0, 100).end
     await service.log_grown("2", 0, None, 0)
-
-
-async def test_output_of_a_failed_start_ends(engine: Engine) -> None:
     # nobody had claimed it, so it was taken for one that is yet to come, for as long as the pause before the next try
-    service = LocalService(engine)
+    (engine.folder / "jobs").rename(engine.folder / "of the first")
     (engine.folder / "jobs").write_text("")  # no folder can be made below it
-    await service.submit(wish("true", retries=1, backoff_s=300.0), "")
-    await state(engine, engine.find("1"), JobState.BACKOFF)
-    assert service.log("1", 0, None, 0, 100).end
+    await service.submit(wish("true", vc="speech", retries=1, backoff_s=300.0), "")
+    await state(engine, engine.find("3"), JobState.BACKOFF)
+    assert service.log("3", 0, None, 0, 100).end
 
 
 async def test_reading_never_blocks(engine: Engine) -> None:
