@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
 
 from hived.spec.compiled import ChainSpec
 
@@ -163,3 +165,19 @@ def packs(chain: ChainSpec, wanted: Sequence[int], taken: Iterable[Cell] = ()) -
 
     room = chain.gpus - len(used)
     return sum(naive.gpus(k) for k in demand) <= room and place(0, 0, frozenset(used))
+
+
+def fanouts_of(leaves: int, depth: int, narrow: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Every hierarchy of so many leaves and levels, once: children per cell from level 2 to the top, and top cells.
+
+    A cell with one child adds a name and no choice: only up to ``narrow`` leaves.
+    """
+    for above in range(depth):
+        for fanouts in product(range(1, leaves + 1), repeat=above):
+            for tops in range(1, (narrow if 1 in fanouts else leaves) // prod(fanouts) + 1):
+                yield fanouts, tops
+
+
+def name_of(chain: ChainSpec) -> str:
+    """Top cells and children per cell, from the top down."""
+    return "x".join(str(n) for n in (chain.top_cells, *(level.fanout for level in reversed(chain.levels[1:]))))

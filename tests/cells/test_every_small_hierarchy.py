@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import prod
 
 import pytest
 
@@ -23,23 +22,15 @@ from hived.cluster import shortages
 from hived.spec.compiled import ChainSpec
 
 from ..strategies import chain_of, cluster_of, vc
-from .naive import Cell, NaiveBuddies, packs
+from .naive import Cell, NaiveBuddies, fanouts_of, name_of, packs
 
 MAX_LEAVES, MAX_DEPTH = 8, 4
 
 
 def hierarchies() -> Iterator[ChainSpec]:
-    """Each once. A cell with one child adds a name and no choice: only up to 4 leaves."""
-    for depth in range(MAX_DEPTH):
-        for fanout in product(range(1, MAX_LEAVES + 1), repeat=depth):
-            gpus = prod(fanout)
-            for tops in range(1, (4 if 1 in fanout else MAX_LEAVES) // gpus + 1):
-                # the whole top cell is a node, so that leaves can be lent one by one
-                yield chain_of(fanout, tops, len(fanout) + 1)
-
-
-def name_of(chain: ChainSpec) -> str:
-    return "x".join(str(n) for n in (chain.top_cells, *(level.fanout for level in reversed(chain.levels[1:]))))
+    """A cell with one child only up to 4 leaves; the top cell is a node, so that leaves can be lent one by one."""
+    for fanouts, tops in fanouts_of(MAX_LEAVES, MAX_DEPTH, 4):
+        yield chain_of(fanouts, tops, len(fanouts) + 1)
 
 
 def demands(chain: ChainSpec, beyond: int) -> Iterator[tuple[int, ...]]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
-from math import prod
 
 import pytest
 
 from hived.cluster import Cluster, Member, Request, Sharing
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
-from ..cells.naive import packs
+from ..cells.naive import fanouts_of, name_of, packs
 from ..strategies import chain_of, cluster_of, vc
 from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, spots
 
@@ -28,12 +27,10 @@ Step = tuple[int, int]
 
 
 def hierarchies() -> Iterator[ChainSpec]:
-    """Each once. A cell with one child adds a name and no choice: only up to 2 leaves."""
-    for depth in range(MAX_DEPTH):
-        for fanouts in product(range(1, MAX_LEAVES + 1), repeat=depth):
-            for tops in range(1, (2 if 1 in fanouts else MAX_LEAVES) // prod(fanouts) + 1):
-                for node_level in range(1, depth + 2):
-                    yield chain_of(fanouts, tops, node_level)
+    """Each once; a cell with one child only up to 2 leaves."""
+    for fanouts, tops in fanouts_of(MAX_LEAVES, MAX_DEPTH, 2):
+        for node_level in range(1, len(fanouts) + 2):
+            yield chain_of(fanouts, tops, node_level)
     for node_level in (2, 3):
         yield chain_of((2, 2), 1, node_level)
 
@@ -142,13 +139,9 @@ def check_every_state(spec: ClusterSpec) -> int:
     return len(ways)
 
 
-def name_of(chain: ChainSpec) -> str:
-    fanouts = "x".join(str(n) for n in (chain.top_cells, *(level.fanout for level in reversed(chain.levels[1:]))))
-    return f"{fanouts}-nodes-of-{chain.gpus_per_node}-at-{chain.node_level}"
-
-
 EVERY = [
-    pytest.param(chain, id=name_of(chain), marks=pytest.mark.slow if chain.gpus > 2 else ()) for chain in hierarchies()
+    pytest.param(chain, id=f"{name_of(chain)}-{chain.node_level}", marks=[pytest.mark.slow] * (chain.gpus > 2))
+    for chain in hierarchies()
 ]
 
 

@@ -97,16 +97,6 @@ def test_across_racks_promoted_in_place() -> None:
     assert jobs.promote(lodger) == (True, ())
 
 
-def test_socket_bound_where_fewest_are_lent() -> None:
-    chain = nodes_of_8(1)
-    jobs = jobs_of(Sharing.HIVED, chain, vc("a", (chain, SOCKET, 1)), vc("b", (chain, PAIR, 1), (chain, GPU, 2)))
-    lodger = jobs.lent("b", 3)
-    assert lodger.parts == ((0, 0, 0b0000_0111),)
-    assert jobs.guaranteed("a", 4).parts == ((0, 0, SECOND_SOCKET),)
-    assert jobs.guaranteed("b", 1).parts == ((0, 0, 0b0000_1000),)
-    assert lodger.kind == "O"
-
-
 def test_safety_report() -> None:
     """Reserved, allocated, free and obtainable cells, as cells of a rack and of a node are bound."""
     chain = racks(2)
@@ -309,17 +299,6 @@ def test_cell_smaller_than_a_node_is_a_host() -> None:
     assert jobs.guaranteed("a", 2).nodes == [1]
     jobs.waits("a", 2)
     assert jobs.guaranteed("a", 1).nodes == [0]
-
-
-def test_only_gpu_is_as_good_as_the_node() -> None:
-    """A node with one child, and that child reserved: it is below the node level, and as large as a node."""
-    chain = chain_of((1, 2), 1, node_level=2)
-    jobs = alone(chain, (1, 2))
-    assert jobs.can_ever_fit("a", 2)
-    one = jobs.guaranteed("a", 1)
-    jobs.release(one)
-    both = jobs.guaranteed("a", 2)
-    assert both.held == 2
 
 
 def test_two_levels_with_as_many_gpus() -> None:

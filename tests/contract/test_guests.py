@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from random import Random
 
 import pytest
-from hypothesis import event
-from hypothesis import strategies as st
 
-from hived import Bind, Cluster, Preempt, Request, Wait
+from hived import Bind, Cluster, Preempt, Request
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import Suspended
 from hived.cluster.states import GroupState, LeafState
-from hived.spec import ClusterSpec
-from hived.spec.compiled import GuestsOf
 
-from ..strategies import given_in_tiers
 from .driver import Driver, nodes_of, replays, running
 from .specs import Spec, flat, lent, wants
-from .walks import SEEDS, SPECS, Walk, with_guests
 
 
 def taking(vcs: Mapping[str, int], guests: Mapping[str, str], spare: int = 0) -> Spec:
@@ -142,42 +134,6 @@ def test_guests_after_a_restart_or_new_spec() -> None:
     report = driver.cluster.reconfigure(taking({"a": 1, "b": 1}, {"a": "own"}))
     assert (report.kept, report.cancelled) == (("a-guest", "loan", "own"), ("b-guest",))
     assert replays(driver)
-
-
-@given_in_tiers(6, 80, SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
-def test_guests_change_no_answer(spec: ClusterSpec, sharing: list[GuestsOf], seed: int) -> None:
-    """Two clusters are asked the same, and one has guests besides: sharing safety holds with them as without."""
-    walk, dice = Walk(with_guests(spec, sharing), seed, breaks=False), Random(seed)
-    full, bare = walk.driver, Driver(with_guests(spec, ["none"]), careful=False)
-    guests = 0
-    for _ in range(40):
-        request = replace(walk.new_request(), guest=False)
-        if request.opportunistic and dice.random() < 0.6:
-            decision = full.ask(replace(request, guest=True))
-            if isinstance(decision, Bind):
-                full.commit(decision)
-                guests += 1
-            elif isinstance(decision, Wait):
-                full.cancel(request.group)
-            continue
-        answers = [driver.ask(request) for driver in (full, bare)]
-        assert answers[0] == answers[1]
-        for driver, answer in zip((full, bare), answers, strict=True):
-            if isinstance(answer, Wait):
-                driver.cancel(request.group)
-            else:
-                driver.run(request)
-        shared = sorted(bare.running)
-        assert {name for name, run in full.running.items() if not run.guest} == set(shared)
-        if shared and dice.random() < 0.4:
-            name = dice.choice(shared)
-            full.release(name)
-            bare.release(name)
-        for name in full.cluster.groups():
-            if full.cluster.group(name).state is GroupState.PENDING:  # a guest no more
-                full.cancel(name)
-    assert full.cluster.check_safety() == bare.cluster.check_safety()
-    event(f"{min(guests, 3)} guests or more")
 
 
 def test_guest_is_promoted_where_it_is_alone() -> None:

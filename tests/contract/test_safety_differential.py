@@ -27,14 +27,12 @@ class Worlds:
     def __init__(self, spec: ClusterSpec, seed: int, slow: bool) -> None:
         self.spec = spec
         self.random = Random(seed)
-        self.shared = Driver(spec)
+        self.shared = Driver(spec, log=True)
         self.vcs = [vc.name for vc in spec.virtual_clusters]
         self.alone = {vc: Driver(spec, careful=False) for vc in self.vcs}
         #: preempting groups, which wait for their victims of other tenants until an event ends these
         self.slow = slow
         self.asked: list[Request] = []
-        #: the events so far, for debugging
-        self.history: list[str] = []
 
     def play(self) -> None:
         """One event in all worlds: mostly a new request."""
@@ -90,12 +88,10 @@ class Worlds:
             return
         if request.group in self.shared.preempting:  # alone it runs already; here it may start elsewhere by now
             again = self.shared.ask(request)
-            self.history.append(f"again {request.group}\n  -> {again}")
             if isinstance(again, Bind):
                 self.shared.commit(again)
             return
         if request.opportunistic:
-            self.history.append(f"loan {request}")
             if not self.slow:
                 self.shared.run(request)
             elif isinstance(self.shared.ask(request), Bind):
@@ -103,7 +99,6 @@ class Worlds:
             return
         mine = self.alone[request.vc]
         answer, expected = self.shared.ask(request), mine.ask(request)
-        self.history.append(f"ask {request}\n  -> {answer}\n  alone {expected}")
         self.same(request, answer, expected)
         if isinstance(answer, Wait) or isinstance(expected, Wait):
             return
@@ -124,7 +119,6 @@ class Worlds:
 
     def finish(self, name: str) -> None:
         """End the victims a preempting group still waits for."""
-        self.history.append(f"finish {name}")
         reservation = self.shared.preempting[name]
         while reservation.victims:
             self.shared.release(min(reservation.victims))
@@ -133,7 +127,6 @@ class Worlds:
 
     def end(self, name: str) -> None:
         """A group ends, or gives up waiting for its victims."""
-        self.history.append(f"end {name}")
         if name in self.shared.running:
             request = self.shared.running[name].request
             self.shared.release(name)
@@ -168,7 +161,7 @@ def play(spec: ClusterSpec, seed: int, slow: bool, steps: int = 40) -> None:
             worlds.play()
         worlds.probe()
     except Exception as error:
-        error.add_note("\n".join(worlds.history))
+        error.add_note("\n".join(worlds.shared.lines))
         raise
 
 

@@ -200,45 +200,43 @@ def packings(pods: list[int], free: tuple[int, ...]) -> Iterator[None]:
             yield from packings(pods[1:], (*free[:i], room - pods[0], *free[i + 1 :]))
 
 
-def fits_on(driver: Driver, vc: str, size: int, pods: list[int], nodes: set[str]) -> bool:
-    """By trying everything: the VC's bound nodes have their free leaves, unbound cells can use any free node."""
-    used: dict[str, dict[str, int]] = {}
+def fits_on(driver: Driver, vc: str | None, size: int, pods: list[int], nodes: set[str]) -> bool:
+    """By trying everything: the VC's bound nodes have their free leaves, unbound cells can use any free node.
+
+    A loan, of no VC, can use whatever is free.
+    """
+    used: dict[str, dict[str, int]] = {node: {} for node in nodes}
     for run in driver.running.values():
         for pod in run.pods:
             users = used.setdefault(pod.node, {})
             users[run.request.vc] = users.get(run.request.vc, 0) + len(pod.leaf_cells)
-    bound = [node for node, users in used.items() if vc in users]
-    room = [4 - used[node][vc] for node in bound if node in nodes]
-    idle = [node for node in nodes if node not in used]
-    room += [4] * min(size - len(bound), len(idle))
+    if vc is None:
+        room = [4 - sum(used[node].values()) for node in nodes]
+    else:
+        bound = [node for node, users in used.items() if vc in users]
+        room = [4 - used[node][vc] for node in bound if node in nodes]
+        room += [4] * min(size - len(bound), len([node for node in nodes if not used[node]]))
     return next(packings(sorted(pods, reverse=True), tuple(room)), True) is None
 
 
 NODES = [f"n{i}" for i in range(5)]
-GANG, SOME_NODES = st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sets(st.sampled_from(NODES), min_size=1)
+SOME_NODES = st.sets(st.sampled_from(NODES), min_size=1)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(NODES), st.integers(1, 4)), max_size=6), GANG, SOME_NODES
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(NODES), st.integers(1, 4)), max_size=6),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    SOME_NODES,
+    st.booleans(),
 )
-def test_found_if_there_is_a_placement(before: list[tuple[str, str, int]], pods: list[int], nodes: set[str]) -> None:
+def test_found_if_there_is_a_placement(
+    before: list[tuple[str, str, int]], pods: list[int], nodes: set[str], loan: bool
+) -> None:
     driver = Driver(flat({"a": 3, "b": 2}))
     for i, (vc, node, gpus) in enumerate(before):
         driver.run(wants(f"before-{i}", vc, gpus), suggested=[node])
-    expected = fits_on(driver, "a", 3, pods, nodes)
-    decision = driver.run(wants("gang", "a", *pods), suggested=sorted(nodes))
-    assert isinstance(decision, Wait) != expected
-
-
-@given(st.sets(st.sampled_from(NODES), max_size=4), GANG, SOME_NODES)
-def test_loan_found_if_there_is_a_placement(busy: set[str], pods: list[int], nodes: set[str]) -> None:
-    driver = Driver(flat({"a": 3, "b": 2}))
-    for i, node in enumerate(sorted(busy)):
-        driver.run(wants(f"busy-{i}", "ab"[i % 2], 2), suggested=[node])
-    used = {pod.node for run in driver.running.values() for pod in run.pods}
-    room = tuple(2 if node in used else 4 for node in nodes)
-    expected = next(packings(sorted(pods, reverse=True), room), True) is None
-    decision = driver.run(lent("gang", "b", *pods), suggested=sorted(nodes))
+    expected = fits_on(driver, None if loan else "a", 3, pods, nodes)
+    decision = driver.run(wants("gang", "a", *pods, priority=-loan), suggested=sorted(nodes))
     assert isinstance(decision, Wait) != expected
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from hived.cluster import Cluster, Sharing
 from hived.policies import YarnCS
-from hived.scheduling import Instruction, JobView, Kind, Start
+from hived.scheduling import Instruction, JobView, Kind
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import feasible_specs
@@ -37,17 +37,6 @@ class Arrival(NamedTuple):
     gpus: int
 
 
-def some_of(running: list[int]) -> st.SearchStrategy[tuple[int, ...]]:
-    """Up to three of the running jobs, in any order."""
-    return st.lists(st.sampled_from(running), min_size=1, max_size=3, unique=True).map(tuple)
-
-
-def sizes_for(spec: ClusterSpec) -> list[int]:
-    """GPUs of jobs of any kind: in a node, a whole one, of several."""
-    nodes = [chain.gpus_per_node for chain in spec.chains]
-    return sorted({1, 2, 3, *nodes, *(2 * n for n in nodes), *(3 * n for n in nodes)})
-
-
 class SchedulerMachine(RuleBasedStateMachine):
     """Jobs are submitted and end."""
 
@@ -57,7 +46,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.sim = Harness(self.scheme, spec)
-        self.sizes = sizes_for(spec)
+        nodes = [chain.gpus_per_node for chain in spec.chains]
+        #: GPUs of jobs of any kind: in a node, a whole one, of several
+        self.sizes = sorted({1, 2, 3, *nodes, *(2 * n for n in nodes), *(3 * n for n in nodes)})
         #: every event and its instructions: the job's (tenant, GPUs), or the numbers of the jobs that ended
         self.log: list[tuple[Arrival | tuple[int, ...], list[Instruction]]] = []
 
@@ -70,7 +61,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sim.tracker.running())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        numbers = data.draw(some_of(self.sim.tracker.running()))
+        some = st.lists(st.sampled_from(self.sim.tracker.running()), min_size=1, max_size=3, unique=True)
+        numbers = tuple(data.draw(some))
         self.sim.finish(*numbers)
         self.log.append((numbers, self.sim.instructions))
 
@@ -156,46 +148,7 @@ class HivedMachine(SchedulerMachine):
     scheme = Sharing.HIVED
 
 
-class TheoremMachine(RuleBasedStateMachine):
-    """Without loans, hived starts every job at the same event as private: sharing safety, seen from outside."""
-
-    @initialize(spec=feasible_specs())
-    def build(self, spec: ClusterSpec) -> None:
-        self.spec = spec
-        self.hived = Harness(Sharing.HIVED, spec, opportunistic=False)
-        self.private = Instant(Cluster(spec, Sharing.PRIVATE), YarnCS())
-        self.sizes = sizes_for(spec)
-
-    @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
-    def submit(self, tenant: int, gpus: int) -> None:
-        who, wanted = tenant % len(self.spec.virtual_clusters), self.sizes[gpus % len(self.sizes)]
-        number = self.hived.submit(who, wanted)
-        self.compare(
-            self.private.submit(number, self.hived.tenants[who], JobView(f"job-{number}", wanted, number, number))
-        )
-
-    @precondition(lambda self: self.hived.tracker.running())
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        numbers = data.draw(some_of(self.hived.tracker.running()))
-        self.hived.finish(*numbers)
-        self.compare(self.private.finish(numbers))
-
-    def compare(self, alone: list[Instruction]) -> None:
-        assert [d.job for d in self.hived.instructions] == [d.job for d in alone]
-        for ours, theirs in zip(self.hived.instructions, alone, strict=True):
-            assert isinstance(ours, Start)
-            assert isinstance(theirs, Start)
-            assert ours.kind is theirs.kind is Kind.GUARANTEED
-            assert sizes(ours) == sizes(theirs)
-
-
-def sizes(start: Start) -> list[int]:
-    """GPUs on each node."""
-    return sorted(len(pod.leaf_cells) for pod in start.placement.pods)
-
-
 @pytest.mark.parametrize("examples", [12, pytest.param(120, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("machine", [PrivateMachine, QuotaMachine, HivedMachine, TheoremMachine])
-def test_any_events(machine: type[RuleBasedStateMachine], examples: int) -> None:
+@pytest.mark.parametrize("machine", [PrivateMachine, QuotaMachine, HivedMachine])
+def test_any_events(machine: type[SchedulerMachine], examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))
