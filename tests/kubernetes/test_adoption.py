@@ -231,15 +231,6 @@ def test_pod_bound_to_planned_devices() -> None:
     assert world.home("meant") != where
 
 
-def test_pod_bound_to_devices_in_use() -> None:
-    world = World(SPEC)
-    world.run(pod("mine", 4))
-    stranger = there(pod("stranger", 4, "b"), (world.home("mine"), FOUR))
-    world.bound_behind(stranger)
-    assert "delete one of the two" in refusal(world, stranger)
-    assert world.gang_scheduler.conflicts.keys() == {stranger.metadata.uid}
-
-
 def test_stranger_in_a_slot_of_a_gang() -> None:
     """One pod of a gang is bound; that of the other slot waits until the stranger has ended."""
     one, two = gang_of("g", 2, 4)
@@ -249,6 +240,7 @@ def test_stranger_in_a_slot_of_a_gang() -> None:
     stranger = there(pod("stranger", 4, "b"), (where, FOUR))
     world.bound_behind(stranger)
     assert "delete one of the two" in refusal(world, stranger)
+    assert world.gang_scheduler.conflicts.keys() == {stranger.metadata.uid}
     assert world.ask(two) == "wait"
     assert "a pod of no group may be using them" in world.pod_explained(two)
     with pytest.raises(ConflictError):

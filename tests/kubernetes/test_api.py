@@ -238,9 +238,6 @@ def test_kubeconfig_that_cannot_be_used(tmp_path: Path, text: str | None, says: 
     with pytest.raises(InputError, match=says) as caught:
         asyncio.run(connect(path))
     assert str(path) in str(caught.value)
-
-
-def test_unknown_context(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="object with name other"):
         asyncio.run(connect(kubeconfig(tmp_path), "other"))
 

@@ -151,7 +151,10 @@ def test_flags_are_the_programs() -> None:
 
 
 def test_kube_scheduler_asks_about_every_pod() -> None:
-    """That is HiveD's, and about all nodes."""
+    """That is HiveD's, and about all nodes; its version is that of the tests on a real control plane."""
+    module = (binaries.SCRIPTS / "go.mod").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^require k8s.io/kubernetes (v\S+)", module, re.MULTILINE)
+    assert CONTAINERS["kube-scheduler"]["image"].rpartition(":")[2] == version
     (extender,), (profile,) = CONFIG["extenders"], CONFIG["profiles"]
     assert {extender[f"{verb}Verb"] for verb in ("filter", "bind", "preempt")} == {"filter", "bind", "preempt"}
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
@@ -161,12 +164,6 @@ def test_kube_scheduler_asks_about_every_pod() -> None:
     election = {"leaderElect": True, "resourceNamespace": "hived", "resourceName": "hived-kube-scheduler"}
     assert election.items() <= CONFIG["leaderElection"].items()
     assert profile["pluginConfig"] == [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}]
-
-
-def test_kube_scheduler_is_the_tests() -> None:
-    module = (binaries.SCRIPTS / "go.mod").read_text(encoding="utf-8")
-    (version,) = re.findall(r"^require k8s.io/kubernetes (v\S+)", module, re.MULTILINE)
-    assert CONTAINERS["kube-scheduler"]["image"].rpartition(":")[2] == version
 
 
 def test_priority_classes() -> None:

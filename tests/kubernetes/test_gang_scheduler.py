@@ -191,20 +191,17 @@ def test_equal_pods_cost_no_square() -> None:
 
 
 def test_queue_not_blocked_by_offers() -> None:
+    """Nor by a wrong request."""
     world = World(a=2, b=1)
     picky, plain = pod("picky", 4, created=1), pod("plain", 4, created=2)
+    assert world.submit(pod("wrong", 4, leaf_cell_type="H100")) == ["wait"]
+    assert world.reason("wrong") is ReasonKind.MISCONFIGURED
     world.create(picky, plain)
     assert world.ask(picky, offered=[]) == "wait"
     assert isinstance(reasons(world.gang_scheduler, world.gang("picky"))[0], NotSuggested)
     assert "kube-scheduler takes 0 of the cluster's nodes" in world.explained("picky")
     assert world.ask(plain) == "node"
     assert world.ask(picky) == "node"
-
-
-def test_queue_not_blocked_by_wrong_request() -> None:
-    world = World(a=2, b=1)
-    assert world.submit(pod("wrong", 4, leaf_cell_type="H100"), pod("right", 4, created=2)) == ["wait", "node"]
-    assert world.reason("wrong") is ReasonKind.MISCONFIGURED
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------

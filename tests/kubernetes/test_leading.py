@@ -142,7 +142,7 @@ def held() -> Election:
 
 
 @played
-async def test_first_leads_and_renews(held: Election) -> None:
+async def test_first_leads_renews_hands_over(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     assert first.leads
     lease = {
@@ -157,11 +157,6 @@ async def test_first_leads_and_renews(held: Election) -> None:
     assert (first.events, second.events) == ([True], [])
     assert second.leader.holder == "a"
     assert held.spec == lease | {"renewTime": "2026-01-01T00:02:00.000000Z"}
-
-
-@played
-async def test_stopped_leader_hands_over(held: Election) -> None:
-    first, second = await held.join("a"), await held.join("b")
     await first.stop()
     assert (first.leads, first.events) == (False, [True, False])
     assert held.spec["holderIdentity"] == ""

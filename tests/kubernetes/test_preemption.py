@@ -64,14 +64,6 @@ def test_vc_takes_its_cells_back() -> None:
     assert world.gang_scheduler.preempted == {("b", "a"): 1}
 
 
-def test_preempted_gang_binds_no_more() -> None:
-    world, (_, late, *_) = half_bound()
-    where = world.slot_node(late)
-    world.submit(pod("mine", 4))
-    with pytest.raises(ConflictError, match="is being preempted"):
-        world.gang_scheduler.binding(late.metadata.uid, where)
-
-
 @pytest.mark.parametrize("binding", [False, True])
 def test_victim_without_bound_pods(binding: bool) -> None:
     """It yields at once; a binding on its way is waited for."""
@@ -111,11 +103,15 @@ def test_victims_are_spared() -> None:
     assert not any(map(world.deleted, ("loan-1", "loan-2", "loan-3")))
 
 
-def test_spared_gang_wakes_its_waiting_pods() -> None:
+def test_unbound_pods_of_a_victim() -> None:
+    """They are bound no more, until it is spared: then they are woken."""
     world, pods = half_bound()
     second = pods[1]
+    where = world.slot_node(second)
     world.create(pod("mine", 4))
     world.question("mine")
+    with pytest.raises(ConflictError, match="is being preempted"):
+        world.gang_scheduler.binding(second.metadata.uid, where)
     assert world.ask(second) == "wait"
     world.gone("mine")
     assert Wake(second.metadata.uid, second.key) in world.todo
@@ -387,23 +383,21 @@ def with_grace(seconds: int) -> ClusterSpec:
     return with_vcs(flat_spec(a=1, b=1), opportunistic_grace_seconds=seconds)
 
 
-def test_loan_with_too_long_a_grace() -> None:
-    world = World(a=1, b=1)
-    assert world.submit(patient(pod("loan", 4, "b", priority="-1"), 86_400)) == ["refused"]
-    assert "terminationGracePeriodSeconds: 86,400" in world.refusal("loan")
-    assert "at most 30 s to end (opportunisticGraceSeconds of its virtual cluster)" in world.refusal("loan")
-    world.run(patient(pod("own", 4, "b"), 86_400))
+LOANS = [("own", "0"), ("loan", "-1"), ("late", "-1")]
 
 
-def test_grace_limit_of_a_new_spec() -> None:
-    world = World(with_grace(60))
-    loan, other, late = (patient(pod(name, 4, "b", priority="-1"), 90) for name in ("loan", "other", "late"))
-    assert world.submit(loan, other) == ["refused", "refused"]
-    world.respecify(with_grace(120))
+def test_grace_limit_and_a_new_spec() -> None:
+    """A loan with a longer grace period is refused, as long as the spec has that limit."""
+    world = World(with_grace(1_200))
+    own, loan, late = (patient(pod(name, 4, "b", priority=of), 5_400) for name, of in LOANS)
+    assert world.submit(own, loan) == ["node", "refused"]
+    assert "terminationGracePeriodSeconds: 5,400" in world.refusal("loan")
+    assert "at most 1,200 s to end (opportunisticGraceSeconds of its virtual cluster)" in world.refusal("loan")
+    world.respecify(with_grace(7_200))
     world.quiesce()
-    assert all(world.nodes_of(loan, other))
+    assert all(world.nodes_of(own, loan))
     assert world.submit(late) == ["wait"]
-    world.respecify(with_grace(60))
+    world.respecify(with_grace(1_200))
     assert world.entry(late).refused is not None
 
 
@@ -475,7 +469,7 @@ def ask_again(world: World, pods: int) -> None:
 
 @pytest.mark.parametrize("why", ["cordoned", "foreign"])
 def test_event_names_the_victims_of_now(why: str) -> None:
-    """Once a reservation has moved: one Event for each move."""
+    """Once a reservation has moved: one Event for each move. None are named when it has ended."""
     world = preempting(2, 4)
     victims = named_victims(world)
     for number in range(4):
@@ -490,13 +484,8 @@ def test_event_names_the_victims_of_now(why: str) -> None:
         assert victims != before
         ask_again(world, 2)
         assert set(world.counted("HivedWaiting").values()) == {number + 2}
-
-
-def test_event_names_no_victims_when_it_ended() -> None:
-    """The reservation."""
-    world = preempting(1, 1)
-    assert named_victims(world)
-    world.cordon("n0", "n1")
+    world.cordon(*world.nodes)
+    assert world.state("mine") == "waiting"
     assert not named_victims(world)
 
 
