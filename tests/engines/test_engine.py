@@ -380,7 +380,7 @@ def test_unkept_submission_has_never_been(lives: Lives, monkeypatch: pytest.Monk
 
 
 def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(engine: Engine) -> Job:
+    async def story(engine: Engine) -> None:
         (runs,) = await running(engine, shell("vision", STAYS, 4))
         assert engine.failed is not None
         with monkeypatch.context() as broken:
@@ -397,20 +397,12 @@ def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.M
             with pytest.raises(StorageError, match="disk is full"):
                 ask()
         engine._advance()
-        return runs
 
-    job = lives.live(story)
+    lives.live(story)
     assert lives.marked(), "it was told to stop, and nobody has written that down"
     events = lives.events()
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert [event.kind for event in events][-1] == "started"
-
-    async def second(engine: Engine) -> Job:
-        assert engine.find(str(job.id)).state is JobState.RUNNING
-        engine.cancel(str(job.id))
-        return (await ended(engine, job))[0]
-
-    assert lives.live(second).state is JobState.CANCELLED
+    assert events[-1].kind == "started"
 
 
 @pytest.mark.usefixtures("often")

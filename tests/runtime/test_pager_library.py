@@ -1,7 +1,6 @@
 """The pager as a library: how it is compiled and loaded, and processes in which it serves the requests of PyTorch.
 
-Its driver is the one without a device (``fake_driver.cpp``). A training on the CPU whose tensors are paged ends bit for
-bit as it does alone.
+Its driver is the one without a device (``fake_driver.cpp``). Whole trainings on the pager are in ``test_scripts.py``.
 """
 
 from __future__ import annotations
@@ -44,61 +43,6 @@ def answer(fake: Path, body: str, **more: Any) -> Any:
 
 
 # -- in a process whose slots are rewritten ---------------------------------------------------------------------------
-
-TRAINING = """
-import hashlib, random, torch
-torch.use_deterministic_algorithms(True)
-
-def train(pager, seed):
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32 * 14 * 14, 256),
-        torch.nn.ReLU(), torch.nn.Linear(256, 10),
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    chance = random.Random(seed)
-    losses, done = [], {"suspended": 0, "demoted": 0, "promoted": 0, "host": 0}
-    for step in range(16):
-        inputs, labels = torch.randn(64, 3, 16, 16), torch.randint(0, 10, (64,))
-        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if pager is None:
-            continue
-        addresses = [parameter.data_ptr() for parameter in model.parameters()]
-        if chance.random() < 0.5:
-            pager.limit(chance.choice((0, 2 << 20, 8 << 20, 16 << 20)))
-        if chance.random() < 0.7:
-            moved = pager.boundary()
-            done["demoted"] += moved.demoted_bytes
-            done["promoted"] += moved.promoted_bytes
-        done["host"] = max(done["host"], pager.stats().host_bytes)
-        if chance.random() < 0.4:
-            done["suspended"] += pager.suspend()
-            assert pager.stats().device_bytes == 0
-            pager.resume()
-        assert addresses == [parameter.data_ptr() for parameter in model.parameters()]
-    state = hashlib.sha256()
-    for parameter in model.parameters():
-        for tensor in (parameter, *(optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq"))):
-            state.update(tensor.detach().numpy().tobytes())
-    return [losses, state.hexdigest()], done
-
-results = [train(None, 0)]
-pager = Pager(DRIVER, 1 << 18, retry_first=False)
-pager.install("libc10.so", "posix_memalign", "free", 65536)
-results += [train(pager, seed) for seed in range(2)]
-print(json.dumps(results))
-"""
-
-
-def test_paged_training_is_bit_for_bit(fake: Path) -> None:
-    (plain, _), *paged = answer(fake, TRAINING)
-    for learnt, done in paged:
-        assert all(each > 1 << 20 for each in done.values()), f"it was disturbed: {done}"
-        assert learnt == plain
 
 
 def test_large_new_tensors_are_paged(fake: Path) -> None:
