@@ -55,11 +55,6 @@ class Job:
         """Its nodes, ascending."""
         return sorted(node for _, node, _ in self.parts)
 
-    @property
-    def held(self) -> int:
-        """The GPUs that it has."""
-        return sum(mask.bit_count() for _, _, mask in self.parts)
-
     def __repr__(self) -> str:
         return self.name
 
