@@ -12,36 +12,25 @@ from .client import Client, error
 JOB = {"vc": "vision", "command": ["true"]}
 
 
-def test_submit(client: Client) -> None:
+def test_submit_and_cancel(client: Client, service: FakeService) -> None:
     response = client.post("/v1/jobs", json={**JOB, "gpus": 4, "tasks": 2})
     assert response.status_code == 201
     assert response.headers["location"] == "/v1/jobs/1"
     assert response.json()["gpus"] == 8
-    assert client.get(response.headers["location"]).json() == response.json()
-
-
-def test_job_by_id_and_by_name(client: Client, service: FakeService) -> None:
-    service.add()
-    latest = service.add().model_dump()
-    assert client.get("/v1/jobs/train-1").json()["id"] == 1
-    assert client.get("/v1/jobs/train").json() == latest
-    assert client.get("/v1/jobs/2").json() == latest
-
-
-def test_cancel(client: Client, service: FakeService) -> None:
-    job = service.add()
+    for ref in ("1", "true", "true-1"):
+        assert client.get(f"/v1/jobs/{ref}").json() == response.json()
     first = client.post("/v1/jobs/1/cancel")
     assert (first.status_code, first.json()["state"]) == (202, "stopping")
-    service.end(job)
+    service.end(service.all[0])
     again = client.post("/v1/jobs/1/cancel")
     assert (again.status_code, error(again)["code"]) == (409, "conflict")
 
 
-@pytest.mark.parametrize("ref", ["9", "9" * 40], ids=["9", "too large for a database"])
 @pytest.mark.parametrize("path", ["jobs/{}", "jobs/{}/explain", "jobs/{}/log", "jobs/{}/log/stream", "events?job={}"])
-def test_unknown_job(client: Client, path: str, ref: str) -> None:
-    response = client.get("/v1/" + path.format(ref))
-    assert (response.status_code, error(response)["code"]) == (404, "not_found")
+def test_unknown_job(client: Client, path: str) -> None:
+    for ref in ("9", "9" * 40):  # the second is too large for a database
+        response = client.get("/v1/" + path.format(ref))
+        assert (response.status_code, error(response)["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +85,8 @@ def test_query_out_of_bounds(client: Client, service: FakeService, query: str) -
     assert error(response)["field"].startswith(query.partition("?")[2].partition("=")[0])
 
 
-@pytest.mark.parametrize("ref", ["..", "%2e%2e", "a%00b", "-x", "a b", "%ED%A0%80", "x" * 129, "%D9%A3"])
-def test_impossible_job_name(client: Client, ref: str) -> None:
-    response = client.get(f"/v1/jobs/{ref}")
-    assert response.status_code in (404, 422)
-    assert error(response)["code"] in ("not_found", "invalid")
+def test_impossible_job_name(client: Client) -> None:
+    for ref in ("..", "%2e%2e", "a%00b", "-x", "a b", "%ED%A0%80", "x" * 129, "%D9%A3"):
+        response = client.get(f"/v1/jobs/{ref}")
+        assert response.status_code in (404, 422), ref
+        assert error(response)["code"] in ("not_found", "invalid")

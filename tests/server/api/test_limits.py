@@ -43,10 +43,10 @@ def test_large_body(client: Client, service: FakeService, content: Any, more: di
     assert len(service.all) == 1
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "", "1e9", "9" * 30, "\xb2"])
-def test_impossible_length(client: Client, service: FakeService, length: str) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", length.encode("latin-1"))]
-    assert client.post("/v1/jobs", content=b"{}", headers=headers).status_code in (413, 422)
+def test_impossible_length(client: Client, service: FakeService) -> None:
+    for length in (b"-1", b"x", b"", b"1e9", b"9" * 30, b"\xb2"):
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        assert client.post("/v1/jobs", content=b"{}", headers=headers).status_code in (413, 422), length
     assert not service.all
 
 

@@ -166,32 +166,31 @@ async def test_noise(server: Server, monkeypatch: pytest.MonkeyPatch, rounds: in
     monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
 
 
-async def test_request_byte_by_byte(server: Server) -> None:
+async def test_any_pieces(server: Server) -> None:
+    """A request byte by byte, fifty at once, and one that is too large and answered before it has come."""
     assert (await exchange(server, [bytes([byte]) for byte in GET], pause=0.001)).status == 200
-
-
-async def test_requests_in_one_piece(server: Server) -> None:
+    pieces = [POST + b"Transfer-Encoding: chunked\r\n\r\n"] + [b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 70
+    assert (await exchange(server, pieces)).status == 413
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(GET * 50)
     assert [(await answer(reader)).status for _ in range(50)] == [200] * 50
     writer.close()
 
 
-@pytest.mark.parametrize(
-    ("before", "begun"), [(b"", b""), (b"", b"GET / HT"), (b"", GET[:-2]), (GET, b"GET /hea")], ids=range(4)
-)
-async def test_idle_connection_is_closed(
-    server: Server, monkeypatch: pytest.MonkeyPatch, before: bytes, begun: bytes
-) -> None:
+async def test_idle_connection_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    if before:
-        writer.write(before)
-        assert (await answer(reader)).status == 200
-    writer.write(begun)
-    with contextlib.suppress(ConnectionResetError):
-        await reader.read(-1)
-    writer.close()
+
+    async def closed(before: bytes, begun: bytes) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        if before:
+            writer.write(before)
+            assert (await answer(reader)).status == 200
+        writer.write(begun)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read(-1)
+        writer.close()
+
+    await asyncio.gather(*(closed(b"", begun) for begun in (b"", b"GET / HT", GET[:-2])), closed(GET, b"GET /hea"))
     monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
 
 
@@ -210,11 +209,6 @@ async def test_unwanted_body_is_not_read_for_ever(server: Server, monkeypatch: p
         await send_for_ever(writer)
     writer.close()
     monkeypatch.setattr(limits, "HEAD_SECONDS", 60)
-
-
-async def test_large_body_is_answered_early(server: Server) -> None:
-    pieces = [POST + b"Transfer-Encoding: chunked\r\n\r\n"] + [b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 70
-    assert (await exchange(server, pieces)).status == 413
 
 
 async def test_connections_over_the_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,14 +61,11 @@ def edit(path: Path, row: int, number: int, value: str) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def test_good_results(folder: Path) -> None:
-    """With checksums, and of an older version without them."""
+def test_no_results(folder: Path, tmp_path: Path) -> None:
+    """But for good ones, with checksums, and of an older version without them."""
     assert len(ResultsSource(folder).layout().views) == 3
     (folder / CHECKSUMS).unlink()
     assert len(ResultsSource(folder).layout().views) == 3
-
-
-def test_no_results(folder: Path, tmp_path: Path) -> None:
     assert "is not there" in objection(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     assert "holds no results" in objection(tmp_path / "empty")
@@ -81,21 +78,17 @@ def test_no_results(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_missing_file(folder: Path, name: str) -> None:
-    """Or one that is none."""
-    (folder / name).unlink()
-    assert name in objection(folder)
-    (folder / name).mkdir()
-    assert name in objection(folder)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_file_that_is_cut_short(folder: Path, name: str) -> None:
+def test_file_that_is_not_whole(folder: Path, name: str) -> None:
+    """Cut short, missing, or a folder."""
     content = (folder / name).read_bytes()
     after_a_row = content.rfind(b"\n", 0, len(content) - 1) + 1
     for end in (0, 10, len(content) // 2, after_a_row, len(content) - 1):
         (folder / name).write_bytes(content[:end])
         assert re.fullmatch(rf"{name}: is not as hived simulate wrote it; simulate again .*", objection(folder))
+    (folder / name).unlink()
+    assert name in objection(folder)
+    (folder / name).mkdir()
+    assert name in objection(folder)
 
 
 @pytest.mark.parametrize("name", ["jobs.csv", "runs.csv", "summary.json"])
@@ -122,27 +115,19 @@ def test_other_content(old: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "value"),
+    ("name", "values"),
     [
-        ("jobs.csv", 0, "fifo"),
-        ("jobs.csv", 3, "nobody"),
-        ("jobs.csv", 4, "eight"),
-        ("jobs.csv", 5, "nan"),
-        ("jobs.csv", 11, "true,more\n"),
-        ("runs.csv", 0, "fifo"),
-        ("runs.csv", 2, "nobody"),
-        ("runs.csv", 3, "NaN"),
-        ("runs.csv", 5, "borrowed"),
-        ("runs.csv", 6, "elsewhere:0\n"),
-        ("runs.csv", 6, "a-node-0\n"),
-        ("series.csv", 2, "x"),
-        ("series.csv", 1, "fifo"),
+        ("jobs.csv", [(0, "fifo"), (3, "nobody"), (4, "eight"), (5, "nan"), (11, "true,more\n")]),
+        ("runs.csv", [(0, "fifo"), (2, "nobody"), (3, "NaN"), (5, "borrowed"), (6, "else:0\n"), (6, "a-node-0\n")]),
+        ("series.csv", [(2, "x"), (1, "fifo")]),
     ],
 )
-def test_value_that_means_nothing(old: Path, name: str, number: int, value: str) -> None:
-    edit(old / name, 3, number, value)
-    line = objection(old)
-    assert line.startswith(f"{name}: is not what hived simulate writes (")
+def test_value_that_means_nothing(old: Path, name: str, values: list[tuple[int, str]]) -> None:
+    content = (old / name).read_bytes()
+    for number, value in values:
+        (old / name).write_bytes(content)
+        edit(old / name, 3, number, value)
+        assert objection(old).startswith(f"{name}: is not what hived simulate writes ("), value
 
 
 @pytest.mark.parametrize(
