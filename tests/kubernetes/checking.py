@@ -113,13 +113,11 @@ def _check_core(gang_scheduler: GangTable, gang: Gang) -> None:
 def _check_entries(gang_scheduler: GangTable) -> None:
     for uid, entry in gang_scheduler.pods.items():
         ensure(uid == entry.uid and uid == entry.pod.metadata.uid, f"{entry.key} by its uid")
-        ensure((entry.gang is None) == (entry.refused is not None), f"{entry.key} is of a gang, or refused")
-        ensure(entry.gang is None or uid in entry.gang.pods, f"{entry.key} is one of the pods of {entry.gang}")
-        ensure(
-            entry.gang is None or gang_scheduler.gangs.get(entry.gang.name) is entry.gang,
-            f"{entry.gang} of {entry.key} is",
-        )
-        ensure(entry.gang is not None or entry.slot is None, f"{entry.key} has a place of no gang")
+        gang = entry.gang
+        ensure((gang is None) == (entry.refused is not None), f"{entry.key} is of a gang, or refused")
+        ensure(gang is None or uid in gang.pods, f"{entry.key} is one of the pods of {gang}")
+        ensure(gang is None or gang_scheduler.gangs.get(gang.name) is gang, f"{gang} of {entry.key} is")
+        ensure(gang is not None or entry.slot is None, f"{entry.key} has a place of no gang")
         ensure(not entry.pod.spec.node_name or entry.bound, f"{entry.key} is on a node, and not bound")
     refused = {uid for uid, entry in gang_scheduler.pods.items() if entry.refused is not None}
     ensure(gang_scheduler.refused.keys() == refused, "refused pods")
@@ -127,10 +125,9 @@ def _check_entries(gang_scheduler: GangTable) -> None:
         entry = gang_scheduler.pods[uid]
         ensure(entry.bound and entry.refused is not None, f"{entry.key} is in conflict")
     for uid, name in gang_scheduler.outside.items():
-        ensure(uid in refused and not gang_scheduler.pods[uid].bound, f"{gang_scheduler.pods[uid].key} is kept outside")
-        ensure(
-            name in gang_scheduler.gangs, f"{gang_scheduler.pods[uid].key} is kept outside of {name}, which is no more"
-        )
+        entry = gang_scheduler.pods[uid]
+        ensure(uid in refused and not entry.bound, f"{entry.key} is kept outside")
+        ensure(name in gang_scheduler.gangs, f"{entry.key} is kept outside of {name}, which is no more")
 
 
 def _check_lines(gang_scheduler: GangTable) -> None:
@@ -149,15 +146,10 @@ def _check_indexes(gang_scheduler: GangTable) -> None:
     reserved = {gang.name: gang for gang in gang_scheduler.reserved()}
     for state, index in ((GangState.RESERVED, reserved), (GangState.PREEMPTED, gang_scheduler.evicting)):
         ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"gangs that are {state.value}")
-    to_bind = {
-        gang.name
-        for gang in gangs
-        if gang.state is GangState.PLACED
-        and any(entry.slot is not None and not entry.bound for entry in gang.pods.values())
-    }
-    ensure(
-        gang_scheduler.to_bind.keys() == to_bind, f"who can be bound: {sorted(gang_scheduler.to_bind.keys() ^ to_bind)}"
-    )
+    placed = [gang for gang in gangs if gang.state is GangState.PLACED]
+    waits = [gang for gang in placed if any(one.slot is not None and not one.bound for one in gang.pods.values())]
+    differ = gang_scheduler.to_bind.keys() ^ {gang.name for gang in waits}
+    ensure(not differ, f"who can be bound: {sorted(differ)}")
 
 
 def _check_usage(gang_scheduler: GangTable) -> None:

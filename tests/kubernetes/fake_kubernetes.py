@@ -411,9 +411,7 @@ class World:
             pass
         except KilledError:
             self.record.mortal = False
-            there = {
-                name: where for name, where in self.placements().items() if where[2] and len(where[3]) == len(where[1])
-            }
+            there = [name for name, (_, pods, own, on) in self.placements().items() if own and len(on) == len(pods)]
             self.restart(compare=False)
             now = self.placements()
             lost = [name for name in there if name in now and not now[name][2] and not self.suspect]
@@ -443,8 +441,8 @@ class World:
                     self.write(replace(there, metadata=replace(there.metadata, annotations=merged)))
             case Bind(uid=uid):
                 entry = self.gang_scheduler.pods.get(uid)
-                if entry is not None and entry.slot is not None and entry.gang is not None and entry.gang.placement:
-                    self.bind(uid, entry.gang.placement.pods[entry.slot].node)
+                if entry is not None and entry.given is not None:
+                    self.bind(uid, entry.given.node)
 
     def carry_out_all(self) -> None:
         while self.todo:
@@ -553,9 +551,7 @@ class World:
                     self.ask(uid)
                 else:
                     self.active.discard(uid)
-            self.now += 3.0
-            self.gang_scheduler.due(self.now)
-            self.step()
+            self.wait(3.0)
             if not busy and not self.todo and not self.gang_scheduler.evicting and not self.gang_scheduler.to_bind:
                 break
         self.check_no_gang_is_forgotten()
@@ -566,12 +562,15 @@ class World:
         for gang in gang_scheduler.gangs.values():
             if gang.state is GangState.PLACED:
                 for entry in gang.pods.values():
-                    bound = entry.bound or entry.slot is None or self._cannot_go(gang, entry)
-                    assert bound, f"{entry.key} has a place and stays unbound"
+                    # its node may be unusable, and other pods of its gang bound
+                    place = None if entry.bound else entry.given
+                    cannot_go = place is not None and place.node not in self.usable and gang.on_nodes
+                    assert place is None or cannot_go, f"{entry.key} has a place and stays unbound"
             assert gang.state is not GangState.RESERVED or gang_scheduler.cluster.group(gang.name).victims
             assert gang.asked or not gang.complete, f"{gang} is held back, and is forgotten"
             asks = gang.entry
-            if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
+            wrong = any(isinstance(reason, Misconfigured) for reason in gang.reasons)
+            if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not wrong:
                 nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
                 plan = gang_scheduler.cluster.plan(asks.request, nodes if asks.excluded else None)
                 if self._keeps_cells(asks):  # its private cluster decides
@@ -587,12 +586,6 @@ class World:
         runs = [job.entry for job in scheduler.timeline._jobs.values() if job.since is not None]
         return any(entry.vc == asks.vc and entry.name not in has for entry in runs)
 
-    def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
-        """Whether its node is unusable, and other pods of its gang are bound."""
-        assert gang.placement is not None
-        assert entry.slot is not None
-        return gang.placement.pods[entry.slot].node not in self.usable and gang.on_nodes
-
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -607,12 +600,10 @@ class World:
                 assert other == uid or excused, f"{device}: {there.key} and {self.pods[other].key}"
         for uid, entry in self.gang_scheduler.pods.items():
             unsure = uid not in self.pods or uid in self.untrusted or uid in self.updates
-            if unsure or not entry.bound or entry.slot is None:
+            place = entry.given
+            if unsure or not entry.bound or place is None:
                 continue
             there = self.pods[uid]
-            assert entry.gang is not None
-            assert entry.gang.placement is not None
-            place = entry.gang.placement.pods[entry.slot]
             says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
             assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
             assert set(place.leaf_cells) <= set(says.leaf_cells)
@@ -748,8 +739,3 @@ def _lasting_name(gang: Gang) -> str:
     """The name that it has after a restart: if a spec has left it one place, its annotations are those of one pod."""
     single = gang.slots[0] if len(gang.slots) == 1 else None
     return gang.name if single is None else gang.pods[single].key
-
-
-def _is_wrong(gang: Gang) -> bool:
-    """Whether its request is invalid for this cluster."""
-    return any(isinstance(reason, Misconfigured) for reason in gang.reasons)

@@ -139,54 +139,45 @@ class Walk:
         world.create(*(one for one in fresh if one.key not in taken), members=members, deliver=rng.random() < 0.5)
 
     def ask(self) -> None:
-        uid = self.some(self.world.active)
-        assert uid is not None
+        uid = self.random.choice(sorted(self.world.active))
         if uid not in self.world.pods or self.world.pods[uid].spec.node_name:
             self.world.active.discard(uid)
             return
-        usable = self.world.usable
-        offered = usable
+        offered = self.world.usable
         if self.random.random() < 0.25:
-            offered = self.random.sample(usable, self.random.randint(0, len(usable)))
+            offered = self.random.sample(offered, self.random.randint(0, len(offered)))
         if self.world.ask(uid, offered, bind=False) == "node":
-            entry = self.world.gang_scheduler.pods[uid]
-            if entry.gang is None or entry.gang.placement is None or entry.slot is None:
+            place = self.world.entry(uid).given
+            if place is None:
                 self.world.active.add(uid)
-                return
-            where = entry.gang.placement.pods[entry.slot].node
-            self.world.bind(uid, where, self.random.choice(["done"] * 6 + ["failed", "lost", "late", "late"]))
+            else:
+                outcome = self.random.choice(["done"] * 6 + ["failed", "lost", "late", "late"])
+                self.world.bind(uid, place.node, outcome)
 
     def all_are_asked_again(self) -> None:
         """A cluster event makes kube-scheduler retry all waiting pods."""
         self.world.active |= {uid for uid, there in self.world.pods.items() if not there.spec.node_name}
 
     def deliver(self) -> None:
-        uid = self.some(self.world.updates)
-        assert uid is not None
+        uid = self.random.choice(sorted(self.world.updates))
         self.world.deliver(uid, newest=self.random.random() < 0.5)
 
     def arrive(self) -> None:
         self.world.arrive(self.random.choice(self.world.sent))
 
     def read_binding(self) -> None:
-        uid = self.some(self.world.unanswered)
-        assert uid is not None
-        self.world.read_binding(uid)
+        self.world.read_binding(self.random.choice(sorted(self.world.unanswered)))
 
     def kubelet(self) -> None:
         self.world.kubelet()
         self.world.step()
 
     def time_passes(self) -> None:
-        self.world.now += self.random.choice([1.0, 5.0, 30.0])
-        self.world.gang_scheduler.due(self.world.now)
-        self.world.step()
+        self.world.wait(self.random.choice([1.0, 5.0, 30.0]))
 
     def a_pod_ends(self) -> None:
         """A pod ends or is deleted; its owner may replace it at once, under the same name."""
-        uid = self.some(self.world.pods)
-        assert uid is not None
-        self._end(uid)
+        self._end(self.random.choice(sorted(self.world.pods)))
 
     def _end(self, uid: str) -> None:
         there, world = self.world.pods[uid], self.world
@@ -327,12 +318,9 @@ class Walk:
     def split_brain(self) -> None:
         """The gang scheduler loses its lease unnoticed; its bindings land under the next one."""
         world = self.world
-        late = [
-            (entry.uid, gang.placement.pods[entry.slot].node)
-            for gang in world.gang_scheduler.gangs.values()
-            for entry in gang.pods.values()
-            if gang.state is GangState.PLACED and gang.placement and entry.slot is not None and not entry.holds
-        ]
+        placed = [gang for gang in world.gang_scheduler.gangs.values() if gang.state is GangState.PLACED]
+        entries = [entry for gang in placed for entry in gang.pods.values() if not entry.holds]
+        late = [(entry.uid, entry.given.node) for entry in entries if entry.given is not None]
         bindings = [Sent(world.gang_scheduler.binding(*one), world.gang_scheduler, stale=True) for one in late]
         world.restart(compare=False)
         world.sent += bindings
