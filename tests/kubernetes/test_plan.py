@@ -41,8 +41,7 @@ def test_outcomes(kind: str) -> None:
         ("t/now", "a", 4), ("t/waits", "a", 8), ("t/never", "a", 12),
     ]  # fmt: skip
     assert (now.outcome, now.victims, now.reasons) == ("now", [], [])
-    (home,) = world.nodes_of("first")
-    assert {place.node for place in now.placement} == {"n0", "n1"} - {home}
+    assert {place.node for place in now.placement} == {"n0", "n1"} - {world.home("first")}
     assert sorted(device for place in now.placement for device in place.devices) == [0, 1, 2, 3]
     assert (waits.outcome, waits.placement) == ("waits", [])
     assert waits.reasons
@@ -77,15 +76,11 @@ def test_what_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 3}}, "Pod: it has not the form"),
-        ({"kind": "Job", "metadata": {"name": "j"}, "spec": {}}, "'template' is missing"),
-    ],
-    ids=["form", "template"],
+    ("kind", "spec", "message"),
+    [("Pod", {"containers": 3}, "Pod: it has not the form"), ("Job", {}, "'template' is missing")],
 )
-def test_wrong_object(wrong: Json, message: str) -> None:
-    world = World(a=1)
+def test_wrong_object(kind: str, spec: Json, message: str) -> None:
+    wrong = {"kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(RequestError, match=message) as caught:
-        plan(world.gang_scheduler, [job("fine", 1, 1), wrong], "t")
+        plan(World(a=1).gang_scheduler, [job("fine", 1, 1), wrong], "t")
     assert caught.value.field == "objects.1"

@@ -152,6 +152,10 @@ def test_no_update_from_another_scheduler() -> None:
     replica = Replica(world)
     source = looking_at(replica)
     picture = source.picture(VIEW)
+    assert source.update(VIEW, 10_000) is None, "of no scheduler"
+    without_news = source.update(VIEW, picture.seq)
+    assert without_news is not None
+    assert (without_news.gone, without_news.holders, without_news.bad) == ([], [], None)
     replica.stand_by()
     world.end("own")
     replica.lead()
@@ -163,18 +167,6 @@ def test_no_update_from_another_scheduler() -> None:
     assert whole.seq > picture.seq
     assert "t/own" not in {holder.id for holder in whole.holders}
     asyncio.run(asyncio.wait_for(source.changed(picture.seq), 120))
-
-
-def test_update_without_news() -> None:
-    world = racks()
-    world.run(pod("own", 1, "vision"))
-    source = looking_at(Replica(world))
-    assert source.update(VIEW, 10_000) is None, "of no scheduler"
-    update = source.update(VIEW, world.gang_scheduler.seq)
-    assert update is not None
-    assert (update.gone, update.holders, update.bad) == ([], [], None)
-    with pytest.raises(NotFoundError, match="no view"):
-        source.picture("other")
 
 
 def test_history_of_a_gang() -> None:
@@ -262,13 +254,18 @@ def service_of(world: World) -> EngineService:
     return EngineService(Replica(world), may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
 
 
-def test_broken_safety_in_the_status() -> None:
+def test_bad_hardware_and_safety_in_the_status() -> None:
+    """They are told apart."""
     world = racks()
     world.run(pod("own", 4, "vision"))
     service = service_of(world)
-    margin = service.status().safety_margin
-    assert margin is not None
-    assert margin >= 0
+    before = service.status()
+    assert (before.unavailable, before.doomed, before.safety_margin) == (0, 0, 1)
+    for name in list(world.nodes):
+        world.remove_node(name)
+    found = service.status()
+    assert found.unavailable == sum(vc.reserved for vc in found.vcs) > 0
+    assert found.safety_margin == 0
 
     def broken() -> None:
         raise InvariantError("a margin is -1")
@@ -276,20 +273,6 @@ def test_broken_safety_in_the_status() -> None:
     world.gang_scheduler.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     found = service.status()
     assert (found.safety_margin, found.guaranteed) == (-1, 4)
-
-
-def test_bad_reserved_gpus_in_the_status() -> None:
-    """Apart from safety."""
-    world = racks()
-    service = service_of(world)
-    before = service.status()
-    assert (before.unavailable, before.doomed) == (0, 0)
-    world.run(pod("own", 4, "vision"))
-    for name in list(world.nodes):
-        world.remove_node(name)
-    found = service.status()
-    assert found.unavailable == sum(vc.reserved for vc in found.vcs) > 0
-    assert found.safety_margin == 0
 
 
 def test_lazy_preemptor_and_its_time() -> None:
