@@ -118,11 +118,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return result
 
 
-def assert_same_result(run: Run, alone: Callable[..., Any]) -> None:
-    """Weights, all of the optimizer's state, the rate, and rank 0's random numbers."""
-    assert differences(torch.load(run.result), alone(*run.options), within=EXACT) == []
-
-
 def assert_every_sample_once(run: Run) -> None:
     """The workers' parts are the global batches, and in each epoch every sample is of one of them."""
     trained: dict[tuple[int, int], list[int]] = {}
@@ -138,6 +133,15 @@ def assert_every_sample_once(run: Run) -> None:
 def assert_nothing_is_left(run: Run) -> None:
     assert not [pid for pid in run.pids() if alive(pid)]
     assert not list(run.folder.path.parent.iterdir())
+
+
+def assert_ends_as_one_worker(run: Run, alone: Callable[..., Any], numbers: list[int]) -> None:
+    """It had these numbers of workers. Weights, optimizer, rate and rank 0's random numbers are as alone."""
+    run.finish()
+    assert run.numbers_of_workers() == numbers
+    assert differences(torch.load(run.result), alone(*run.options), within=EXACT) == []
+    assert_every_sample_once(run)
+    assert_nothing_is_left(run)
 
 
 # -- exactness --------------------------------------------------------------------------------------------------------
@@ -160,12 +164,7 @@ def test_scaled_job_ends_as_one_worker(
     for workers in schedule:
         run.scale(workers)
         run.go_on_for(chance.randint(1, 15))
-    run.finish()
-
-    assert run.numbers_of_workers() == [1, *schedule]
-    assert_same_result(run, alone)
-    assert_every_sample_once(run)
-    assert_nothing_is_left(run)
+    assert_ends_as_one_worker(run, alone, [1, *schedule])
 
 
 def test_unscaled_job_is_a_plain_script(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
@@ -216,12 +215,9 @@ def test_last_of_two_wishes_counts(start: Callable[..., Run], alone: Callable[..
     run.asked_to_scale(3)
     run.scale(2)
     run.go_on_for(3)
-    run.finish()
-    assert run.numbers_of_workers() == [1, 2]
+    assert_ends_as_one_worker(run, alone, [1, 2])
     assert run.exit_codes().count(0) == 1, "those that were not needed any more are ended"
     assert None not in run.exit_codes()
-    assert_same_result(run, alone)
-    assert_nothing_is_left(run)
 
 
 def test_late_workers_end_with_the_job(start: Callable[..., Run]) -> None:
@@ -257,12 +253,8 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     run.go_on_for(5)
     failing.unlink()
     run.scale(3)
-    run.finish()
+    assert_ends_as_one_worker(run, alone, [1, 2, 3])
     assert len(run.exit_codes()) == 5
-    assert run.numbers_of_workers() == [1, 2, 3]
-    assert_same_result(run, alone)
-    assert_every_sample_once(run)
-    assert_nothing_is_left(run)
 
 
 @pytest.mark.parametrize(
@@ -322,10 +314,7 @@ def test_suspended_workers_go_on_and_scale(start: Callable[..., Run], alone: Cal
     assert run.states() == [State.SUSPENDED] * 3
     run.job.resume(PATIENCE_S)
     run.scale(1)
-    run.finish()
-    assert run.numbers_of_workers() == [1, 2, 3, 1]
-    assert_same_result(run, alone)
-    assert_nothing_is_left(run)
+    assert_ends_as_one_worker(run, alone, [1, 2, 3, 1])
 
 
 def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
@@ -352,11 +341,7 @@ def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., A
         stop.set()
         controller.join()
     assert not failures
-    run.finish()
-    assert run.numbers_of_workers() == [1, 2, 1, 3, 1]
-    assert_same_result(run, alone)
-    assert_every_sample_once(run)
-    assert_nothing_is_left(run)
+    assert_ends_as_one_worker(run, alone, [1, 2, 1, 3, 1])
 
 
 # -- with a launcher, and what is refused ------------------------------------------------------------------------------
@@ -369,10 +354,7 @@ def test_job_of_torchrun_is_scaled(start: Callable[..., Run], alone: Callable[..
     run.go_on_for(3)
     run.scale(2)
     run.go_on_for(3)
-    run.finish()
-    assert run.numbers_of_workers() == [2, 1, 2]
-    assert_same_result(run, alone)
-    assert_every_sample_once(run)
+    assert_ends_as_one_worker(run, alone, [2, 1, 2])
 
 
 def test_elastic_refusals_say_why(tmp_path: Path) -> None:

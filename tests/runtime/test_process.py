@@ -71,6 +71,12 @@ def cpu_ticks(*pids: int) -> int:
     return sum(int(stat[11]) + int(stat[12]) for stat in stats)
 
 
+def uses_no_cpu(*pids: int) -> bool:
+    before = cpu_ticks(*pids)
+    time.sleep(0.5)
+    return cpu_ticks(*pids) == before
+
+
 def is_stopped(pid: int) -> bool:
     return state_of(pid) == "T"
 
@@ -103,9 +109,7 @@ def test_suspended_process_uses_nothing(start: Callable[..., Job]) -> None:
     state = 60_000 * 206 * 4 * 3  # weights and two moments of AdamW, in bytes
     assert answer.moved_bytes >= state
     assert own_memory(pid) < before - 0.9 * state
-    ticks = cpu_ticks(*processes)
-    time.sleep(0.2)
-    assert cpu_ticks(*processes) == ticks
+    until(lambda: uses_no_cpu(*processes))
     job.job.resume(PATIENCE_S)
     until(lambda: own_memory(pid) > before - 0.1 * state)
     job.assert_same_as_alone()

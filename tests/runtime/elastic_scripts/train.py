@@ -46,7 +46,7 @@ class Model(nn.Module):
 class Plain:
     """What the script would be without a team."""
 
-    rank, workers, change_s, part = 0, 1, 0.0, None
+    rank, workers, part = 0, 1, None
 
     def epochs(self, count):
         for self.epoch in range(count):
@@ -142,8 +142,8 @@ def main(folder, *extra):
             scheduler.step()
             if part is not None:
                 assert not part.indices or list(part.indices) == numbers.tolist()
-                line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "rank": team.rank}
-                record.write(json.dumps({**line, "workers": team.workers, "change_s": team.change_s}) + "\n")
+                line = {"epoch": epoch, "batch": part.batch, "indices": part.indices, "workers": team.workers}
+                record.write(json.dumps(line) + "\n")
             if "fails-to-join" in extra:
                 recruiter.READY_S = 2.0 if failing(folder) == "hang" else 300.0
                 group.CONNECT_S = 3.0 if failing(folder) == "lost" else 120.0
