@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
-from hived.engines.kubernetes.client.api import ApiError
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
 
 
 class StoredObject:
@@ -43,3 +45,37 @@ class StoredObject:
         self.there = json.loads(json.dumps(body))
         self.now["metadata"]["resourceVersion"] = str(self._version)
         return self.read()
+
+
+class ObjectApi(KubeApi):
+    """The way to one object. ``mood``: sound (""), down, or deaf (writes arrive, and their answers are lost)."""
+
+    def __init__(self, path: str, name: str, stored: StoredObject) -> None:
+        self._path, self._name = path, name
+        self.stored = stored
+        self.mood = ""
+
+    async def reach(self, act: Callable[[], bytes]) -> bytes:
+        """A request and its answer."""
+        await asyncio.sleep(0)
+        if self.mood == "down":
+            raise ApiError("nobody there", 0, "NoAnswer")
+        return act()
+
+    async def write(self, act: Callable[[], bytes]) -> bytes:
+        answer = await self.reach(act)
+        if self.mood == "deaf":
+            raise ApiError("no answer in time", 0, "Timeout")
+        return answer
+
+    async def get(self, path: str, params: Any = None) -> bytes:
+        assert path == f"{self._path}/{self._name}"
+        return await self.reach(self.stored.read)
+
+    async def put(self, path: str, body: Any) -> bytes:
+        assert path == f"{self._path}/{self._name}"
+        return await self.write(lambda: self.stored.replace(body))
+
+    async def post(self, path: str, body: Any) -> bytes:
+        assert path == self._path
+        return await self.write(lambda: self.stored.create(body))

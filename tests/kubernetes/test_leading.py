@@ -9,58 +9,35 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.client.leader_election import LeaderElector
 
 from ..strategies import given_in_tiers
-from .stored_object import StoredObject
+from .stored_object import ObjectApi, StoredObject
 from .virtual_time import Time, played
 
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/hived/leases"
 
-
-class Reaching(KubeApi):
-    """One candidate's way to the lease."""
+class Reaching(ObjectApi):
+    """One candidate's way to the lease; more moods: slow, hanging, garbage."""
 
     def __init__(self, lease: StoredObject, time: Time) -> None:
-        self._lease = lease
+        super().__init__("/apis/coordination.k8s.io/v1/namespaces/hived/leases", "hived", lease)
         self._time = time
-        self.mood = ""  #: down, deaf (its writes arrive, their answers are lost), slow, hanging, garbage
         self.going = asyncio.Event()  #: not set: the process is suspended
         self.going.set()
 
-    async def _carry(self, act: Callable[[], bytes]) -> bytes:
+    async def reach(self, act: Callable[[], bytes]) -> bytes:
         await self.going.wait()
-        if self.mood == "down":
-            raise ApiError("nobody there", 0, "NoAnswer")
         if self.mood == "hanging":
             await asyncio.Event().wait()
         if self.mood == "garbage":
             return b"<html>"
         if self.mood == "slow":
             await self._time.sleep(0.7)
-        answer = act()
+        answer = await super().reach(act)
         if self.mood == "slow":
             await self._time.sleep(0.7)
         await self.going.wait()
         return answer
-
-    async def _change(self, act: Callable[[], bytes]) -> bytes:
-        answer = await self._carry(act)
-        if self.mood == "deaf":
-            raise ApiError("no answer in time", 0, "Timeout")
-        return answer
-
-    async def get(self, path: str, params: Any = None) -> bytes:
-        assert path == f"{LEASES}/hived"
-        return await self._carry(self._lease.read)
-
-    async def put(self, path: str, body: Any) -> bytes:
-        return await self._change(lambda: self._lease.replace(body))
-
-    async def post(self, path: str, body: Any) -> bytes:
-        assert path == LEASES
-        return await self._change(lambda: self._lease.create(body))
 
 
 class Candidate:

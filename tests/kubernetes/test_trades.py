@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hived.engines.kubernetes import stored_market as module
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.stored_market import RecordConflictError, StoredMarket, TradeRecord
 from hived.engines.trading import LiveTrading
@@ -18,47 +18,25 @@ from hived.errors import ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 
 from .fake_kubernetes import World
-from .stored_object import StoredObject
+from .stored_object import ObjectApi, StoredObject
 from .virtual_time import played
 
-PATH = "/api/v1/namespaces/hived/configmaps"
 NODE = Cells("NODE", 3)
 HOUR = 3600.0
 
 
-class Api(KubeApi):
-    """The ConfigMap, as the API server keeps it; ``mood``: refuses, deaf (answers to writes are lost), down."""
+class Api(ObjectApi):
+    """The ConfigMap; one more mood: it refuses writes."""
 
     def __init__(self) -> None:
-        self.stored = StoredObject()
-        self.mood = ""
+        super().__init__("/api/v1/namespaces/hived/configmaps", "trades", StoredObject())
         self.before_write: Callable[[], None] = lambda: None
 
-    async def get(self, path: str, params: Any = None) -> bytes:
-        assert path == f"{PATH}/trades"
-        await asyncio.sleep(0)
-        if self.mood == "down":
-            raise ApiError("nobody there", 0)
-        return self.stored.read()
-
-    async def put(self, path: str, body: Any) -> bytes:
-        assert path == f"{PATH}/trades"
-        return self._write(lambda: self.stored.replace(body))
-
-    async def post(self, path: str, body: Any) -> bytes:
-        assert path == PATH
-        return self._write(lambda: self.stored.create(body))
-
-    def _write(self, act: Callable[[], bytes]) -> bytes:
+    async def write(self, act: Callable[[], bytes]) -> bytes:
         self.before_write()
         if self.mood == "refuses":
             raise ApiError("not permitted", 403)
-        if self.mood == "down":
-            raise ApiError("nobody there", 0)
-        answer = act()
-        if self.mood == "deaf":
-            raise ApiError("no answer in time", 0)
-        return answer
+        return await super().write(act)
 
 
 class Market:
