@@ -176,8 +176,7 @@ def class_of(guaranteed: int, opportunistic: int) -> HostClass:
 @given(
     st.integers(1, 9).flatmap(
         lambda n: st.tuples(
-            st.just(n),
-            st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, 15), st.integers(0, 15)), max_size=25),
+            st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, 15), st.integers(0, 15)), max_size=25)
         )
     )
 )

@@ -30,6 +30,7 @@ from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec, GuestsOf
 
+from ..contract.walks import any_request
 from ..strategies import feasible_specs, tiers
 from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, devices, spots
 
@@ -86,31 +87,13 @@ class SharingMachine(RuleBasedStateMachine):
         members = (Member(1, self.asked[gpus % len(self.asked)]),)
         return self.remembered(Request(f"job-{len(self.requests)}", vc, priority, members, whole_nodes=True))
 
-    def gang(self, tenant: int, gpus: int, dice: Random) -> Request:
+    def gang(self, dice: Random) -> Request:
         """A gang with everything that a request can say."""
-        vc = self.spec.virtual_clusters[tenant % len(self.spec.virtual_clusters)]
-        chain = dice.choice(self.spec.chains)
-        mine = [chain for chain in self.spec.chains if any(c.chain == chain.name for c in vc.cells)]
-        largest = chain.gpus_per_node
-        members = [Member(dice.randint(1, 3), 1 + gpus % largest)]
-        if dice.random() < 0.3:
-            members.append(Member(1, dice.randint(1, largest)))
-        pinned = dice.choice(vc.pinned).pinned_cell_id if vc.pinned and dice.random() < 0.5 else None
-        priority = dice.choice([0, 0, 1, 5]) if pinned or dice.random() < 0.8 else -1
-        types = [level.cell_type for chain in (mine or self.spec.chains) for level in chain.levels]
-        return self.remembered(
-            Request(
-                f"gang-{len(self.requests)}",
-                vc.name,
-                priority,
-                tuple(members),
-                pinned_cell_id=pinned,
-                lazy_preemption=self.slow and dice.random() < 0.4,
-                within=dice.choice(types) if mine and not pinned and priority >= 0 and dice.random() < 0.3 else None,
-                soft_affinity=dice.random() < 0.5,
-                guest=priority < 0 and dice.random() < 0.6,
-            )
-        )
+        request = any_request(dice, self.spec, f"gang-{len(self.requests)}")
+        if request.opportunistic:  # its VC, where it may be promoted, need not have such cells
+            members = tuple([member for member in request.members if member.cell_type is None])
+            request = replace(request, members=members or (Member(1, 1),), within=None, leaf_cell_type=None)
+        return self.remembered(replace(request, lazy_preemption=self.slow and request.lazy_preemption))
 
     def remembered(self, request: Request) -> Request:
         self.requests[request.group] = request
@@ -132,9 +115,12 @@ class SharingMachine(RuleBasedStateMachine):
         """Each pod on one node, as large as requested, on good hardware; groups in the way are victims, and may be."""
         placement = decision.placement
         chain = self.chains[placement.chain]
+        gpus_of = {level.cell_type: level.gpus for level in chain.levels}
         sizes = []
         for member in request.members:
-            if request.whole_nodes and member.leaf_cells > chain.gpus_per_node:
+            if member.cell_type is not None:
+                sizes += [gpus_of[member.cell_type]] * member.pods
+            elif request.whole_nodes and member.leaf_cells > chain.gpus_per_node:
                 sizes += [chain.gpus_per_node] * -(-member.leaf_cells // chain.gpus_per_node)
             else:
                 sizes += [member.leaf_cells] * member.pods
@@ -176,16 +162,16 @@ class SharingMachine(RuleBasedStateMachine):
     def check_job(self, request: Request, decision: Bind | Preempt | None) -> None:
         """What is known of the answer to a job of a trace."""
 
-    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
-    def place_a_gang(self, tenant: int, gpus: int, dice: Random) -> None:
-        request = self.gang(tenant, gpus, dice)
+    @rule(dice=DICE)
+    def place_a_gang(self, dice: Random) -> None:
+        request = self.gang(dice)
         self.start(request, self.ask(request))
 
     @precondition(lambda self: self.slow)
-    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
-    def let_a_gang_preempt(self, tenant: int, gpus: int, dice: Random) -> None:
+    @rule(dice=DICE)
+    def let_a_gang_preempt(self, dice: Random) -> None:
         """It has reserved, and its victims run on for a while."""
-        request = self.gang(tenant, gpus, dice)
+        request = self.gang(dice)
         decision = self.ask(request)
         if decision is not None:
             self.cluster.commit(decision)
@@ -208,10 +194,10 @@ class SharingMachine(RuleBasedStateMachine):
         return decision
 
     @precondition(lambda self: self.slow)
-    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
-    def schedule_a_gang(self, tenant: int, gpus: int, dice: Random) -> None:
+    @rule(dice=DICE)
+    def schedule_a_gang(self, dice: Random) -> None:
         """On some nodes alone, and with reasons where it has to wait."""
-        request = self.gang(tenant, gpus, dice)
+        request = self.gang(dice)
         names = sorted({node for _, node in self.nodes})
         suggested = dice.sample(names, dice.randint(1, len(names))) if dice.random() < 0.7 else None
         excluded = dice.sample(names, dice.randint(0, len(names) - 1))

@@ -48,10 +48,7 @@ SENTENCES: list[tuple[Reason, str]] = [
         PreemptedBy("loan", "prod", priority=-1, own_priority=-1, ended=True),
         "it had to go for loan of VC prod: both are opportunistic, and its own VC was above its fair share",
     ),
-    (
-        LostReservation("urgent", None),
-        "it had GPUs reserved, and urgent, of a higher priority, took them; ask again",
-    ),
+    (LostReservation("urgent", None), "it had GPUs reserved, and urgent, of a higher priority, took them; ask again"),
     (LostReservation(None, "n7"), "it had GPUs reserved, and node n7 turned bad under them; ask again"),
     (LostReservation(None, None), "it had GPUs reserved, and the cluster was reconfigured since; ask again"),
     (
@@ -137,10 +134,7 @@ SENTENCES: list[tuple[Reason, str]] = [
         "VC research has 9 GPUs free for the 8 it needs, but not close enough together for all its pods; "
         "it starts when others in the VC end, and sooner with smaller pods",
     ),
-    (
-        WaitingForPreemption(("job-1",)),
-        "its GPUs are reserved; it starts once job-1 has ended",
-    ),
+    (WaitingForPreemption(("job-1",)), "its GPUs are reserved; it starts once job-1 has ended"),
     (
         WaitingForPreemption(("job-1", "job-2", "job-3")),
         "its GPUs are reserved; it starts once job-1, job-2 and job-3 have ended",
@@ -149,14 +143,8 @@ SENTENCES: list[tuple[Reason, str]] = [
         WaitingForPreemption(MANY),
         "its GPUs are reserved; it starts once g0, g1, g2, g3, g4, g5, g6, g7 and 12 others have ended",
     ),
-    (
-        WaitingForGang(fit=3, pods=5),
-        "3 of its 5 pods would fit now, but a group starts with all its pods or none",
-    ),
-    (
-        BadHardware(1, ("node-1",), 0),
-        "it would fit if 1 GPU on node-1 was healthy; it starts once enough is repaired",
-    ),
+    (WaitingForGang(fit=3, pods=5), "3 of its 5 pods would fit now, but a group starts with all its pods or none"),
+    (BadHardware(1, ("node-1",), 0), "it would fit if 1 GPU on node-1 was healthy; it starts once enough is repaired"),
     (
         BadHardware(9, ("node-1", "node-2"), 1),
         "it would fit if 9 GPUs on node-1, node-2 and 1 other node were healthy; it starts once enough is repaired",
@@ -184,10 +172,7 @@ SENTENCES: list[tuple[Reason, str]] = [
         "it would fit elsewhere, and no place was found on the 3 suggested nodes, though not every way was tried; "
         "suggest more nodes, or none at all to allow every node",
     ),
-    (
-        NotSuggested(0, searched_all=True),
-        "it would fit, but no node of the cluster was suggested; suggest some",
-    ),
+    (NotSuggested(0, searched_all=True), "it would fit, but no node of the cluster was suggested; suggest some"),
 ]
 
 

@@ -73,10 +73,6 @@ def with_fewer(spec: ClusterSpec, fewer: dict[tuple[str, int], int]) -> ClusterS
     return replace(spec, virtual_clusters=tuple(vcs))
 
 
-def fits(spec: ClusterSpec) -> bool:
-    return not shortages(spec)
-
-
 @given(any_specs())
 def test_ways_out_are_the_smallest(spec: ClusterSpec) -> None:
     """Fewer cells, or more top cells, make it fit, and one less of them does not; reserved cells are listed by VC."""
@@ -89,13 +85,13 @@ def test_ways_out_are_the_smallest(spec: ClusterSpec) -> None:
         with pytest.raises(InfeasibleError):
             refuses(spec)
     fewer = {(s.chain, s.level): s.need - s.supply for s in short}
-    assert fits(with_fewer(spec, fewer))
+    assert not shortages(with_fewer(spec, fewer))
     for at in fewer:
-        assert not fits(with_fewer(spec, {**fewer, at: fewer[at] - 1}))
+        assert shortages(with_fewer(spec, {**fewer, at: fewer[at] - 1}))
     more = {s.chain: s.missing_top_cells for s in short}
-    assert fits(with_top_cells(spec, more))
+    assert not shortages(with_top_cells(spec, more))
     for name in more:
-        assert not fits(with_top_cells(spec, {**more, name: more[name] - 1}))
+        assert shortages(with_top_cells(spec, {**more, name: more[name] - 1}))
     for shortage in short:
         chain, level = spec.chain(shortage.chain), shortage.level
         assert sum(number for _, number in shortage.by) == shortage.need == demand(spec, chain)[level]

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hived import Bind, Preempt, RequestError
-from hived.cluster import Cluster, Member, Placement, Request, Sharing, Wait
+from hived.cluster import Cluster, Placement, Request, Sharing, Wait
 from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
 
+from ..contract.specs import wants
 from ..strategies import NODE, RACK, cluster_of, nodes_of_8, racks, vc
 
 TWO_RACKS = racks(2)
@@ -21,11 +22,6 @@ SPEC = cluster_of(
 pytestmark = pytest.mark.parametrize("sharing", Sharing)
 
 
-def job(name: str, tenant: str, *members: int, priority: int = 0, pinned: str | None = None) -> Request:
-    """Each member one pod of so many GPUs."""
-    return Request(name, tenant, priority, tuple(Member(1, gpus) for gpus in members), pinned_cell_id=pinned)
-
-
 def started(cluster: Cluster, request: Request) -> Placement:
     """It has to start at once."""
     decision = cluster.schedule(request)
@@ -34,34 +30,28 @@ def started(cluster: Cluster, request: Request) -> Placement:
     return decision.placement
 
 
-def nodes_of(cluster: Cluster, tenant: str) -> list[str]:
-    """The nodes that a tenant's unpinned groups may use."""
-    names = [name for _, name, _ in cluster.nodes()]
-    return [name for name in names if name.startswith(f"{tenant}-node")] or names[:7]
-
-
 def test_pinned_cell(sharing: Sharing) -> None:
     cluster = Cluster(SPEC, sharing)
-    placement = started(cluster, job("in-pin", "b", 8, pinned="b-pin-0"))
+    placement = started(cluster, wants("in-pin", "b", 8, pinned_cell_id="b-pin-0"))
     (pod,) = placement.pods
     if sharing is Sharing.HIVED:
         assert pod.node == "rack-node-7"
     elif sharing is Sharing.PRIVATE:
         assert pod.node == "b-b-pin-0-0"
-    waits = cluster.schedule(job("behind", "b", 1, pinned="b-pin-0"))
+    waits = cluster.schedule(wants("behind", "b", 1, pinned_cell_id="b-pin-0"))
     assert isinstance(waits, Wait)
     assert waits.reasons[0] == VcExhausted("b", 1, 0, 8, (("in-pin", 8),), 0)
-    high = cluster.schedule(job("high", "b", 1, priority=3, pinned="b-pin-0"))
+    high = cluster.schedule(wants("high", "b", 1, priority=3, pinned_cell_id="b-pin-0"))
     assert isinstance(high, Preempt)
     assert high.victims == ("in-pin",)
-    started(cluster, job("beside", "b", 8, 8))
+    started(cluster, wants("beside", "b", 8, 8))
     with pytest.raises(RequestError, match="pinned_cell_id"):
-        cluster.schedule(job("wrong", "a", 1, pinned="b-pin-0"))
+        cluster.schedule(wants("wrong", "a", 1, pinned_cell_id="b-pin-0"))
 
 
 def test_gang_is_held_together(sharing: Sharing) -> None:
     cluster = Cluster(SPEC, sharing)
-    decision = cluster.schedule(Request("gang", "a", 0, (Member(3, 8),), within="RACK"))
+    decision = cluster.schedule(wants("gang", "a", (3, 8), within="RACK"))
     assert isinstance(decision, Bind)
     assert decision.within == "RACK"
     assert len({pod.node for pod in decision.placement.pods}) == 3
@@ -69,8 +59,8 @@ def test_gang_is_held_together(sharing: Sharing) -> None:
 
 def test_reasons(sharing: Sharing) -> None:
     cluster = Cluster(SPEC, sharing)
-    started(cluster, job("mine", "a", 8, 8, 8, 8))
-    full, large = job("full", "a", 8), job("large", "a", 8, 8, 8, 8, 8)
+    started(cluster, wants("mine", "a", 8, 8, 8, 8))
+    full, large = wants("full", "a", 8), wants("large", "a", 8, 8, 8, 8, 8)
     waits, never = cluster.schedule(full), cluster.schedule(large)
     assert isinstance(waits, Wait)
     assert isinstance(never, Wait)
@@ -80,7 +70,7 @@ def test_reasons(sharing: Sharing) -> None:
     assert "VC a has 32 of that kind in all" in cluster.explain("large")
     assert "mine runs on 32 GPUs" in cluster.explain("mine")
     if sharing is Sharing.PRIVATE:
-        loan = cluster.schedule(job("loan", "b", 8, priority=-1))
+        loan = cluster.schedule(wants("loan", "b", 8, priority=-1))
         assert isinstance(loan, Wait)
         assert loan.reasons == (NeverFits("", 8, 0, 8, 0, None),), "there is nothing to be lent"
 
@@ -89,22 +79,22 @@ def test_bad_hardware(sharing: Sharing) -> None:
     chain = nodes_of_8(1)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, NODE, 1))), sharing)
     ((_, node, _),) = cluster.nodes()
-    running = started(cluster, job("runs", "a", 2))
+    running = started(cluster, wants("runs", "a", 2))
     cluster.set_device_health(node, 7, healthy=False)
     assert cluster.unavailable() == {"a": 1}
     assert cluster.unavailable_to_all() == 1
-    waits = cluster.schedule(job("waits", "a", 6))
+    waits = cluster.schedule(wants("waits", "a", 6))
     assert isinstance(waits, Wait)
     assert BadHardware(1, (node,), 0) in waits.reasons
     assert cluster.group("runs").placement == running
     cluster.set_node_health(node, healthy=True)
     assert cluster.unavailable() == {"a": 0}
-    started(cluster, job("waits", "a", 6))
+    started(cluster, wants("waits", "a", 6))
 
 
 def test_hardware_that_is_left_over(sharing: Sharing) -> None:
     cluster = Cluster(cluster_of(TWO_RACKS, vc("a", (TWO_RACKS, NODE, 3))), sharing)
-    cluster.set_node_health(nodes_of(cluster, "a")[0], healthy=False)
+    cluster.set_node_health(next(cluster.nodes())[1], healthy=False)
     missed = 8 if sharing is Sharing.PRIVATE else 0
     assert (cluster.unavailable(), cluster.unavailable_to_all()) == ({"a": missed}, missed)
 
@@ -112,8 +102,8 @@ def test_hardware_that_is_left_over(sharing: Sharing) -> None:
 def test_new_spec(sharing: Sharing) -> None:
     """No group ends for it."""
     cluster = Cluster(SPEC, sharing)
-    started(cluster, job("a-1", "a", 8))
-    first, second = started(cluster, job("b-1", "b", 8)), started(cluster, job("b-2", "b", 8))
+    started(cluster, wants("a-1", "a", 8))
+    first, second = started(cluster, wants("b-1", "b", 8)), started(cluster, wants("b-2", "b", 8))
     # one of b's nodes, and no rack
     report = cluster.reconfigure(cluster_of(TWO_RACKS, vc("a", (TWO_RACKS, NODE, 4)), vc("b", (TWO_RACKS, NODE, 1))))
     cluster.validate()
@@ -125,6 +115,6 @@ def test_new_spec(sharing: Sharing) -> None:
         assert cluster.group("b-2").placement == replace(second, reserved_levels=()), "opportunistic, where it ran"
     assert (report.kept, [name for name, _ in report.downgraded]) == (("a-1", "b-1"), ["b-2"])
     assert cluster.group("b-1").placement == first
-    assert isinstance(cluster.schedule(job("b-3", "b", 1)), Wait)
+    assert isinstance(cluster.schedule(wants("b-3", "b", 1)), Wait)
     cluster.release("b-1")
-    started(cluster, job("b-3", "b", 8))
+    started(cluster, wants("b-3", "b", 8))

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from hived import CheckedCluster, Cluster, Member, Request
 from hived.cells import BuddyAllocator, Hierarchy
 from hived.cluster.nodes import Nodes
-from hived.cluster.states import (
-    GROUP_TABLE,
-    LEAF_TABLE,
-    GroupEvent,
-    GroupState,
-    LeafEvent,
-    LeafState,
-    next_group_state,
-)
+from hived.cluster.states import GROUP_TABLE, LEAF_TABLE, GroupEvent, GroupState, LeafEvent, LeafState, next_group_state
 from hived.cluster.undo import Undo
 from hived.errors import InvariantError
 
@@ -46,10 +38,7 @@ def names(kind: type[Enum]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("title", "states", "events", "table"),
-    [
-        ("Affinity groups", GroupState, GroupEvent, GROUP_TABLE),
-        ("Leaf cells", LeafState, LeafEvent, LEAF_TABLE),
-    ],
+    [("Affinity groups", GroupState, GroupEvent, GROUP_TABLE), ("Leaf cells", LeafState, LeafEvent, LEAF_TABLE)],
 )
 def test_page_shows_the_table(title: str, states: type[Enum], events: type[Enum], table: dict[object, Enum]) -> None:
     """And says in a sentence what each state and event means."""

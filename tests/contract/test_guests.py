@@ -109,16 +109,6 @@ def test_guest_of_a_vc_that_has_none() -> None:
     assert replays(driver)
 
 
-def test_evicted_guests_are_reported_once() -> None:
-    """And not before a commit."""
-    cluster = running(taking({"a": 1, "b": 1}, {"a": "all"}), guest("one", "a", 4), guest("two", "a", 4)).cluster
-    cluster.schedule(wants("first", "b", 4))
-    assert cluster.evicted() == (), "it was rolled back"
-    cluster.commit(cluster.schedule(wants("first", "b", 4)))
-    assert len(cluster.evicted()) == 1
-    assert cluster.evicted() == ()
-
-
 def test_guests_after_a_restart_or_new_spec() -> None:
     """They run on as long as they are accepted."""
     spec = taking({"a": 1, "b": 1}, {"a": "all"})

@@ -105,11 +105,7 @@ def test_pinned_below_the_node() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "jobs"),
-    [
-        ("K80", [(2, "k")]),
-        ("V100", [(4, "v"), (4, "w")]),
-        (None, [(2, "k"), (2, "v"), (4, "w"), (2, "v")]),
-    ],
+    [("K80", [(2, "k")]), ("V100", [(4, "v"), (4, "w")]), (None, [(2, "k"), (2, "v"), (4, "w"), (2, "v")])],
 )
 def test_first_chain_of_the_type(kind: str | None, jobs: list[tuple[int, str]]) -> None:
     """Chains are tried in the order of the spec; a gang never spans two."""

@@ -200,9 +200,7 @@ def test_reservation_over_loans_counts_as_running() -> None:
     assert (decision.victims, decision.overtaken) == (("runs",), ())
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-1, 3), st.integers(1, 4)), min_size=3, max_size=14),
-)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-1, 3), st.integers(1, 4)), min_size=3, max_size=14))
 def test_cells_go_to_the_highest_priorities(asked: list[tuple[str, int, int]]) -> None:
     """The driver checks the victims; here: the reserved cells of a VC go to its highest priorities first."""
     driver = running(flat({"a": 2, "b": 1}))

@@ -162,11 +162,7 @@ class Harness:
     """A scheduler over a cluster whose instructions are checked and tracked after every event."""
 
     def __init__(
-        self,
-        cluster: Cluster | Sharing,
-        spec: ClusterSpec,
-        policy: Policy | None = None,
-        opportunistic: bool = True,
+        self, cluster: Cluster | Sharing, spec: ClusterSpec, policy: Policy | None = None, opportunistic: bool = True
     ) -> None:
         policy = policy or YarnCS()
         self.cluster = cluster if isinstance(cluster, Cluster) else Cluster(spec, cluster, policy.rank)
