@@ -86,27 +86,14 @@ def test_play_and_pause(show: Show, finished: ResultsSource) -> None:
     assert shown.page.evaluate("__hived.app.replay.playing") is False
 
 
-def test_view_is_a_cluster_of_its_own(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished, path=f"#at={BUSY:.0f}")
-    shown.page.select_option("#view", "private yarn-cs")
-    shown.until(f"__hived.app.cells.view.key === 'private yarn-cs' && {SHOWN}.length > 0")
-    assert shown.page.evaluate("__hived.app.cells.chains.length") == 4
-    assert shown.page.evaluate(SHOWN) == jobs_at(finished, "private", BUSY)
-
-
 def test_comparison(show: Show, finished: ResultsSource) -> None:
+    """Side by side at one moment; of the outcome, use adds up and the best is marked."""
     shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.keyboard.press("c")
     shown.until("document.querySelectorAll('.column').length === 3")
     shown.until("__hived.app.compare.columns.every(({ cells }) => cells.known)")
     outcome = shown.text(".outcome")
-    for words in (
-        "Mean queueing delay",
-        "Private clusters (yarn-cs)",
-        "HiveD (yarn-cs)",
-        "Fragmentation",
-        "Preemptions",
-    ):
+    for words in ("Mean queueing delay", "Private clusters", "HiveD (yarn-cs)", "Fragmentation", "Preemptions"):
         assert words in outcome
     tenants = shown.text(".tenants")
     assert all(name in tenants for name in ("prod-a", "res-b", "speech", "vision"))
@@ -118,11 +105,6 @@ def test_comparison(show: Show, finished: ResultsSource) -> None:
     shown.page.locator("input[type=range]").fill("1500")
     expected = len(jobs_at(finished, "quota", SPAN * 0.75))
     shown.until(f"__hived.app.compare.columns[1].cells.holders.size === {expected}")
-
-
-def test_use_adds_up_and_best_is_marked(show: Show, finished: ResultsSource) -> None:
-    shown = show(finished, path="#page=compare")
-    shown.until("__hived.app.compare.columns.length === 3")
     rows = shown.page.evaluate(
         """[...document.querySelectorAll(".outcome tr")]
         .map((row) => [...row.children].map((one) => one.textContent))"""
@@ -212,9 +194,14 @@ def test_jobs_of_the_moment(show: Show, finished: ResultsSource) -> None:
     shown.until(f"document.querySelectorAll('.waiting').length === {len(jobs_at(finished, 'hived', BUSY))}")
 
 
-def test_address_says_what_is_shown(show: Show, finished: ResultsSource) -> None:
+def test_address_and_view(show: Show, finished: ResultsSource) -> None:
+    """The address says what is shown; each view is a cluster of its own."""
     job = jobs_at(finished, "quota", SPAN * 0.3)[0]
     shown = show(finished, path=f"#view=quota%20yarn-cs&at={SPAN * 0.3:.0f}&job={job}")
     shown.until_text("#job h2", job)
     assert shown.page.evaluate("__hived.app.view.key") == "quota yarn-cs"
     assert shown.page.evaluate(AT) == SPAN * 0.3
+    shown.page.select_option("#view", "private yarn-cs")
+    shown.until(f"__hived.app.cells.view.key === 'private yarn-cs' && {SHOWN}.length > 0")
+    assert shown.page.evaluate("__hived.app.cells.chains.length") == 4
+    assert shown.page.evaluate(SHOWN) == jobs_at(finished, "private", SPAN * 0.3)

@@ -26,8 +26,9 @@ def test_vcs(show: Show) -> None:
 
 
 def test_queue(show: Show) -> None:
-    """Reasons in words; it can be filtered, and a job opens with all of its reasons."""
-    shown = show(small_cluster())
+    """Reasons in words; it can be filtered, and a job opens with all of its reasons, and goes on."""
+    source = small_cluster()
+    shown = show(source)
     first = shown.text(".waiting")
     for words in ("swin-large-7", "vision", "4 GPUs", "they are not one socket", "1 more reason"):
         assert words in first
@@ -42,6 +43,8 @@ def test_queue(show: Show) -> None:
     shown.page.click(".waiting >> nth=0")
     shown.until_text("#job .explanation", "waits for resnet-1")
     assert "queued" in shown.text("#job .tags")
+    source.change([held("7", "swin-large-7", "vision", "guaranteed", [(0, 0, 0, 4)])], gone=["1", "4"], queue=[])
+    shown.until_text("#job .tags", "running")
 
 
 def test_story_of_a_job(show: Show) -> None:
@@ -140,14 +143,6 @@ def test_one_node_is_not_fragmented(show: Show) -> None:
     assert "nodes in guaranteed use" in shown.text(".s-fragmentation").lower()
 
 
-def test_open_job_follows(show: Show) -> None:
-    source = small_cluster()
-    shown = show(source, path="#job=7")
-    shown.until_text("#job .tags", "queued")
-    source.change([held("7", "swin-large-7", "vision", "guaranteed", [(0, 0, 0, 4)])], gone=["1", "4"], queue=[])
-    shown.until_text("#job .tags", "running")
-
-
 def test_nothing_to_show(show: Show) -> None:
     """An empty cluster says how to use it; a job that is not there is said in words."""
     small = small_cluster()
@@ -158,22 +153,22 @@ def test_nothing_to_show(show: Show) -> None:
     shown.until_text("#job", "no job 999")
 
 
-@pytest.mark.parametrize("where", ["map", "queue"])
-def test_name_is_no_script(show: Show, where: str) -> None:
-    source = small_cluster()
-    if where == "map":
-        source.change([held("1", EVIL, "vision", "guaranteed", [(0, 0, 0, 2)], binding=EVIL)])
-    else:
-        source.change(queue=[waits("77", EVIL, "vision", 2, [EVIL])])
+def test_name_is_no_script(show: Show) -> None:
+    source, waiting = small_cluster(), EVIL.replace("x", "waits")
+    source.change(
+        [held("1", EVIL, "vision", "guaranteed", [(0, 0, 0, 2)], binding=EVIL)],
+        queue=[waits("77", waiting, "vision", 2, [waiting])],
+    )
     shown = show(source)
     shown.page.on("dialog", lambda dialog: shown.problems.append(f"a script ran: {dialog.message}"))
-    if where == "map":
-        assert EVIL in shown.hover(0)
-        shown.page.mouse.click(*shown.centre(0))
-    else:
-        assert shown.text(".waiting").count(EVIL) == 2
-        shown.page.click(".waiting >> nth=0")
+    assert EVIL in shown.hover(0)
+    shown.page.mouse.click(*shown.centre(0))
     shown.until_text("#job h2", EVIL)
+    shown.page.keyboard.press("Escape")
+    shown.until("document.getElementById('job').hidden")
+    assert shown.text(".waiting").count(waiting) == 2
+    shown.page.click(".waiting >> nth=0")
+    shown.until_text("#job h2", waiting)
     assert shown.page.locator("img").count() == 0
 
 
