@@ -12,6 +12,7 @@ from hived import ConflictError, InvariantError
 from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
 from hived.engines.job import next_state
 from hived.engines.local.environment import task_environment
+from hived.engines.local.explaining import event_text
 from hived.engines.local.model import JOB_TABLE, Job, JobEvent, JobState, default_name
 
 from .driver import FAILED, STOPPED, WELL, Driver, job, shares, states
@@ -37,14 +38,6 @@ def test_states_are_those_of_the_page() -> None:
 
 
 # -- starting and waiting -----------------------------------------------------------------------------------------
-
-
-def test_starts_on_cells_of_its_vc(engine: Driver) -> None:
-    train = engine.submit(job("vision", 4))
-    assert (train.state, train.guaranteed, train.attempt) == (JobState.RUNNING, True, 1)
-    engine.end(train)
-    assert (train.state, train.exit_code) == (JobState.SUCCEEDED, 0)
-    assert engine.kinds(train) == ["submitted", "started", "task_ended", "succeeded"]
 
 
 def test_waits_with_its_reason(engine: Driver) -> None:
@@ -315,6 +308,50 @@ def test_environment_of_a_gang(engine: Driver) -> None:
         assert told(gang, "WORLD_SIZE PET_NNODES HIVED_TASKS PET_NPROC_PER_NODE", int(rank)) == ["2"] * 4
         assert told(gang, "LOCAL_RANK LOCAL_WORLD_SIZE", int(rank)) == ["0", "1"]
         assert told(gang, "MASTER_ADDR MASTER_PORT", int(rank)) == ["127.0.0.1", "29500"]
+
+
+# -- the event log in words ---------------------------------------------------------------------------------------
+
+
+def test_story_of_jobs_in_words(engine: Driver) -> None:
+    flaky = engine.submit(job("vision", 1, tasks=2, retries=1, backoff_s=10.0, user="ann"))
+    engine.end(flaky, {**WELL, "code": 137, "signal": 9}, rank=1)
+    engine.gone(flaky)
+    loan = engine.submit(job("research", 8, priority=-1))
+    owner = engine.submit(job("speech", 1))
+    engine.gone(loan)
+    engine.end(owner)
+    engine.cancel(loan, "bob")
+    engine.reconfigure(shares(("speech", 8)))
+    engine.gone(loan)
+    assert [event_text(event, engine.jobs[event.job].name if event.job else "") for event in engine.events] == [
+        "train-1 was submitted by ann: 2 GPUs of vision",
+        "train-1 runs on node GPU 0; node GPU 1, guaranteed",
+        "task 1 of train-1 ended with signal 9",
+        "train-1 is told to stop: task 1 ended with exit code 137",
+        "task 0 of train-1 ended with signal 15",
+        "train-1 failed (task 1 was ended by signal 9), and is tried again in 10 s",
+        "train-2 was submitted: 8 GPUs of research",
+        "train-2 runs on node GPUs 0-7, opportunistic",
+        "train-3 was submitted: 1 GPU of speech",
+        "train-3 has node GPU 0 reserved, and starts when train-2 has made room",
+        "train-2 is told to stop: preempted by train-3 of speech",
+        "task 0 of train-2 ended with signal 15",
+        "train-2 is back in line: preempted by train-3 of speech",
+        "train-3 runs on node GPU 0, guaranteed",
+        "task 0 of train-3 ended with exit code 0",
+        "train-3 succeeded",
+        "train-2 runs on node GPUs 0-7, opportunistic (start number 2)",
+        "train-2 is told to stop: cancelled by bob",
+        "the cluster has a new spec; 1 job went on as before",
+        "task 0 of train-2 ended with signal 15",
+        "train-2 was cancelled by bob",
+    ]
+    assert [engine.explain(found) for found in engine.jobs.values()] == [
+        "train-1 failed: task 1 was ended by signal 9\n- it is queued again in 10 s (try 2 of 2)",
+        "train-2 was cancelled after 0 s: cancelled by bob; it was started 2 times",
+        "train-3 succeeded after 0 s",
+    ]
 
 
 # -- one engine after another -------------------------------------------------------------------------------------
