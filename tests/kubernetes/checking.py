@@ -45,7 +45,6 @@ def validate(gang_scheduler: GangTable) -> None:
 
 
 def _check_nodes(nodes: Nodes) -> None:
-    """The core and the indexes have the current state of all nodes."""
     ensure(not nodes._changed & nodes.devices.keys(), f"nodes that the core has not got: {nodes._changed}")
     for name in nodes.devices:
         ensure(nodes._reported(name) == nodes.wanted(name), f"what is bad of {name}")

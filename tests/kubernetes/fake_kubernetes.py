@@ -260,7 +260,6 @@ class World:
             self.step()
 
     def set_node(self, there: Node, deliver: bool = True) -> None:
-        """Add or change a node."""
         self.nodes[there.metadata.name] = self.node_updates[there.metadata.name] = there
         if deliver:
             self.deliver_nodes()
@@ -451,7 +450,6 @@ class World:
     # -- kubelets and owners --------------------------------------------------------------------------------------
 
     def kubelet(self) -> None:
-        """Remove all pods that are being deleted."""
         for uid, there in list(self.pods.items()):
             if there.metadata.deletion_timestamp is not None:
                 self.remove(uid)
@@ -523,7 +521,6 @@ class World:
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
 
     def flush(self) -> None:
-        """Deliver all that is in flight."""
         for sent in list(self.sent):
             self.arrive(sent)
         while self.updates or self.node_updates or self.todo or self.unanswered:
@@ -650,11 +647,9 @@ class World:
     # -- what there is --------------------------------------------------------------------------------------------
 
     def there(self, one: Pod | str) -> Pod:
-        """A pod as the API server has it."""
         return self.pods[uid_of(one)]
 
     def entry(self, one: Pod | str) -> PodEntry:
-        """A pod as the gang scheduler has it."""
         return self.gang_scheduler.pods[uid_of(one)]
 
     def gang(self, name: str) -> Gang:
@@ -664,7 +659,6 @@ class World:
         return self.gang(name).state.value
 
     def guaranteed(self, *names: str) -> list[bool]:
-        """Whether gangs are guaranteed."""
         return [self.gang(name).guaranteed for name in names]
 
     def placement(self, name: str) -> Placement:

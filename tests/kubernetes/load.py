@@ -77,7 +77,6 @@ class Load(threading.Thread):
         self._api.close()
 
     def run(self) -> None:
-        """Reconcile all works in a loop."""
         try:
             while not self._ending.wait(_TICK_S):
                 with self.lock:
@@ -141,7 +140,6 @@ class Load(threading.Thread):
             self.counts["works that were given up"] += 1
 
     def delete_all(self) -> None:
-        """Delete all works."""
         with self.lock:
             living = self._witness.living()
             for work in self.works.values():
@@ -220,7 +218,6 @@ class Load(threading.Thread):
         return work
 
     def _job(self, name: str, pods: int, manifest: Json) -> Json:
-        """A Job that this load controls."""
         template = {**manifest, "metadata": {"labels": manifest["metadata"]["labels"]}}
         template["spec"] = {**manifest["spec"], "restartPolicy": "Never"}
         body = {"metadata": {"name": name}, "spec": {"parallelism": pods, "completions": pods, "template": template}}

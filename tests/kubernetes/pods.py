@@ -28,7 +28,6 @@ def uid_of(one: Pod | str) -> str:
 
 
 def node(name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> Node:
-    """A node."""
     marks = None if bad is None else {keys.BAD_DEVICES: bad}
     return Node(
         metadata=kinds.Metadata(name=name, uid=f"node-{name}", annotations=marks),
@@ -77,7 +76,6 @@ def foreign(name: str, gpus: object, where: str = "", created: int = 0) -> Pod:
 
 
 def gang_of(name: str, size: int, gpus: int, vc: str = "a", created: int = 0, **labels: str) -> list[Pod]:
-    """The pods of one group, by labels."""
     more = {"group": name, "group_size": str(size), **labels}
     return [pod(f"{name}-{i}", gpus, vc, created=created, more=more) for i in range(size)]
 
@@ -97,7 +95,6 @@ def _containers(limits: Iterable[Limits]) -> list[kinds.Container]:
 
 
 def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
-    """The pod once it is bound."""
     annotations = {**(there.metadata.annotations or {}), **(notes or {})}
     return replace(
         there, spec=replace(there.spec, node_name=where), metadata=replace(there.metadata, annotations=annotations)
@@ -126,7 +123,6 @@ def annotated(there: Pod, **notes: str | None) -> Pod:
 
 
 def terminating(there: Pod) -> Pod:
-    """The pod while it is being deleted."""
     return replace(there, metadata=replace(there.metadata, deletion_timestamp="2026-01-02T00:00:00Z"))
 
 

@@ -79,7 +79,6 @@ class Proxy(threading.Thread):
     # -- in its own thread ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until stopped."""
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._main())
         self._loop.close()

@@ -85,12 +85,10 @@ class Replica:
             await self.world.news.wait()
 
     def stand_by(self) -> None:
-        """Stop deciding."""
         self.leader = False
         self.world.step()
 
     def lead(self) -> None:
-        """Decide with a new gang scheduler."""
         self.leader = True
         self.world.restart(compare=False)
 

@@ -194,16 +194,13 @@ def test_marked_gpu_rather_than_one_in_use(world: Shared) -> None:
 
 
 def test_refused_pod_that_is_bound_is_foreign(world: Shared) -> None:
+    """Until it is given a VC."""
     one = foreign("serve", 2)
     assert world.submit(one) == ["refused"]
     world.bound_behind(on(world.there(one), "n1"))
     assert len(world.kept(one.metadata.uid)) == 2
     assert not world.gang_scheduler.refused
-
-
-def test_foreign_pod_that_is_given_a_vc(world: Shared) -> None:
-    uid = world.serve(4, "n1")
-    world.update(labelled(world.there(uid), vc="a"))
+    world.update(labelled(world.there(one), vc="a"))
     assert not world.gang_scheduler.foreign.pods
     world.nobody_gets("n1", *FOUR)
 

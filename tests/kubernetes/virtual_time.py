@@ -23,15 +23,12 @@ class Time:
         self._order = itertools.count()
 
     def clock(self) -> float:
-        """Seconds since the start."""
         return self._now
 
     def date(self) -> datetime:
-        """The clock as a date."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep by this clock."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
         await woken
@@ -48,7 +45,6 @@ class Time:
         self._now = until
 
     async def run_ready(self) -> None:
-        """Run tasks until none is ready."""
         for _ in range(12):
             await asyncio.sleep(0)
 
