@@ -15,6 +15,7 @@ import pytest
 from hived import Bind, Cluster, Member, Request
 from hived.cli.up import _Up, scattered, up
 from hived.engines.local.devices import spec_for
+from hived.engines.local.environment import environments
 from hived.errors import InputError
 from hived.spec import parse_spec
 from hived.words import counted
@@ -48,7 +49,7 @@ def test_demo(tmp_path: Path) -> None:
     assert code == 0, told + rest
     assert "hived is down" in rest
     assert not list(tmp_path.glob("hived-demo-*"))
-    assert not [pid for pid in _with_in_environment(f"TMPDIR={tmp_path}") if pid != os.getpid()]
+    assert not [pid for pid, variables in environments() if f"TMPDIR={tmp_path}".encode() in variables]
 
 
 def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,15 +198,3 @@ def test_wrong_start(
     assert "Traceback" not in answer.err
     for word in words:
         assert word in answer.out + answer.err
-
-
-def _with_in_environment(text: str) -> list[int]:
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                if text.encode() in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-            except OSError:
-                continue
-    return found

@@ -73,12 +73,18 @@ def test_folder_that_is_no_text(
     assert running.engine.all == []
 
 
-def test_no_engine_on_the_socket(hived: Hived, nobody: Path) -> None:
-    """One that is left behind; and a path that is too long for any."""
+def test_socket_that_is_of_no_use(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left behind, has too long a path, or is another user's."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(nobody / "hived.sock"))
     assert "start one with: hived up" in refused(hived("ps"), 69)
     assert "start one with: hived up" in refused(hived("ps", "--state", nobody / ("x" * 200)), 69)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert "another user's" in refused(hived("ps"), 77)
 
 
 def test_option_then_variable_then_home(
@@ -128,28 +134,26 @@ def test_no_proxy_is_asked(hived: Hived, engine: FakeService, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--engine", "localhost:8080"], "http://host:port"),
-        (["--engine", "ftp://host"], "http://host:port"),
-        (["--engine", "http://"], "http://host:port"),
-        (["--engine", "http://me:secret@host"], "http://host:port"),
-        (["--engine", "http://host:99999"], "http://host:port"),
-        (["--engine", "http://host/path?token=x"], "http://host:port"),
-        (["--engine", "http://host:80", "--state", "x"], "one of them"),
-        (["--engine", "http://host:80", "--token-file", "no-such-file"], "cannot be read"),
-        (["--engine", "http://host:80", "--token-file", "."], "cannot be read"),
-        (["--engine", "http://host:80", "--token-file", os.devnull], "is empty"),
+        (["--state", "x"], "one of them"),
+        (["--token-file", "no-such-file"], "cannot be read"),
+        (["--token-file", "."], "cannot be read"),
+        (["--token-file", os.devnull], "is empty"),
     ],
 )
-def test_wrong_address(hived: Hived, nobody: Path, options: list[str], words: str) -> None:
-    assert words in refused(hived("ps", *options), 2)
+def test_wrong_option_beside_an_address(hived: Hived, nobody: Path, options: list[str], words: str) -> None:
+    assert words in refused(hived("ps", "--engine", "http://host:80", *options), 2)
 
 
-def test_socket_of_another_user(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert "another user's" in refused(hived("ps"), 77)
+def test_wrong_address(hived: Hived, nobody: Path) -> None:
+    for url in (
+        "localhost:8080",
+        "ftp://host",
+        "http://",
+        "http://me:secret@host",
+        "http://h:99999",
+        "http://h/p?token=x",
+    ):
+        assert "http://host:port" in refused(hived("ps", "--engine", url), 2)
 
 
 # -- what answers is no engine ----------------------------------------------------------------------------------------
@@ -196,12 +200,12 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("what", STRANGERS)
-def test_no_engine_of_this_version(hived: Hived, nobody: Path, what: str) -> None:
-    with answering(STRANGERS[what]) as url:
-        line = refused(hived("ps", "--engine", url), 69)
-    assert line.startswith(f"what answers on {url} is no engine of this version")
-    assert line.isprintable()
+def test_no_engine_of_this_version(hived: Hived, nobody: Path) -> None:
+    for stranger in STRANGERS.values():
+        with answering(stranger) as url:
+            line = refused(hived("ps", "--engine", url), 69)
+        assert line.startswith(f"what answers on {url} is no engine of this version")
+        assert line.isprintable()
 
 
 def test_engine_that_goes_away(hived: Hived, nobody: Path) -> None:
@@ -223,15 +227,14 @@ def test_event_that_is_none(hived: Hived, nobody: Path, body: bytes) -> None:
         events.close()
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [
-        ("invalid", 2), ("conflict", 2), ("too_large", 2), ("malformed", 2), ("never_fits", 3), ("not_found", 4),
-        ("unavailable", 69), ("too_many", 69), ("bug", 70), ("storage", 73), ("forbidden", 77), ("unauthorized", 77),
-        ("something_new", 2),
-    ],
-)  # fmt: skip
-def test_error_of_the_engine(hived: Hived, nobody: Path, code: str, exit_code: int) -> None:
-    body = b'{"error": {"code": "%s", "message": "it is \\u001b[31m so", "field": null}}' % code.encode()
-    with answering(http(f"{STATUS.get(code, 418)} X", "application/json", body)) as url:
-        assert refused(hived("ps", "--engine", url), exit_code) == r"it is \x1b[31m so"
+EXIT_CODES = {
+    "invalid": 2, "conflict": 2, "too_large": 2, "malformed": 2, "something_new": 2, "never_fits": 3, "not_found": 4,
+    "unavailable": 69, "too_many": 69, "bug": 70, "storage": 73, "forbidden": 77, "unauthorized": 77,
+}  # fmt: skip
+
+
+def test_error_of_the_engine(hived: Hived, nobody: Path) -> None:
+    for code, exit_code in EXIT_CODES.items():
+        body = b'{"error": {"code": "%s", "message": "it is \\u001b[31m so", "field": null}}' % code.encode()
+        with answering(http(f"{STATUS.get(code, 418)} X", "application/json", body)) as url:
+            assert refused(hived("ps", "--engine", url), exit_code) == r"it is \x1b[31m so"
