@@ -25,11 +25,9 @@ class NaiveBuddies:
         self.allocated = [0] * (self.top + 1)
 
     def gpus(self, level: int) -> int:
-        """Leaves of one cell."""
         return self.chain.levels[level - 1].gpus
 
     def leaves(self, cell: Cell) -> range:
-        """The leaf numbers of a cell."""
         size = self.gpus(cell[0])
         return range(cell[1] * size, (cell[1] + 1) * size)
 
@@ -38,16 +36,13 @@ class NaiveBuddies:
         return level, cell[1] * self.gpus(cell[0]) // self.gpus(level)
 
     def children(self, cell: Cell) -> list[Cell]:
-        """The cells right below."""
         fanout = self.chain.levels[cell[0] - 1].fanout
         return [(cell[0] - 1, cell[1] * fanout + i) for i in range(fanout)]
 
     def lent(self, cell: Cell) -> int:
-        """Opportunistic leaves in a cell."""
         return len(self.opportunistic.intersection(self.leaves(cell)))
 
     def badness(self, cell: Cell) -> int:
-        """Bad leaves in a cell."""
         return len(self.bad.intersection(self.leaves(cell)))
 
     def best(self, cells: Iterable[Cell]) -> Cell:

@@ -158,7 +158,6 @@ RANKS: list[Rank] = [tightest_idle, far_from_guaranteed, equally]
 
 
 def space_of(n: int) -> Space:
-    """So many hosts, all idle."""
     return Space([SHAPE] * n, [], SHAPE.depth, [SHAPE.full] * n)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations
 
 from hived import Bind, Preempt
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
-from hived.cluster.parts import Part
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
 
@@ -46,14 +45,14 @@ class Job:
         return "G" if self._jobs.cluster.group(self.name).guaranteed else "O"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The same by number."""
-        return self._jobs.parts(self.placement)
+    def at(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The number of each pod's node, and its devices there."""
+        pods = () if self.placement is None else self.placement.pods
+        return [(int(node.rpartition("-")[2]), devices) for node, devices in pods]
 
     @property
     def nodes(self) -> list[int]:
-        """Its nodes, ascending."""
-        return sorted(node for _, node, _ in self.parts)
+        return sorted(node for node, _ in self.at)
 
     def __repr__(self) -> str:
         return self.name
@@ -66,30 +65,8 @@ class Jobs:
         self.cluster = cluster
         self._number = 0
         self._known: dict[str, Job] = {}
-        chains = [chain.name for chain in cluster.spec.chains]
-        self._nodes: dict[tuple[str, str], tuple[int, int]] = {}
-        self._bits: dict[tuple[str, str, int], int] = {}
-        count, leaves = Counter[str](), cluster.leaves()
-        for chain, node, gpus in cluster.nodes():
-            self._nodes[chain, node] = chains.index(chain), count[chain]
-            count[chain] += 1
-            for leaf, (_, (device,)) in enumerate(islice(leaves, gpus)):
-                self._bits[chain, node, device] = 1 << leaf
-
-    def parts(self, placement: Placement | None) -> tuple[Part, ...]:
-        """A placement by number."""
-        if placement is None:
-            return ()
-        return tuple(
-            Part(
-                *self._nodes[placement.chain, node],
-                sum(self._bits[placement.chain, node, device] for device in devices),
-            )
-            for node, devices in placement.pods
-        )
 
     def new(self, tenant: str, gpus: int) -> Job:
-        """A new job."""
         self._number += 1
         name = f"{self._number}-{tenant}-{gpus}"
         self._known[name] = Job(self, tenant, gpus, name)
@@ -147,7 +124,6 @@ class Jobs:
         return not self.cluster.never_fits(self.new(tenant, gpus).own)
 
     def release(self, *jobs: Job) -> None:
-        """End these jobs."""
         for job in jobs:
             self.cluster.release(job.name)
             self.cluster.validate()
@@ -180,7 +156,6 @@ def spots(cluster: Cluster, group: str) -> Spots | None:
 
 
 def devices(placement: Placement | None) -> set[tuple[str, int]]:
-    """The devices of a placement, by node."""
     return set() if placement is None else {(node, device) for node, leaves in placement.pods for device in leaves}
 
 
@@ -228,7 +203,6 @@ class VirtualLeaves:
         return hosts
 
     def of(self, pool: int, host: int, mask: int) -> list[VirtualLeaf]:
-        """The leaves ``mask`` of a host."""
         preassigned, level, first = self._pools[pool][host]
         return [(preassigned, level, first + leaf) for leaf in range(mask.bit_length()) if mask >> leaf & 1]
 

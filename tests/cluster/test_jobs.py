@@ -34,8 +34,6 @@ from .helpers import Job, Jobs, VirtualLeaves, carry_out, jobs_of, spots
 
 # -- by cells: guaranteed inside the VC, the rest lent and taken back at once ----------------------------------------
 
-FIRST_SOCKET, SECOND_SOCKET = 0b0000_1111, 0b1111_0000
-
 
 def test_loan_keeps_what_its_lender_does_not_need() -> None:
     """Late binding goes on below the preassigned cell: one GPU of a node takes one GPU."""
@@ -43,14 +41,14 @@ def test_loan_keeps_what_its_lender_does_not_need() -> None:
     jobs = jobs_of(Sharing.HIVED, chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     jobs.guaranteed("b", 8)
     lodger = jobs.lent("b", 4)
-    assert lodger.parts == ((0, 1, FIRST_SOCKET),)
-    assert jobs.guaranteed("a", 1).parts == ((0, 1, 0b0001_0000),), "in the other socket"
-    assert jobs.guaranteed("a", 1).parts == ((0, 1, 0b0010_0000),), "its buddy"
-    assert jobs.guaranteed("a", 2).parts == ((0, 1, 0b1100_0000),)
+    assert lodger.at == [(1, (0, 1, 2, 3))]
+    assert jobs.guaranteed("a", 1).at == [(1, (4,))], "in the other socket"
+    assert jobs.guaranteed("a", 1).at == [(1, (5,))], "its buddy"
+    assert jobs.guaranteed("a", 2).at == [(1, (6, 7))]
     assert lodger.kind == "O"
     last = jobs.new("a", 1)
     assert jobs.promote(last) == (False, (lodger,))
-    assert last.parts == ((0, 1, 0b0000_0001),)
+    assert last.at == [(1, (0,))]
 
 
 def test_promoted_where_its_vc_is_bound() -> None:
@@ -66,7 +64,7 @@ def test_promoted_where_its_vc_is_bound() -> None:
     beside, in_the_way = jobs.lent("b", 3), jobs.lent("b", 2)
     assert (beside.nodes, in_the_way.nodes) == ([1], [0])
     assert jobs.promote(lodger) == (False, (in_the_way,))
-    assert lodger.parts == ((0, 0, SECOND_SOCKET),)
+    assert lodger.at == [(0, (4, 5, 6, 7))]
     assert (beside.kind, jobs.can_lend(5), jobs.can_lend(6)) == ("O", True, False), "what it left is idle"
 
 
@@ -256,9 +254,10 @@ def test_promoted_on_another_device_type() -> None:
     new, old = nodes_of_8(1, "NEW"), chain_of((2, 2, 2), 1, NODE, "OLD", leaf_type="K80")
     jobs = Jobs(Cluster(cluster_of([new, old], vc("a", (old, NODE, 1))), Sharing.QUOTA))
     lodger = jobs.lent("a", 2)
-    assert lodger.parts[0].chain == 0
+    assert lodger.placement is not None
+    assert lodger.placement.chain == "NEW"
     assert jobs.promote(lodger) == (False, ())
-    assert lodger.parts[0].chain == 1
+    assert lodger.placement.chain == "OLD"
 
 
 def test_lower_groups_end_for_the_quota() -> None:

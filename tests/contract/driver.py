@@ -34,8 +34,6 @@ def devices(pods: Pods) -> set[Device]:
 
 @dataclass
 class Run:
-    """A running group."""
-
     request: Request
     pods: Pods
     #: at some time it was made opportunistic
@@ -196,7 +194,6 @@ class Driver:
         return decision
 
     def release(self, *names: str) -> None:
-        """End these groups."""
         for name in names:
             with self.evicting():
                 self.cluster.release(name)
@@ -204,7 +201,6 @@ class Driver:
             self.check()
 
     def suspend(self, name: str) -> None:
-        """Suspend a running group."""
         run, before = self.running[name], self.cluster.group(name)
         with self.evicting():
             self.cluster.suspend(name)
@@ -310,7 +306,6 @@ class Driver:
         self._turned({(node, device) for device in self.hardware.devices_of(node)}, healthy)
 
     def set_device(self, node: str, device: int, healthy: bool) -> None:
-        """Break or heal one device."""
         self.cluster.set_device_health(node, device, healthy=healthy)
         self._turned({(node, device)}, healthy)
 
@@ -444,7 +439,6 @@ class Driver:
             assert run.vc != request.vc, f"{victim} is a victim of its own tenant's opportunistic request"
 
     def check(self) -> None:
-        """Check all invariants."""
         if not self.careful:
             return
         self.cluster.validate()
@@ -529,13 +523,11 @@ class Case(NamedTuple):
 
 
 def nodes_of(driver: Driver, name: str) -> list[str]:
-    """The node of each pod of a group."""
     placement = driver.cluster.group(name).placement
     return [] if placement is None else [pod.node for pod in placement.pods]
 
 
 def states(driver: Driver, *names: str) -> list[GroupState]:
-    """The states of these groups."""
     return [driver.cluster.group(name).state for name in names]
 
 

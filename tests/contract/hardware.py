@@ -27,7 +27,6 @@ class Hardware:
 
     @property
     def nodes(self) -> list[str]:
-        """All node names, in the order of the spec."""
         return list(dict.fromkeys(name for chain in self.spec.chains for name in chain.node_names))
 
     def devices_of(self, node: str) -> list[int]:

@@ -33,7 +33,6 @@ def reserves(cells: Mapping[str, int] | None = None, pinned: Iterable[str] = (),
 
 
 def cluster_spec(types: Spec, cells: Iterable[Spec], vcs: Mapping[str, Spec]) -> Spec:
-    """A whole spec."""
     return {"physicalCluster": {"cellTypes": types, "physicalCells": list(cells)}, "virtualClusters": dict(vcs)}
 
 
@@ -92,5 +91,4 @@ def wants(group: str, vc: str, *members: int | tuple[int, int] | Member, priorit
 
 
 def lent(group: str, vc: str, *members: int | tuple[int, int] | Member, **options: Any) -> Request:
-    """An opportunistic request."""
     return wants(group, vc, *members, priority=-1, **options)

@@ -14,7 +14,6 @@ from .specs import flat, lent, racks, wants
 
 
 def sizes(decision: Bind) -> list[int]:
-    """GPUs per pod."""
     return [len(pod.leaf_cells) for pod in decision.placement.pods]
 
 

@@ -61,19 +61,6 @@ def mixed() -> Spec:
     return cluster_spec(types, cells, {"a": reserves({"SMALL-NODE": 1, "BIG-NODE": 1}), "b": reserves({"BIG-NODE": 1})})
 
 
-def test_request_for_a_pinned_cell() -> None:
-    """It gets that cell alone; there is a queue for it, with priorities of its own."""
-    driver = running(pinned(), wants("pinned", "b", 3, pinned_cell_id="b-pin"))
-    assert nodes_of(driver, "pinned") == ["n1"]
-    driver.bind(wants("rest", "b", 1, pinned_cell_id="b-pin"))
-    driver.wait(wants("more", "b", 1, pinned_cell_id="b-pin"))
-    driver.release("pinned", "rest")
-    driver.wait(wants("large", "b", (2, 4), pinned_cell_id="b-pin"))
-    driver.bind(wants("holder", "b", 4, priority=3, pinned_cell_id="b-pin"))
-    driver.wait(wants("low", "b", 4, priority=2, pinned_cell_id="b-pin"))
-    assert driver.preempt(wants("high", "b", 4, priority=4, pinned_cell_id="b-pin")).victims == ("holder",)
-
-
 def test_no_other_group_in_a_pinned_cell() -> None:
     driver = Driver(pinned())
     for tenant in "ab":

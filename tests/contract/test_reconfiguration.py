@@ -104,17 +104,6 @@ def test_vc_is_removed() -> None:
     driver.refused(wants("b-3", "b", 1), "vc")
 
 
-def test_cell_moves_to_another_vc() -> None:
-    """Its group becomes opportunistic, and ends only when the cell is needed."""
-    driver = busy()
-    report = driver.reconfigure(pools(a=3, b=1))
-    (downgraded,) = report["downgraded"]
-    assert downgraded.startswith("b-")
-    assert len(report["kept"]) == 3
-    driver.bind(wants_k80("a-2"))
-    assert driver.preempt(wants_k80("a-3")).victims == (downgraded,)
-
-
 def test_higher_priorities_stay_guaranteed() -> None:
     driver = running(flat({"a": 3, "b": 1}), *(wants(f"a-{i}", "a", 4, priority=p) for i, p in enumerate([1, 9, 5])))
     report = driver.reconfigure(flat({"a": 1, "b": 3}))

@@ -134,7 +134,6 @@ class Walk:
         return any_request(self.random, self.spec, f"job-{len(self.asked)}")
 
     def new_request(self) -> Request:
-        """The same, remembered."""
         self.asked.append(self.request())
         return self.asked[-1]
 
@@ -146,7 +145,6 @@ class Walk:
         return self.random.sample(nodes, self.random.randint(1, len(nodes)))
 
     def some(self, names: Collection[str]) -> str:
-        """One of the names."""
         return self.random.choice(sorted(names))
 
     def knows(self, request: Request) -> bool:
@@ -287,7 +285,6 @@ class Walk:
             assert old.recovered(self.spec, records).cluster.snapshot() == one.cluster.snapshot()
 
     def reconfigure(self) -> None:
-        """A new spec."""
         self.spec = self.random.choice(self.others)
         self.driver.reconfigure(self.spec)
 

@@ -59,7 +59,6 @@ class Walk:
         )  # fmt: skip
 
     def event(self) -> None:
-        """One event of any kind; the clock goes on."""
         self.now += self.rng.choice([0.0, 0.5, 3.0])
         self._apply()
         kinds: list[tuple[Callable[[], None], int]] = [

@@ -52,8 +52,6 @@ class Watching(Policy):
 
 @dataclass
 class TrackedJob:
-    """A job of the tracker."""
-
     number: int
     request: Request  #: for guaranteed GPUs
     gpus: int
@@ -78,7 +76,6 @@ class Tracker:
         self.jobs: dict[int, TrackedJob] = {}
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out the instructions of one event."""
         for position, instruction in enumerate(instructions):
             job = self.jobs[instruction.job]
             match instruction:
@@ -123,7 +120,6 @@ class Tracker:
         job.kind, job.placement = kind, placement
 
     def running(self) -> list[int]:
-        """Numbers of the jobs that hold GPUs."""
         return [number for number, job in self.jobs.items() if job.kind is not None]
 
 
@@ -136,13 +132,11 @@ class Instant:
         self._issued: list[Instruction] = []
 
     def submit(self, number: int, vc: str, job: JobView) -> list[Instruction]:
-        """A job arrives."""
         request = Request(job.job, vc, 0, (Member(1, job.gpus),), whole_nodes=True)
         self.scheduler.wait(Entry(number, request, job, self.early, job.gpus))
         return self._dispatch()
 
     def finish(self, numbers: Sequence[int]) -> list[Instruction]:
-        """Running jobs end, all at one instant."""
         for number in numbers:
             self.scheduler.free(self.scheduler.jobs[number])
         return self._dispatch()
@@ -191,7 +185,6 @@ class Harness:
         return number
 
     def finish(self, *numbers: int) -> None:
-        """Running jobs end, all at one instant."""
         for number in numbers:
             del self.tracker.jobs[number]
         self.instructions = self.engine.finish(numbers)
@@ -207,7 +200,6 @@ class Harness:
         return "".join(LETTERS[self.tracker.jobs[number].kind] for number in numbers)
 
     def nodes(self, number: int) -> list[int]:
-        """The nodes of a job, by their numbers in the chain."""
         return sorted({node for node, _ in self._at(self.tracker.jobs[number].placement)})
 
     def _at(self, placement: Placement | None) -> tuple[tuple[int, int], ...]:

@@ -31,8 +31,6 @@ from .helpers import Harness, Instant, TrackedJob
 
 
 class Arrival(NamedTuple):
-    """A job is submitted."""
-
     tenant: int
     gpus: int
 

@@ -50,7 +50,6 @@ class SlowEngine:
         lazy: bool = False,
         duration: float | None = None,
     ) -> Entry:
-        """Submit a job."""
         self._jobs += 1
         name = f"job-{self._jobs}"
         request = Request(name, vc, priority, (Member(1, gpus),), lazy_preemption=lazy)
@@ -65,7 +64,6 @@ class SlowEngine:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Dispatch once."""
         self.instructions.clear()
         self.scheduler.dispatch(self.now)
         self.scheduler.validate()
@@ -82,7 +80,6 @@ class SlowEngine:
 
 
 def where(entry: Entry) -> Placement:
-    """The placement of a job."""
     assert entry.placement is not None
     return entry.placement
 
