@@ -82,19 +82,22 @@ async def test_socket_for_a_group(service: FakeService, tmp_path: Path) -> None:
         assert (tmp_path / "s").stat().st_gid == os.getegid()
 
 
-async def test_socket_of_a_dead_engine_is_replaced(service: FakeService, tmp_path: Path) -> None:
+async def test_socket_and_address_in_use(service: FakeService, tmp_path: Path) -> None:
+    """Those of a living engine stay; the socket of a dead one is replaced, and a file that is none stays."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
         dead.listen()
-    async with running(service, socket=tmp_path / "s"):
+    (tmp_path / "file").write_text("mine")
+    async with running(service, socket=tmp_path / "s", listen=LOOPBACK) as server:
         assert await healthy(tmp_path / "s")
-
-
-async def test_socket_of_a_living_engine(service: FakeService, tmp_path: Path) -> None:
-    async with running(service, socket=tmp_path / "s"):
         with pytest.raises(ConflictError, match="another hived up answers on"):
             await Server().start(**apps(service), socket=tmp_path / "s")
+        with pytest.raises(InputError, match="somebody listens there already"):
+            await Server().start(**apps(service), listen=("127.0.0.1", server.port or 0))
+        with pytest.raises(ConflictError, match="no socket"):
+            await Server().start(**apps(service), socket=tmp_path / "file")
         assert await healthy(tmp_path / "s")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_socket_of_a_busy_engine(service: FakeService, tmp_path: Path) -> None:
@@ -139,13 +142,6 @@ def test_one_of_many_that_start_listens(tmp_path: Path, monkeypatch: pytest.Monk
             found[0].close()
 
 
-async def test_file_that_is_no_socket_stays(service: FakeService, tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("mine")
-    with pytest.raises(ConflictError, match="no socket"):
-        await Server().start(**apps(service), socket=tmp_path / "s")
-    assert (tmp_path / "s").read_text() == "mine"
-
-
 async def test_socket_of_the_next_engine_stays(service: FakeService, tmp_path: Path) -> None:
     async with running(service, socket=tmp_path / "s"):
         (tmp_path / "s").rename(tmp_path / "old")
@@ -177,12 +173,6 @@ async def test_wrong_place_to_listen(
     with pytest.raises(kind, match=words):
         await Server().start(**apps(service), **asked)
     assert list(tmp_path.iterdir()) == []
-
-
-async def test_address_in_use(service: FakeService) -> None:
-    async with running(service, listen=LOOPBACK) as server:
-        with pytest.raises(InputError, match="somebody listens there already"):
-            await Server().start(**apps(service), listen=("127.0.0.1", server.port or 0))
 
 
 async def test_nothing_to_serve_is_a_bug(service: FakeService, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from hived.server.pictures import Chain, Picture, Stretch
 from hived.server.results import ResultsSource
 from hived.simulator import Options, Sharing, make_report, run_experiment
-from hived.simulator.output import write_cluster, write_jobs, write_runs, write_series, write_summary
+from hived.simulator.output import write_series, write_summary
+from hived.simulator.study import Study
 from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
 from tests.simulator.hardware import Gpu
@@ -38,13 +39,8 @@ def unaudited(folder: Path, spec: str, *rows: Row) -> ResultsSource:
     """Under hived alone, for names and placements that the reader of the tests does not take."""
     (folder / "trace.csv").write_text(trace_text(rows), encoding="utf-8")
     found = run_experiment(parse_spec(spec, "spec"), read_trace(folder / "trace.csv"), Options((Sharing.HIVED,)))
-    write_jobs(found, folder / "jobs.csv")
-    write_runs(found, folder / "runs.csv")
-    write_cluster(found, folder / "cluster.json")
-    report = make_report(found)
-    write_series(report, folder / "series.csv")
-    write_summary(report, folder / "summary.json")
-    return ResultsSource(folder)
+    Study(found).save(folder / "out", figures=False)
+    return ResultsSource(folder / "out")
 
 
 def played(folder: Path, *rows: Row, spec: str = TWO_NODES, until_s: float | None = None) -> ResultsSource:

@@ -149,19 +149,12 @@ def test_end_of_arrivals(tmp_path: Path) -> None:
     assert (source.layout().arrivals_end, source.layout().end) == (52.5, 100)
 
 
-def test_moments_outside(story: ResultsSource) -> None:
-    """The nearest one is taken."""
+def test_moments_and_views_outside(story: ResultsSource) -> None:
+    """The nearest moment is taken; a view that is none is an error."""
     assert story.picture(HIVED, -5).holders == story.picture(HIVED, 0).holders
     assert story.picture(HIVED, 1e30).holders == story.picture(HIVED).holders == []
-
-
-def test_unknown_view(story: ResultsSource) -> None:
-    for ask in (
-        story.picture,
-        story.curves,
-        lambda view: story.story(view, "first"),
-        lambda view: story.update(view, 0),
-    ):
+    ways = (story.picture, story.curves, lambda view: story.story(view, "first"), lambda view: story.update(view, 0))
+    for ask in ways:
         with pytest.raises(NotFoundError, match="hived yarn-cs"):
             ask("hived fifo")
 
