@@ -8,6 +8,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.live import DashboardView
 from hived.spec import spec_from_dict
@@ -103,3 +104,8 @@ def racks() -> World:
 def looking_at(replica: Replica) -> DashboardView[Gang]:
     """The dashboard of a replica."""
     return kubernetes_view(replica, "the cluster")  # type: ignore[arg-type]  # as much as is read of an engine
+
+
+def service_of(world: World) -> EngineService:
+    """What the API, the status and the inspection read of a replica that decides."""
+    return EngineService(Replica(world), may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine

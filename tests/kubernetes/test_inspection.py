@@ -7,60 +7,33 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from hived import Bind, Cluster, Preempt, Request
-from hived.server.kubernetes.engine_service import EngineService
-from hived.server.kubernetes.inspection import AT_ONCE, GroupPods, inspection_routes
+from hived.server.kubernetes import inspection
+from hived.server.kubernetes.inspection import inspection_routes
+from hived.spec import spec_from_dict
 
-from ..contract.specs import flat, lent, racks, reserves, wants
+from ..contract.specs import flat, racks, reserves
 from ..server.api.client import Client
+from .fake_kubernetes import World
+from .pods import gang_of, node, pod
+from .replica import service_of
 
 #: what the deployed scheduler gives every cell
 ALWAYS = {"cellType", "cellAddress", "cellState", "cellHealthiness", "cellPriority"}
 
 
-class Source(EngineService):
-    """A cluster and its pods."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.pods: dict[str, GroupPods] = {}
-        self.lazy: dict[str, tuple[str, str]] = {}
-
-    @property
-    def cluster(self) -> Cluster:
-        return self._cluster
-
-    def run(self, *requests: Request) -> None:
-        """Ask, and commit what is answered."""
-        for request in requests:
-            decision = self.cluster.schedule(request)
-            assert isinstance(decision, (Bind, Preempt)), decision
-            self.cluster.commit(decision)
-            uids = tuple(f"{request.group}-{number}" for number in range(len(decision.placement.pods)))
-            self.pods[request.group] = GroupPods(uids) if isinstance(decision, Bind) else GroupPods((), uids)
-
-    def title(self, group: str) -> str:
-        return group
-
-    def by_title(self, title: str) -> str:
-        return title
-
-    def pods_of(self, group: str) -> GroupPods:
-        return self.pods[group]
-
-    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
-        return self.lazy.get(group)
+def inspected(spec: dict[str, Any]) -> World:
+    return World(spec_from_dict(spec))
 
 
-def served(source: Source) -> FastAPI:
+def served(world: World) -> FastAPI:
     app = FastAPI(redirect_slashes=False)
-    app.include_router(inspection_routes(source))
+    app.include_router(inspection_routes(service_of(world)))
     return app
 
 
-def got(source: Source, path: str) -> Any:
+def got(world: World, path: str) -> Any:
     """What is there, as JSON."""
-    response = Client(served(source)).get(f"/v1/inspect/{path}")
+    response = Client(served(world)).get(f"/v1/inspect/{path}")
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
     return response.json()
@@ -81,47 +54,49 @@ def cell(kind: str, address: str, priority: int, **more: object) -> dict[str, ob
 
 
 @pytest.fixture
-def busy() -> Source:
-    """Two racks of two nodes: ``a`` has a rack, ``b`` a node; loans, a preemption, a bad node."""
-    source = Source(Cluster.from_spec(racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}})))
-    source.cluster.set_node_health("r1n1", healthy=False)
-    source.run(
-        wants("a/train", "a", (2, 4), priority=1), lent("borrowed", "a", 4), wants("b/train", "b", 2, priority=3)
-    )
-    return source
+def busy() -> World:
+    """Two racks of two nodes: ``a`` has a rack, ``b`` a node; a loan, a preemption, a bad node, a gang that waits."""
+    world = inspected(racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}}))
+    world.set_node(node("r1n1", ready=False))
+    world.run(*gang_of("train", 2, 4, "a", priority="1"), pod("loan", 4, "a", priority="-1"))
+    group = "{name: own, members: [{podNumber: 1, leafCellNumber: 2}]}"
+    own = pod("own", said=f"{{virtualCluster: b, priority: 3, leafCellNumber: 2, affinityGroup: {group}}}")
+    world.create(own, *gang_of("waits", 2, 4, "a", priority="1"))
+    world.question(own)
+    world.question("waits-0")
+    return world
 
 
 FOUR = [0, 1, 2, 3]
 GROUPS: dict[str, dict[str, object]] = {
-    "a/train": {
+    "t/loan": {
         "vc": "a",
-        "priority": 1,
-        "state": "Allocated",
-        "physicalPlacement": {"r0n0": FOUR, "r0n1": FOUR},
-        "virtualPlacement": {"a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)]},
-        "allocatedPods": ["a/train-0", "a/train-1"],
+        "priority": -1,
+        "state": "BeingPreempted",
+        "physicalPlacement": {"r1n0": FOUR},
+        "allocatedPods": ["uid-t-loan"],
     },
-    "b/train": {
+    "own": {
         "vc": "b",
         "priority": 3,
         "state": "Preempting",
         "physicalPlacement": {"r1n0": [0, 1]},
         "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
-        "preemptingPods": ["b/train-0"],
+        "preemptingPods": ["uid-t-own"],
     },
-    "borrowed": {
+    "t/train": {
         "vc": "a",
-        "priority": -1,
-        "state": "BeingPreempted",
-        "physicalPlacement": {"r1n0": FOUR},
-        "allocatedPods": ["borrowed-0"],
+        "priority": 1,
+        "state": "Allocated",
+        "physicalPlacement": {"r0n0": FOUR, "r0n1": FOUR},
+        "virtualPlacement": {"a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)]},
+        "allocatedPods": ["uid-t-train-0", "uid-t-train-1"],
     },
 }
 
 
-def test_groups(busy: Source) -> None:
-    """All that hold cells, and none that waits."""
-    busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
+def test_groups(busy: World) -> None:
+    """All that hold cells, and none that waits; upstream's by the names in their pods."""
     listed = got(busy, "affinitygroups/")
     assert listed == got(busy, "affinitygroups")
     assert listed == {"items": [{"metadata": {"name": name}, "status": status} for name, status in GROUPS.items()]}
@@ -129,11 +104,13 @@ def test_groups(busy: Source) -> None:
 
 
 def test_lazily_preempted_group() -> None:
-    source = Source(Cluster.from_spec(flat({"a": 1}, spare=1)))
-    source.run(wants("low", "a", 4, priority=0, lazy_preemption=True), wants("high", "a", 4, priority=1))
-    source.lazy["low"] = ("high", "2026-01-02T03:04:05Z")
-    status = got(source, "affinitygroups/low")["status"]
-    assert status["lazyPreemptionStatus"] == {"preemptor": "high", "preemptionTime": "2026-01-02T03:04:05Z"}
+    world = inspected(flat({"a": 1}, spare=1))
+    world.run(pod("low", 4, lazy_preemption="true"))
+    assert "lazyPreemptionStatus" not in got(world, "affinitygroups/t/low")["status"]
+    world.now = 1010.0
+    world.run(pod("high", 4, priority="1"))
+    status = got(world, "affinitygroups/t/low")["status"]
+    assert status["lazyPreemptionStatus"] == {"preemptor": "t/high", "preemptionTime": "1970-01-01T00:16:50Z"}
     assert "virtualPlacement" not in status
     assert status["priority"] == 0
 
@@ -142,21 +119,20 @@ def test_lazily_preempted_group() -> None:
     ("path", "words"),
     [
         ("affinitygroups/nobody", "there is no affinity group 'nobody'"),
-        ("affinitygroups/waits", "affinity group 'waits' waits"),
+        ("affinitygroups/t/waits", "affinity group 't/waits' waits"),
         ("clusterstatus/virtualclusters/nobody", "there is no virtual cluster 'nobody'"),
     ],
     ids=["group", "waits", "vc"],
 )
-def test_what_is_not_there(busy: Source, path: str, words: str) -> None:
+def test_what_is_not_there(busy: World, path: str, words: str) -> None:
     """A string with status 400."""
-    busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
     response = Client(served(busy)).get(f"/v1/inspect/{path}")
     assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
     assert isinstance(response.json(), str)
     assert words in response.json()
 
 
-def test_physical_cell_and_its_virtual_cell(busy: Source) -> None:
+def test_physical_cell_and_its_virtual_cell(busy: World) -> None:
     physical = got(busy, "clusterstatus/physicalcluster")
     top = {key: value for key, value in physical[0].items() if key != "cellChildren"}
     of = {"leafCellType": "GPU"}
@@ -167,7 +143,7 @@ def test_physical_cell_and_its_virtual_cell(busy: Source) -> None:
     assert leaf == cell("GPU", "0/r0n1/1/3", 1, vc="a", virtualCell=cell("GPU", "a/0/1/3/7", 1))
 
 
-def test_words_of_the_deployed_scheduler(busy: Source) -> None:
+def test_words_of_the_deployed_scheduler(busy: World) -> None:
     """For states, priorities and health."""
     cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
     for address, words in {
@@ -181,12 +157,12 @@ def test_words_of_the_deployed_scheduler(busy: Source) -> None:
         assert tuple(cells[address][key] for key in ("cellState", "cellHealthiness", "cellPriority")) == words, address
     assert (cells["1/r1n0/0/1"]["vc"], cells["1/r1n0/1/2"]["vc"]) == ("b", "a")
     assert "virtualCell" not in cells["1/r1n0/1/2"]
-    busy.cluster.release("borrowed")
+    busy.gang_scheduler.cluster.release("t/loan")
     cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
     assert cells["1/r1n0/0"]["cellState"] == "Reserved"
 
 
-def test_vc_with_bound_cells_and_loans(busy: Source) -> None:
+def test_vc_with_bound_cells_and_loans(busy: World) -> None:
     b = got(busy, "clusterstatus/virtualclusters/b")
     assert [(cell["cellAddress"], cell["cellState"], cell["cellPriority"]) for cell in cells_in(b)] == [
         ("b/0", "Used", 3),
@@ -201,7 +177,7 @@ def test_vc_with_bound_cells_and_loans(busy: Source) -> None:
     assert loans[0] == cell("GPU", "1/r1n0/1/2-opp", -1, physicalCell=cell("GPU", "1/r1n0/1/2", -1, vc="a"))
 
 
-def test_the_whole_is_its_parts(busy: Source) -> None:
+def test_the_whole_is_its_parts(busy: World) -> None:
     """With and without a slash."""
     whole = got(busy, "clusterstatus")
     assert whole == got(busy, "clusterstatus/")
@@ -213,7 +189,7 @@ def test_the_whole_is_its_parts(busy: Source) -> None:
         assert whole["virtualClusters"][vc] == got(busy, f"clusterstatus/virtualclusters/{vc}")
 
 
-def test_fields_of_every_cell(busy: Source) -> None:
+def test_fields_of_every_cell(busy: World) -> None:
     whole = got(busy, "clusterstatus")
     for cell in cells_in(whole["physicalCluster"]):
         assert ALWAYS <= cell.keys() <= ALWAYS | {"leafCellType", "isNodeLevel", "cellChildren", "vc", "virtualCell"}
@@ -227,40 +203,38 @@ def test_fields_of_every_cell(busy: Source) -> None:
 
 
 def test_nothing_is_an_empty_list() -> None:
-    source = Source(Cluster.from_spec(flat({"a": 0}, nodes=1)))
-    assert got(source, "affinitygroups/") == {"items": []}
-    assert got(source, "clusterstatus/virtualclusters/") == {"a": []}
-    assert got(source, "clusterstatus/virtualclusters/a") == []
+    world = inspected(flat({"a": 0}, nodes=1))
+    assert got(world, "affinitygroups/") == {"items": []}
+    assert got(world, "clusterstatus/virtualclusters/") == {"a": []}
+    assert got(world, "clusterstatus/virtualclusters/a") == []
 
 
-def test_answer_in_pieces_is_of_one_moment() -> None:
+def test_answer_in_pieces_is_of_one_moment(busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups end while the answer is under way; it shows them all the same."""
-    source = Source(Cluster.from_spec(flat({"a": 200})))
-    source.run(*[wants(f"g{number}", "a", 4) for number in range(100)])
-    before = got(source, "clusterstatus")
-    assert len(cells_in(before["physicalCluster"])) > 3 * AT_ONCE
-    app, pieces = served(source), 0
+    monkeypatch.setattr(inspection, "AT_ONCE", 5)
+    before = got(busy, "clusterstatus")
+    app, pieces = served(busy), 0
 
     async def ends_groups(scope: Any, receive: Any, send: Any) -> None:
         async def watch(message: Any) -> None:
             nonlocal pieces
             await send(message)
             if message["type"] == "http.response.body" and message.get("more_body"):
-                if pieces < 100:
-                    source.cluster.release(f"g{pieces}")
+                if pieces == 0:
+                    busy.ended("train-0", "train-1", "loan")
                 pieces += 1
 
         await app(scope, receive, watch)
 
     assert Client(ends_groups).get("/v1/inspect/clusterstatus").json() == before
     assert pieces > 6
-    assert got(source, "clusterstatus") != before
+    assert got(busy, "clusterstatus") != before
 
 
 def test_names_with_marks() -> None:
     spec = flat({'ä "b"': 1})
     spec["physicalCluster"]["physicalCells"][0]["pinnedCellId"] = "pin"
     spec["virtualClusters"] = {'ä "b"': reserves(pinned=["pin"])}
-    whole = got(Source(Cluster.from_spec(spec)), "clusterstatus/virtualclusters/")
+    whole = got(inspected(spec), "clusterstatus/virtualclusters/")
     assert list(whole) == ['ä "b"']
     assert whole['ä "b"'][0]["cellAddress"] == 'ä "b"/0'

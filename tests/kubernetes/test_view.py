@@ -14,7 +14,6 @@ from hived.engines.kubernetes.pods import keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import live, pictures
 from hived.server.dashboard import dashboard_routes
-from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.view import AFTER, waiting, why
 from hived.server.live import VIEW, stays
 
@@ -23,7 +22,7 @@ from ..server.api.client import Client
 from ..server.looking import applied, in_order
 from .fake_kubernetes import World
 from .pods import gang_of, pod
-from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks
+from .replica import OTHER_RACKS, RACKS, Replica, looking_at, racks, service_of
 from .virtual_time import played
 from .walking import Walk
 
@@ -250,10 +249,6 @@ def test_names_with_slashes_over_http() -> None:
 # -- the status -------------------------------------------------------------------------------------------------------
 
 
-def service_of(world: World) -> EngineService:
-    return EngineService(Replica(world), may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
-
-
 def test_bad_hardware_and_safety_in_the_status() -> None:
     """They are told apart."""
     world = racks()
@@ -273,16 +268,3 @@ def test_bad_hardware_and_safety_in_the_status() -> None:
     world.gang_scheduler.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     found = service.status()
     assert (found.safety_margin, found.guaranteed) == (-1, 4)
-
-
-def test_lazy_preemptor_and_its_time() -> None:
-    world = racks()
-    service = service_of(world)
-    world.run(*gang_of("low", 2, 4, "vision", lazy_preemption="true"))
-    assert service.lazy_preemption("t/low") is None
-    world.now += 10
-    world.run(*gang_of("high", 2, 4, "vision", priority="1"))
-    assert world.guaranteed("low") == [False]
-    assert service.lazy_preemption("t/low") == ("t/high", "1970-01-01T00:16:50Z")
-    assert service.lazy_preemption("t/high") is None
-    assert service.lazy_preemption("nobody") is None
