@@ -91,19 +91,16 @@ def test_pods_of_the_deployed_scheduler() -> None:
     world.nobody_gets("n1", 2, 3)
 
 
-def test_gang_of_a_removed_vc_runs_on() -> None:
-    """Until the VC is back, on a loan."""
-    world = started(there(pod("one", 4, "gone"), ("n1", FOUR)))
+def test_gang_outside_the_spec_runs_on() -> None:
+    """On a loan until its VC is back; on a node that is none of the spec's."""
+    world = started(there(pod("one", 4, "gone"), ("n1", FOUR)), there(pod("other", 4), ("elsewhere", FOUR)))
+    assert (world.state("other"), world.places("other")) == ("placed", [])
+    assert world.gang_scheduler.cluster.check_safety()
     assert (world.state("one"), world.guaranteed("one")) == ("placed", [False])
     assert len(world.gang_scheduler.usage.at) == 4
     world.respecify(flat_spec(gone=2, b=2))
     assert (world.state("one"), world.guaranteed("one")) == ("placed", [True])
-
-
-def test_pod_on_a_node_outside_the_spec() -> None:
-    world = started(there(pod("one", 4), ("elsewhere", FOUR)))
-    assert (world.state("one"), world.places("one")) == ("placed", [])
-    assert world.gang_scheduler.cluster.check_safety()
+    assert world.gang("one").history[-1].kind == "restored"
 
 
 # -- pods that contradict each other ----------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ def said_group(name: str, pods: object, gpus: object = 1) -> str:
 
 
 def test_every_field_of_the_annotation() -> None:
+    """By their former names, too."""
     assert read_request(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
@@ -74,17 +75,14 @@ def test_every_field_of_the_annotation() -> None:
         anywhere=False,
         title="default/group-1",
     )
+    former = FULL.replace("leafCellType", "gpuType").replace("leafCellNumber", "gpuNumber")
+    assert read_request(pod("p", said=former)) == read_request(pod("p", said=FULL))
 
 
 def test_defaults_are_upstreams() -> None:
     found = read_request(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
     assert found == PodRequest("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
     assert not found.whole
-
-
-def test_former_names_of_keys() -> None:
-    former = FULL.replace("leafCellType", "gpuType").replace("leafCellNumber", "gpuNumber")
-    assert read_request(pod("p", said=former)) == read_request(pod("p", said=FULL))
 
 
 def test_kinds_of_pods_in_a_group() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -70,7 +71,9 @@ def test_text_of_upstream() -> None:
     """By former names and in any order, too."""
     pods = tuple(PodPlacement(f"10.0.0.{number}", devices) for number, devices in ((1, (0, 1)), (2, (2, 3)), (3, (0,))))
     types, members = ("K80-NODE",) * 3, (Member(2, 2), Member(1, 1))
-    assert read(UPSTREAM) == BindInfo(pods[0], "K80-NODE-POOL", pods, types, members)
+    info = BindInfo(pods[0], "K80-NODE-POOL", pods, types, members)
+    assert read(UPSTREAM) == info
+    assert not replace(info, chain="NODE").placement(SPEC).guaranteed, "a cell type that is no more"
     old = UPSTREAM.replace("leafCellIsolation", "gpuIsolation").replace("physicalLeafCellIndices", "physicalGpuIndices")
     assert read(old) == read(UPSTREAM)
     value = yaml.safe_load(UPSTREAM)
@@ -87,12 +90,6 @@ def test_keys_are_upstreams() -> None:
         for one in info["podPlacements"]:
             assert list(one) == ["physicalNode", "physicalLeafCellIndices", "preassignedCellTypes"]
             assert one["preassignedCellTypes"] == ["NODE"] * len(one["physicalLeafCellIndices"])
-
-
-def test_removed_cell_type_is_opportunistic() -> None:
-    info = read(UPSTREAM.replace("K80-NODE-POOL", "NODE"))
-    assert info is not None
-    assert not info.placement(SPEC).guaranteed
 
 
 @pytest.mark.parametrize("text", [None, "  \n"])
