@@ -273,7 +273,11 @@ class SharingMachine(RuleBasedStateMachine):
         request = replace(self.requests[group.name], priority=priority, guest=False)
         others = {other.name: other for other in self.running if other.name != group.name}
         self.check_promotion(request, group)
+        self.cluster.evicted()
         promoted = self.cluster.promote(request)
+        for name in self.cluster.evicted():  # guests that its VC does not accept beside it
+            guest = others.pop(name)
+            assert (guest.guest, guest.vc == request.vc) == (True, False)
         after = {other.name: self.cluster.group(other.name) for other in self.running if other.name != group.name}
         assert after == others, "no other tenant is affected"
         if promoted:
