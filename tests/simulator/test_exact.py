@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -22,7 +23,7 @@ from hived.simulator import Options, Preempted
 from hived.simulator.experiment import make_policies, soft_jobs
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
-from hived.simulator.traces import Trace
+from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec
 
@@ -35,39 +36,26 @@ SHARING = ("gandiva", "antman")
 VirtualRuns = list[tuple[int, int, int, Placement]]
 
 
-def both(
-    spec: ClusterSpec,
-    trace: Trace,
-    options: Options,
-    exact: Sequence[str],
-    after: Callable[[Scheduler], None] | None = None,
-) -> tuple[Record, Record, VirtualRuns]:
+def both(spec: ClusterSpec, trace: Trace, options: Options, exact: Sequence[str]) -> tuple[Record, Record, VirtualRuns]:
     """The private run of these tenants without loans; the run of all with loans; the runs of virtual jobs.
 
     Jobs of the first two have their numbers in the private run.
     """
+
+    def run(scheme: Sharing, jobs: Sequence[TraceJob], early: bool, **more: Any) -> Record:
+        made = make_policies(spec, options, options.policies[0])
+        return simulate(Cluster(spec, scheme, made.rank, ranks=made.ranks), made, jobs, early, **more)
+
     soft = soft_jobs(trace.jobs, options.soft, options.seed)
     kept = [number for number, job in enumerate(trace.jobs) if job.tenant in exact]
     numbers = {number: at for at, number in enumerate(kept)}
-    made = make_policies(spec, options, options.policies[0])
-    private = simulate(
-        Cluster(spec, Sharing.PRIVATE, made.rank, ranks=made.ranks),
-        made,
-        [trace.jobs[number] for number in kept],
-        False,
-        soft={numbers[number] for number in soft if number in numbers},
-    )
-    made = make_policies(spec, options, options.policies[0])
+    ours_soft = {numbers[number] for number in soft if number in numbers}
+    private = run(Sharing.PRIVATE, [trace.jobs[number] for number in kept], False, soft=ours_soft)
     virtual = VirtualRuns()
-    ours = simulate(
-        Cluster(spec, Sharing.HIVED, made.rank, ranks=made.ranks),
-        made,
-        trace.jobs,
-        soft=soft,
-        exact=exact,
+    ours = run(
+        Sharing.HIVED, trace.jobs, True, soft=soft, exact=exact, after_event=Scheduler.validate,
         on_virtual_run=lambda number, *run: virtual.append((numbers[number], *run)),
-        after_event=after,
-    )
+    )  # fmt: skip
     ours.finish = [ours.finish[number] for number in kept]
     return private, ours, virtual
 
@@ -98,7 +86,7 @@ def test_no_job_is_later_than_alone(
     )
     known = [vc.name for vc in spec.virtual_clusters]
     try:
-        private, ours, virtual = both(spec, trace, options, known, Scheduler.validate)
+        private, ours, virtual = both(spec, trace, options, known)
     except PolicyError:  # a made-up policy may have two jobs stop each other for ever
         reject()
     check(private, ours, virtual)
@@ -167,7 +155,7 @@ def crowded(rng: Random) -> tuple[ClusterSpec, Trace]:
     return spec, replace(trace, jobs=jobs)
 
 
-@examples(fast=10, slow=200)
+@examples(fast=4, slow=200)
 @given(st.integers(0, 1 << 40))
 def test_no_job_is_later_by_an_adversary(seed: int) -> None:
     """Each tenant has its own; also beside VCs that are work-conserving."""
@@ -179,14 +167,14 @@ def test_no_job_is_later_by_an_adversary(seed: int) -> None:
         own.append((vc.name, Suspending(**vars(made)) if rng.random() < 0.6 else made))
     exact = [vc.name for vc in spec.virtual_clusters if rng.random() < 0.8]
     options = Options(tenant_policies=tuple(own), soft=rng.choice([0.0, 0.5]))
-    check(*both(spec, trace, options, exact, Scheduler.validate))
+    check(*both(spec, trace, options, exact))
 
 
 def test_a_head_start_changes_no_successor() -> None:
     """A job that ended early keeps its place in the VC: its successor starts as in private, or on a loan."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     rows = [("a1", "a", 0, 100, 8), ("a2", "a", 0, 100, 4), ("a3", "a", 0, 50, 8), ("b1", "b", 60, 100, 8)]
-    private, ours, virtual = both(spec, trace_of(trace_text(rows)), Options(), ("a", "b"), Scheduler.validate)
+    private, ours, virtual = both(spec, trace_of(trace_text(rows)), Options(), ("a", "b"))
     check(private, ours, virtual)
     assert [ms / 1000 for ms in private.finish] == [100, 200, 250, 160]
     # a2 runs beside a1 on the idle node of b until that is needed

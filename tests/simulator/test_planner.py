@@ -49,10 +49,10 @@ def test_any_trace_gives_a_feasible_spec(jobs: list[tuple[str, int, int]], nodes
     trace = trace_of(jobs)
     demands = demands_of(trace)
     base = equal_base(nodes, 8, [demand.tenant for demand in demands])
+    unit = 1 if levels is Levels.ALL else 8
     least = []
     for demand in demands:
         cells = [next((c for c in (1, 2, 4) if c >= gpus), -(-gpus // 8) * 8) for gpus in demand.gpu_time]
-        unit = 1 if levels is Levels.ALL else 8
         least.append(max([unit, *(-(-cell // unit) * unit for cell in cells if cell <= 8 * nodes)]))
     if sum(least) > 8 * nodes:
         with pytest.raises(InfeasibleError, match=f"needs {sum(least)} GPUs .* the cluster has {8 * nodes}: add nodes"):
@@ -123,21 +123,17 @@ def test_a_spec_of_several_chains(tmp_path: Path) -> None:
         like_base(path)
 
 
-def test_a_tenant_without_gpus_or_quota() -> None:
+def test_shares_that_do_not_fit_the_trace() -> None:
     demands = demands_of(trace_of([("a", 1, 1), ("b", 1, 1)]))
     spec = parse_spec(nodes_of_8(2, {"a": 2}), "before.yaml")
     with pytest.raises(InputError, match=r"before.yaml: tenant b of the trace has no GPUs there, which has a"):
         share_like(demands, spec, Levels.ALL)
     with pytest.raises(InputError, match=r"q.csv: tenant b of the trace"):
         share_by_quotas(demands, [("a", 100.0)], 16, 1, "q.csv")
-
-
-def test_parts_of_nodes_are_no_whole_ones() -> None:
-    text = spec_text(
-        {"NODE": ("GPU", 8)}, [{"cellType": "NODE", "cellAddress": "n"}], {"a": {"NODE.GPU": 5}}, ("NODE",)
-    )
+    cells = [{"cellType": "NODE", "cellAddress": "n"}]
+    parts = parse_spec(spec_text({"NODE": ("GPU", 8)}, cells, {"a": {"NODE.GPU": 5}}), "parts")
     with pytest.raises(InputError, match="a has 5 GPUs, no whole number of nodes of 8; give --levels all"):
-        share_like(demands_of(trace_of([("a", 1, 1)])), parse_spec(text, "parts"), Levels.NODE)
+        share_like(demands[:1], parts, Levels.NODE)
 
 
 def test_quotas_are_shared_in_gpus_or_nodes() -> None:

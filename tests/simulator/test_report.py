@@ -170,32 +170,27 @@ def test_the_head_describes_the_simulation(experiment: Experiment, summary: Any)
     assert not told & compared(experiment)
 
 
-def test_one_job_at_time_zero_is_finite(tmp_path: Path) -> None:
-    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace_text([("j", "a", 0, 3600, 8)]))
-    write_summary(make_report(found.results), tmp_path / "summary.json")
-    told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
-    assert told["runs"][2]["overall"]["mean_s"] == 0
-    assert told["cluster"]["offered_load"] <= 1, "8 GPUs for an hour cannot ask for more than all of 8 GPUs"
-
-
 def test_an_end_bounds_time_and_load(tmp_path: Path) -> None:
     """One after the last job makes nothing longer; before it, only jobs submitted until then count."""
-    rows = [("j", "a", 0, 50, 8), ("k", "a", 100, 50, 8), ("after", "a", 1000, 50, 8)]
-    trace, spec = trace_text(rows), nodes_of_8(1, {"a": 1})
+    trace = trace_text([("j", "a", 0, 50, 8), ("k", "a", 100, 50, 8), ("after", "a", 1000, 50, 8)])
+    spec = nodes_of_8(1, {"a": 1})
     assert make_report(simulated(tmp_path, spec, trace, until_s=100).results).load == pytest.approx(1.0)
     report = make_report(simulated(tmp_path, spec, trace, until_s=1_000_000).results)
     assert {run.makespan_s for run in report.runs} == {1050.0}
+    one = make_report(simulated(tmp_path, spec, trace_text([("j", "a", 0, 3600, 8)])).results)
+    assert one.runs[2].overall.delay.mean_s == 0
+    assert one.load <= 1, "8 GPUs for an hour cannot ask for more than all of 8 GPUs"
 
 
 def test_tenants_better_off_by_quota_are_named(experiment: Experiment) -> None:
     runs = make_report(experiment.results).runs
-    both = compared(experiment)
-    waited: dict[str, dict[str | None, float]] = {"quota": {}, "hived": {}}
-    for scheme, sums in waited.items():
-        for name, job in experiment[scheme].jobs.items():
-            for tenant in (job.tenant, None) if name in both else ():
-                sums[tenant] = sums.get(tenant, 0) + (job.queue or 0)
-    expected = {tenant for tenant, quota in waited["quota"].items() if quota < waited["hived"][tenant]}
+    names = compared(experiment)
+
+    def waited(scheme: str, tenant: str | None) -> int:
+        jobs = experiment[scheme].jobs.items()
+        return sum(job.queue or 0 for name, job in jobs if name in names and tenant in (None, job.tenant))
+
+    expected = {tenant for tenant in (None, *"abc") if waited("quota", tenant) < waited("hived", tenant)}
     found = shorter_under_quota(runs)
     assert {tenant for tenant, _, _ in found} == expected
     assert expected, "the trace has such a tenant"

@@ -65,15 +65,12 @@ def test_a_share_is_drawn_by_seed(sizes: list[int], seed: int) -> None:
     assert drawn[2] == soft_jobs(jobs, 0.5, seed)
 
 
-def test_another_seed_draws_other_jobs() -> None:
+def test_shares_and_seeds() -> None:
     jobs = pods(*[2] * 100).jobs
-    assert len({soft_jobs(jobs, 0.5, seed) for seed in range(5)}) == 5
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_is_from_0_to_1(share: float) -> None:
-    with pytest.raises(InputError, match="from 0 to 1"):
-        soft_jobs(pods(2).jobs, share, 1)
+    assert len({soft_jobs(jobs, 0.5, seed) for seed in range(5)}) == 5, "another seed draws other jobs"
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InputError, match="from 0 to 1"):
+            soft_jobs(jobs, share, 1)
 
 
 def test_soft_runs_where_hard_waits(tmp_path: Path) -> None:
