@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,25 @@ from hived.control.page import Answer, Command, Page, State
 from tests.cli.helpers import Hived, call
 
 Ranks = Callable[[int], list[Page]]
+
+
+@contextmanager
+def meanwhile(*acts: Callable[[], object]) -> Iterator[None]:
+    """Each of these again and again, in a thread of its own; what one raises is raised at the end."""
+    ended = threading.Event()
+
+    def again(act: Callable[[], object]) -> None:
+        while not ended.is_set():
+            act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        running = [pool.submit(again, act) for act in acts]
+        try:
+            yield
+        finally:
+            ended.set()
+    for each in running:
+        each.result()
 
 
 @pytest.fixture

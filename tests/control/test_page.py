@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import pytest
 from hived.control.folder import JobFolder, jobs_folder, started_at
 from hived.control.page import Answer, Command, Page, State, Wanted
 from hived.errors import ForbiddenError, InputError, NotFoundError
+
+from .conftest import meanwhile
 
 
 @pytest.fixture
@@ -60,24 +62,17 @@ def test_torn_record_leaves_the_former(page: Page) -> None:
 
 
 def test_read_beside_a_writer(page: Page) -> None:
-    stop = threading.Event()
+    numbers = itertools.count(1)
 
     def write() -> None:
-        count = 0
-        while not stop.is_set():
-            count += 1
-            page.report_progress(count, float(count), float(count))
+        number = next(numbers)
+        page.report_progress(number, float(number), float(number))
 
-    writer = threading.Thread(target=write)
-    writer.start()
     other = Page.open(page.file)
-    try:
+    with meanwhile(write):
         for _ in range(3000):
             found = other.progress()
             assert found.iterations == found.seconds == found.at
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_killed_writer_leaves_whole_record(page: Page) -> None:
@@ -143,17 +138,8 @@ def test_page_is_published_with_its_answer(jobs: Path) -> None:
 
 def test_join_while_others_tidy_up(jobs: Path) -> None:
     """Of a job without a living process the folder is deleted, by whoever looks: just then a process joins."""
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            JobFolder.all()
-
     job = JobFolder.named("train")
-    others = [threading.Thread(target=look) for _ in range(2)]
-    for other in others:
-        other.start()
-    try:
+    with meanwhile(JobFolder.all, JobFolder.all):
         for _ in range(300):
             page = job.join(os.getpid(), Command())
             time.sleep(0.001)
@@ -161,10 +147,6 @@ def test_join_while_others_tidy_up(jobs: Path) -> None:
             time.sleep(0.001)
             assert [each.pid for each in job.pages()] == [os.getpid()]
             job.leave(os.getpid())
-    finally:
-        ended.set()
-        for other in others:
-            other.join()
 
 
 def test_dangerous_names_are_refused(jobs: Path) -> None:

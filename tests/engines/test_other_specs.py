@@ -82,8 +82,9 @@ def test_jobs_keep_devices_whatever_specs_come_between(specs: list[ClusterSpec])
 def test_devices_beyond_the_spec_are_explained() -> None:
     """Without blame."""
     engine = Driver(EIGHT)
-    _, last = (engine.submit(job("vision", 4)) for _ in range(2))
-    (last,) = engine.restart(last, spec=FOUR)
+    first, last = (engine.submit(job("vision", 4)) for _ in range(2))
+    first, last = engine.restart(first, last, spec=FOUR)
+    assert first.guaranteed
     for words in (
         "runs on 4 GPUs", "on node GPUs 4-7", "the spec of now lacks node GPUs 4-7", "it asked to be guaranteed",
         "nobody else is given them",

@@ -6,7 +6,6 @@ import functools
 import json
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from hived.control.commands import NotYetError, ProcessStatus, RefusedError
 from hived.control.page import State
 from hived.control.stopping import descendants
+from tests.control.conftest import meanwhile
 
 from .jobs import PATIENCE_S, Job, differences, state_of, until
 from .plain import run_plain
@@ -320,27 +320,15 @@ def test_suspended_workers_go_on_and_scale(start: Callable[..., Run], alone: Cal
 def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., Any]) -> None:
     run = start()
     run.scale(2)
-    failures: list[Exception] = []
-    stop = threading.Event()
 
     def suspend_and_resume() -> None:
-        try:
-            while not stop.is_set():
-                run.job.suspend(PATIENCE_S)
-                run.job.resume(PATIENCE_S)
-                time.sleep(0.05)
-        except Exception as error:
-            failures.append(error)
+        run.job.suspend(PATIENCE_S)
+        run.job.resume(PATIENCE_S)
+        time.sleep(0.05)
 
-    controller = threading.Thread(target=suspend_and_resume)
-    controller.start()
-    try:
+    with meanwhile(suspend_and_resume):
         for workers in (1, 3, 1):
             run.scale(workers)
-    finally:
-        stop.set()
-        controller.join()
-    assert not failures
     assert_ends_as_one_worker(run, alone, [1, 2, 1, 3, 1])
 
 
