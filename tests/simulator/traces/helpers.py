@@ -9,7 +9,7 @@ import pytest
 from hived.errors import TraceError
 from hived.simulator.traces import TraceJob, read_trace
 
-HEADER = "job_id,tenant,submit_s,duration_s,gpus,status"
+from ..helpers import HEADER
 
 
 def file_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hived.errors import InputError
-from hived.simulator.traces import Trace, compress_clock, describe, generate_table1, size_class
+from hived.simulator.traces import Trace, describe, size_class
 
 from .helpers import job
 
@@ -55,13 +55,6 @@ def test_the_busiest_week_asks_for_most() -> None:
     assert (week.week, week.jobs, week.gpu_hours, week.offered_load_gpus) == (1, 2, 169, 169 / 168)
     short = (job("a", 0, HOUR), job("b", 8 * DAY, HOUR, 48))
     assert describe(Trace("t", short)).busiest_week.offered_load_gpus == 2
-
-
-def test_a_compressed_clock_raises_the_load() -> None:
-    trace = generate_table1(2000, 30)
-    before, after = describe(trace).total, describe(compress_clock(trace, 2)).total
-    assert after.offered_load_gpus == pytest.approx(2 * before.offered_load_gpus, rel=1e-6)
-    assert after.gpu_hours == before.gpu_hours
 
 
 def test_the_json_form_is_plain_and_whole() -> None:

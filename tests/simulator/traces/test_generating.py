@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections import Counter
 from functools import cache
 from itertools import pairwise
@@ -22,8 +20,6 @@ from hived.simulator.traces.table1 import TOTAL_JOBS
 
 from ..helpers import examples
 
-TABLE1_FILE = Path(__file__).parents[4] / "shared" / "traces" / "hived_table1.csv"
-
 
 @cache
 def whole() -> Trace:
@@ -34,12 +30,6 @@ def test_table_1_is_the_papers() -> None:
     assert sum(sum(row.jobs) for row in TABLE1) == TOTAL_JOBS == 141_950
     assert [sum(row.jobs[place] for row in TABLE1) for place in range(5)] == [115203, 2926, 10726, 10795, 2300]
     assert sum(row.quota_percent for row in TABLE1) == pytest.approx(100)
-    if TABLE1_FILE.exists():  # in the shared folder, beside the repository
-        rows = list(csv.DictReader(io.StringIO(TABLE1_FILE.read_text())))[:-1]
-        columns = ("gpu1", "gpu2", "gpu4", "gpu8", "gpu16plus")
-        assert [(row.tenant, row.jobs, row.quota_percent) for row in TABLE1] == [
-            (row["tenant"], tuple(int(row[name]) for name in columns), float(row["quota_pct"])) for row in rows
-        ]
 
 
 def test_the_whole_trace_is_table_1s() -> None:

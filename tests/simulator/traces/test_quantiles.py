@@ -44,14 +44,3 @@ def test_few_data_make_a_table_too() -> None:
 def test_tables_of_durations_have_real_means() -> None:
     for table in (kind.seconds for kind in philly().durations):
         assert table.at(middles(200_000)).mean() == pytest.approx(table.mean, rel=0.01), table.count
-
-
-def test_tables_of_sweeps_are_well_formed() -> None:
-    tables = [getattr(kind, name) for kind in philly().submissions for name in ("small_sweeps", "large_sweeps", "gaps")]
-    for table in filter(None, tables):
-        assert len(table.ranks) == len(table.values) == len(table.bends) + 1
-        assert table.ranks[0] == 0
-        assert table.ranks[-1] == table.count
-        assert list(table.ranks) == sorted(set(table.ranks))
-        assert list(table.values) == sorted(table.values)
-        assert min(table.bends) > 0

@@ -26,15 +26,8 @@ MINUTE = attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO)
 
 
 def entry(jobid: Any = "app_1", **fields: Any) -> dict[str, Any]:
-    whole = {
-        "status": "Pass",
-        "vc": "ee9e8c",
-        "jobid": jobid,
-        "attempts": [MINUTE],
-        "submitted_time": "2017-10-07 00:59:00",
-        "user": "ce2f4c",
-    }
-    return whole | fields
+    said = {"status": "Pass", "vc": "ee9e8c", "submitted_time": "2017-10-07 00:59:00", "user": "ce2f4c"}
+    return said | {"jobid": jobid, "attempts": [MINUTE]} | fields
 
 
 def log(folder: Path, *entries: Any) -> Path:
@@ -43,12 +36,8 @@ def log(folder: Path, *entries: Any) -> Path:
 
 def test_a_philly_job_has_several_attempts(tmp_path: Path) -> None:
     """It runs for their sum, on the GPUs of the largest."""
-    attempts = [
-        MINUTE,
-        attempt("2017-10-07 02:00:00", "2017-10-08 02:00:05", EIGHT, EIGHT),
-        attempt("2017-10-09 00:00:00", None, TWO),
-    ]
-    trace = read_trace(log(tmp_path, entry(attempts=attempts)))
+    long = attempt("2017-10-07 02:00:00", "2017-10-08 02:00:05", EIGHT, EIGHT)
+    trace = read_trace(log(tmp_path, entry(attempts=[MINUTE, long, attempt("2017-10-09 00:00:00", None, TWO)])))
     assert trace.jobs == (TraceJob("app_1", "ee9e8c", 0, (60 + 86_405) * 1000, 16, "pass", "ce2f4c"),)
     assert trace.name == "cluster_job_log"
 
@@ -99,7 +88,6 @@ def test_a_packed_philly_log(tmp_path: Path) -> None:
         (entry("b", submitted_time="soon"), "submitted_time is 'soon', not a time: give YYYY-MM-DD HH:MM:SS"),
         (entry("b", submitted_time=17), "submitted_time is '17', not a time: give YYYY-MM-DD HH:MM:SS or null"),
         (entry("b", user=7), "user is '7', not text"),
-        (entry("b", user="a\n"), "user is 'a\\n', with the control character U+000A: take it out"),
         (entry("b", attempts=3), "attempts is '3', not a list"),
         (entry("b", attempts=[3]), "attempts holds '3', not an object"),
         ({"jobid": "b"}, "vc is missing: a job has jobid, vc, status, submitted_time, attempts"),
@@ -139,10 +127,7 @@ def test_helios_jobs_are_read(tmp_path: Path) -> None:
         TraceJob("11", "vcB", 1000, 36_848_000, 8, "pass", "uA"),
     )
     assert trace.dropped == (("no GPUs (CPU-only)", 1), ("no run time", 1))
-
-
-def test_helios_columns_in_any_order(tmp_path: Path) -> None:
-    """Among others."""
+    # columns in any order, among others
     header = "duration,submit_time,state,gpu_num,vc,job_id,note"
     text = table("2.5,2020-06-09T18:41:01,FAILED,4.0,vcB,7,x", header=header)
     assert read_trace(file_of(tmp_path, text)).jobs == (TraceJob("7", "vcB", 0, 2500, 4, "killed_or_failed"),)

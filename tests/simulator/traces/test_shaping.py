@@ -16,16 +16,13 @@ from .helpers import job
 
 
 def test_submissions_come_closer() -> None:
+    """Rounded half up; a factor of one changes nothing."""
     trace = Trace("t", (job("a", 0, 7), job("b", 3000, 9)), synthetic=True, dropped=(("why", 1),))
     faster = compress_clock(trace, 1.5)
     assert [(job.submit_ms, job.duration_ms) for job in faster.jobs] == [(0, 7), (2000, 9)]
     assert (faster.name, faster.synthetic, faster.dropped) == ("t, clock x1.5", True, (("why", 1),))
-
-
-def test_the_clock_is_rounded_half_up() -> None:
-    """A factor of one changes nothing."""
-    trace = Trace("t", tuple(job(str(ms), ms) for ms in (1, 2, 3)))
-    assert [job.submit_ms for job in compress_clock(trace, 2).jobs] == [1, 1, 2]
+    near = Trace("t", tuple(job(str(ms), ms) for ms in (1, 2, 3)))
+    assert [job.submit_ms for job in compress_clock(near, 2).jobs] == [1, 1, 2]
     assert compress_clock(trace, 1.0) is trace
 
 
@@ -85,9 +82,6 @@ def test_a_wrong_window_is_refused() -> None:
     for first, last in ((2, 1), (1, 1), (-1, 3), (float("nan"), 3), (0, float("inf"))):
         with pytest.raises(InputError, match=r"window .*: give two days from 0 on, the earlier one first"):
             cut_window(WEEK, first, last)
-
-
-def test_an_empty_window_says_the_days() -> None:
     with pytest.raises(InputError) as caught:
         cut_window(WEEK, 70, 80)
     assert str(caught.value) == (

@@ -8,13 +8,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.errors import InputError, TraceError
 from hived.simulator.traces import Trace, TraceJob, read_trace, write_trace
 
-from .helpers import HEADER, file_of, job
+from ..helpers import HEADER
+from .helpers import file_of, job
 
 WORDS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)
 NAMES = WORDS.filter(lambda text: not text.isspace())
@@ -32,6 +33,7 @@ TRACES = st.lists(st.builds(TraceJob, *FIELDS), min_size=1, max_size=20, unique_
 ONE = Trace("t", (job(),))
 
 
+@settings(max_examples=40)
 @given(trace=TRACES, ending=st.sampled_from([".csv", ".csv.gz"]))
 def test_what_is_written_is_read_back(trace: Trace, ending: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -62,28 +64,23 @@ def test_bytes_of_a_packed_file_repeat(tmp_path: Path) -> None:
     assert gzip.decompress(data).startswith(HEADER.encode())
 
 
-def test_an_existing_file_is_kept(tmp_path: Path) -> None:
-    """Unless overwriting is asked for."""
-    path = file_of(tmp_path, "precious")
-    with pytest.raises(InputError, match="the file exists: choose another name, or overwrite it"):
-        write_trace(ONE, path)
-    assert path.read_text() == "precious"
-    write_trace(ONE, path, overwrite=True)
-    assert len(read_trace(path).jobs) == 1
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing beside it."""
+def test_an_existing_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless overwriting is asked for; a failed write leaves it, and nothing beside it."""
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     path = file_of(tmp_path, "precious")
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="cannot be written \\(No space left on device\\): check the folder"):
-        write_trace(ONE, path, overwrite=True)
+    with pytest.raises(InputError, match="the file exists: choose another name, or overwrite it"):
+        write_trace(ONE, path)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot be written \(No space left on device\): check the folder"):
+            write_trace(ONE, path, overwrite=True)
     assert path.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [path]
+    write_trace(ONE, path, overwrite=True)
+    assert len(read_trace(path).jobs) == 1
 
 
 def test_a_path_that_is_no_file(tmp_path: Path) -> None:
