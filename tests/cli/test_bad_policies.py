@@ -65,7 +65,6 @@ def error(hived: Hived, policy: str, body: str = "", code: int = 5, trace: str =
     ("method", "answer", "words"),
     [
         ("order(self, job)", "[1]", "order gives [1]; it must give a tuple of numbers"),
-        ("order(self, job)", "7", "order gives 7; it must give a tuple of numbers"),
         ("order(self, job)", "None", "order gives None"),
         ("order(self, job)", "(job.job,)", "'j0', which is neither"),
         ("order(self, job)", "(nan,)", "nan, which is neither"),
@@ -74,7 +73,6 @@ def error(hived: Hived, policy: str, body: str = "", code: int = 5, trace: str =
         ("order(self, job)", "(job.age,)", "order raises AttributeError"),
         ("order(self)", "()", "order raises TypeError"),
         ("review_after(self, job)", "0", "review_after gives 0; it must give None, or seconds above 0"),
-        ("review_after(self, job)", "-1.5", "review_after gives -1.5"),
         ("review_after(self, job)", "nan", "review_after gives nan"),
         ("review_after(self, job)", "'soon'", "review_after gives 'soon'"),
         ("rank(self, host, gpus)", "3", "rank gives 3; it must give a tuple of numbers, or None"),
@@ -84,16 +82,11 @@ def error(hived: Hived, policy: str, body: str = "", code: int = 5, trace: str =
         ("react(self, event)", "'suspend'", "react gives 'suspend'; it must give a Reaction"),
         ("react(self, event)", "None", "react gives None"),
         ("relax(self, job)", "'no'", "relax gives 'no'; it must give True or False"),
-        *(
-            (method, "1 / 0", f"{method.partition('(')[0]} raises ZeroDivisionError: division by zero")
-            for method in (
-                "order(self, job)",
-                "review_after(self, job)",
-                "rank(self, host, gpus)",
-                "react(self, event)",
-                "relax(self, job)",
-            )
-        ),
+        ("order(self, job)", "1 / 0", "order raises ZeroDivisionError: division by zero"),
+        ("review_after(self, job)", "1 / 0", "review_after raises ZeroDivisionError: division by zero"),
+        ("rank(self, host, gpus)", "1 / 0", "rank raises ZeroDivisionError: division by zero"),
+        ("react(self, event)", "1 / 0", "react raises ZeroDivisionError: division by zero"),
+        ("relax(self, job)", "1 / 0", "relax raises ZeroDivisionError: division by zero"),
     ],
 )
 def test_wrong_answer(hived: Hived, folder: Path, method: str, answer: str, words: str) -> None:

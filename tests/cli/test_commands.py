@@ -41,12 +41,17 @@ def test_simulation_without_data(hived: Hived, folder: Path) -> None:
     assert found["cluster"]["nodes"] == 12
 
 
-def test_schemes_asked_for(hived: Hived, folder: Path) -> None:
+def test_schemes_binding_and_soft_affinity(hived: Hived, folder: Path) -> None:
     schemes = ("--scheme", "quota", "--scheme", "private", "--scheme", "quota")
     assert hived(*SIMULATE, "--no-figures", *schemes).code == 0
     with (folder / "results" / "jobs.csv").open(newline="", encoding="utf-8") as file:
         rows = [row["scheme"] for row in csv.DictReader(file)]
     assert rows == ["quota"] * 40 + ["private"] * 40
+    runs = {}
+    for options in ((), ("--binding", "static"), ("--soft", "1"), ("--soft", "0.5"), ("--soft", "0.5", "--seed", "2")):
+        assert hived(*SIMULATE, "--no-figures", "--overwrite", *options).code == 0
+        runs[options] = (folder / "results" / "runs.csv").read_text(encoding="utf-8")
+    assert len(set(runs.values())) == len(runs)
 
 
 def test_polars_reads_every_file(hived: Hived, folder: Path) -> None:
@@ -168,16 +173,7 @@ def test_demand_within_spec_or_quotas(hived: Hived, folder: Path, levels: str) -
     assert not (folder / "none.yaml").exists()
 
 
-def test_static_binding_and_soft_affinity(hived: Hived, folder: Path) -> None:
-    arguments = (*SIMULATE, "--no-figures", "--overwrite")
-    runs = {}
-    for options in ((), ("--binding", "static"), ("--soft", "1"), ("--soft", "0.5"), ("--soft", "0.5", "--seed", "2")):
-        assert hived(*arguments, *options).code == 0
-        runs[options] = (folder / "results" / "runs.csv").read_text(encoding="utf-8")
-    assert len(set(runs.values())) == len(runs)
-
-
-def test_generated_trace_and_its_seed(hived: Hived, folder: Path) -> None:
+def test_generate_and_describe_trace(hived: Hived, folder: Path) -> None:
     def made(name: str, seed: int) -> bytes:
         arguments = ("--jobs", 500, "--days", 5, "--seed", seed, "-o", name)
         assert hived("trace", "generate", *arguments).code == 0
@@ -188,9 +184,6 @@ def test_generated_trace_and_its_seed(hived: Hived, folder: Path) -> None:
     made("plain.csv", 7)
     assert hived("trace", "generate", "--jobs", 5, "--force", "-o", "plain.csv").code == 0
     assert "5 jobs" in hived("trace", "describe", "plain.csv").out
-
-
-def test_describe_trace(hived: Hived, folder: Path) -> None:
     answer = hived("trace", "describe", "trace.csv")
     assert answer.code == 0
     assert "trace trace: 40 jobs" in answer.out
