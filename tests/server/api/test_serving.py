@@ -242,7 +242,8 @@ async def test_client_that_does_not_read(
         if limit == "serving.GRACE_SECONDS":
             await server.stop()
         else:
-            await asyncio.sleep(1)
+            while server._servers[0][0].server_state.connections:
+                await asyncio.sleep(0.01)
         assert len(await reader.read(-1)) < 50_000_000
         with contextlib.suppress(OSError):
             writer.close()
