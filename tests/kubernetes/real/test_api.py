@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,23 +16,19 @@ from hived.engines.kubernetes.client import api as client
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path, connect
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 
+from ..virtual_time import played
+
 PATIENCE_S = 120.0
 
 
-def with_api(
-    plane: ControlPlane, story: Callable[[KubeApi], Coroutine[Any, Any, None]], user: str = "admin", **options: Any
-) -> None:
-    """Run a story with a client."""
-
-    async def run() -> None:
-        api = await connect(plane.kubeconfig(user), **options)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await story(api)
-        finally:
-            await api.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def connected(plane: ControlPlane, user: str = "admin", **options: Any) -> AsyncIterator[KubeApi]:
+    api = await connect(plane.kubeconfig(user), **options)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield api
+    finally:
+        await api.close()
 
 
 async def create_config_maps(api: KubeApi, namespace: str, number: int) -> None:
@@ -40,11 +36,11 @@ async def create_config_maps(api: KubeApi, namespace: str, number: int) -> None:
     await asyncio.gather(*(api.post(api_path("configmaps", namespace), body) for body in bodies))
 
 
-def test_list_in_pages(control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_list_in_pages(control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, also where the history of the first page is forgotten before the second: then it is asked for again."""
     monkeypatch.setattr(client, "PAGE", 20)
-
-    async def story(api: KubeApi) -> None:
+    async with connected(control_plane) as api:
         assert await api.version() == control_plane.binaries.version
         path = api_path("configmaps", namespace)
         await create_config_maps(api, namespace, 50)
@@ -73,13 +69,11 @@ def test_list_in_pages(control_plane: ControlPlane, namespace: str, monkeypatch:
         assert [sorted(params) for params in asked] == [["limit"], []]  # the second page was refused
         assert {"map-0", "map-49", "later"} <= {item.metadata.name for item in items}
 
-    with_api(control_plane, story)
 
-
-def test_watch(control_plane: ControlPlane, cluster: Cluster) -> None:
+@played
+async def test_watch(control_plane: ControlPlane, cluster: Cluster) -> None:
     """It has what happens, from its beginning or from the middle of it, and ends when its time is over."""
-
-    async def story(api: KubeApi) -> None:
+    async with connected(control_plane) as api:
         path = api_path("pods", cluster.namespace)
 
         async def events_since(version: str) -> list[tuple[str, Pod]]:
@@ -106,13 +100,11 @@ def test_watch(control_plane: ControlPlane, cluster: Cluster) -> None:
         last = seen[-1][1].metadata.resource_version
         assert {kind async for kind, _ in api.watch(path, Pod, last, timeout_s=1)} <= {"BOOKMARK"}
 
-    with_api(control_plane, story)
 
-
-def test_changes_of_objects(control_plane: ControlPlane, cluster: Cluster) -> None:
+@played
+async def test_changes_of_objects(control_plane: ControlPlane, cluster: Cluster) -> None:
     cluster.create_pod({"metadata": {"name": "pod", "labels": {"a": "1", "b": "2"}}})
-
-    async def story(api: KubeApi) -> None:
+    async with connected(control_plane) as api:
         path = api_path("pods", cluster.namespace, "pod")
         await api.patch(path, {"metadata": {"labels": {"a": None, "c": "3"}}})
         condition = {"type": "PodScheduled", "status": "False", "reason": "Waits"}
@@ -132,14 +124,12 @@ def test_changes_of_objects(control_plane: ControlPlane, cluster: Cluster) -> No
             await api.get(path)
         assert (caught.value.status, caught.value.reason) == (404, "NotFound")
 
-    with_api(control_plane, story)
 
-
-def test_forbidden(control_plane: ControlPlane, namespace: str) -> None:
+@played
+async def test_forbidden(control_plane: ControlPlane, namespace: str) -> None:
     """It is refused with the way out, and counted."""
     counted: list[tuple[str, str, int]] = []
-
-    async def story(api: KubeApi) -> None:
+    async with connected(control_plane, "stranger", on_error=lambda *what: counted.append(what)) as api:
         with pytest.raises(ApiError, match=r'cannot list resource "pods".*grant it by RBAC'):
             await api.list(api_path("pods"), Pod)
         binding = {"target": {"name": "node-1"}, "metadata": {}}
@@ -148,6 +138,4 @@ def test_forbidden(control_plane: ControlPlane, namespace: str) -> None:
         with pytest.raises(ApiError, match="403 Forbidden"):
             async for _ in api.watch(api_path("nodes"), Node, "0"):
                 pass
-
-    with_api(control_plane, story, "stranger", on_error=lambda *what: counted.append(what))
     assert counted == [("list", "pods", 403), ("create", "pods/binding", 403), ("watch", "nodes", 403)]

@@ -78,11 +78,10 @@ def test_budget_holds_an_eviction_up(cluster: Cluster, ground: Cluster, service:
 
 
 @pytest.mark.usefixtures("lent")
-@pytest.mark.parametrize("budgets", [1, 2])
-def test_patience_with_budgets_ends(cluster: Cluster, ground: Cluster, service: Service, budgets: int) -> None:
+def test_patience_with_budgets_ends(cluster: Cluster, ground: Cluster, service: Service) -> None:
     """The pod is deleted then. Of two budgets for one pod the API server says with a success that it cannot evict."""
-    for number in range(budgets):
-        create_budget(cluster, f"budget-{number}")
+    create_budget(cluster, "one")
+    create_budget(cluster, "two")
     service.stop()
     service.start("--evict-patience=1")
     with ground.start_kubelets().slow():
