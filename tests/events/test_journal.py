@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +19,6 @@ from hived.events.journal import (
     Committed,
     DeviceHealth,
     Event,
-    NodeHealth,
     Opened,
     Recovered,
     Refused,
@@ -37,8 +35,6 @@ SPEC = cluster_of(HARDWARE, vc("a", (HARDWARE, NODE, 1)), vc("b", pinned=[(HARDW
 REQUEST = Request("job-7", "a", members=(Member(2, 8),))
 PLACEMENT = Placement("RACK", (PodPlacement("n1", (0, 1)), PodPlacement("n2", (3,))), (4, 4))
 SPECS = sorted((Path(__file__).parents[3] / "shared" / "specs").glob("*config*.yaml"))
-
-# -- there and back -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
@@ -63,15 +59,10 @@ def test_deployed_specs_are_read_as_they_were_written(path: Path) -> None:
     assert from_line(to_line(Opened(load_spec(path)))) == Opened(load_spec(path))
 
 
-# -- bytes --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (Released("job-7"), '{"is":"Released","group":"job-7"}'),
         (Cancelled("jöb"), '{"is":"Cancelled","group":"j\\u00f6b"}'),
-        (NodeHealth("n1", healthy=False), '{"is":"NodeHealth","node":"n1","healthy":false}'),
         (DeviceHealth("n1", 3, healthy=True), '{"is":"DeviceHealth","node":"n1","device":3,"healthy":true}'),
         (
             Scheduled(REQUEST, None, 0.1, Bind("job-7", PLACEMENT, within="RACK")),
@@ -118,13 +109,8 @@ def test_equal_events_are_equal_bytes() -> None:
 
 
 def test_other_json_of_an_event_is_read_too() -> None:
-    """Spaces, key order and given defaults; that they are not as written is for the replay to say."""
-    loose = json.dumps({"group": "g", "is": "Released"})
-    assert to_line(from_line(loose)) != loose
-    assert from_line(to_line(from_line(loose))) == from_line(loose)
-
-
-# -- refused calls ------------------------------------------------------------------------------------------------
+    """Spaces and key order; that they are not as written is for the replay to say."""
+    assert from_line('{"group": "g", "is": "Released"}') == Released("g")
 
 
 class Odd:
@@ -143,7 +129,6 @@ class Odd:
         {Odd: 1},
         1 + 2j,
         float("inf"),
-        float("-inf"),
         float("nan"),
     ],
     ids=repr,
@@ -153,9 +138,6 @@ def test_refused_argument_looks_the_same(argument: object) -> None:
     again = from_line(to_line(event))
     assert repr(again) == repr(event)
     assert to_line(again) == to_line(event)
-
-
-# -- errors -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +160,6 @@ def test_refused_argument_looks_the_same(argument: object) -> None:
         ('{"is":"Released","group":"a","at":1}', "Released: at: unknown key"),
         ('{"is":"NodeHealth","node":"n","healthy":1}', "healthy: expected a valid boolean, not 1"),
         ('{"is":"DeviceHealth","node":"n","device":true,"healthy":true}', "device: expected a valid integer, not True"),
-        ('{"is":"DeviceHealth","node":"n","device":1.0,"healthy":true}', "device: expected a valid integer, not 1.0"),
         ('{"is":"Recovered","records":[["g"]]}', "Recovered: records: 0: 1: missing key"),
         (
             '{"is":"Scheduled","request":{"group":"g","vc":"a","members":[{"pods":"2"}]},"suggested_nodes":null,"now":0,'
@@ -186,16 +167,10 @@ def test_refused_argument_looks_the_same(argument: object) -> None:
             "Scheduled: request: members: 0: pods: expected a valid integer, not '2'",
         ),
         (
-            '{"is":"Scheduled","request":{"group":"g","vc":"a"},"suggested_nodes":null,"now":1e999,"decision":{}}',
-            "now: expected a finite number, not inf",
-        ),
-        (
             '{"is":"Committed","decision":{"is":"Start"}}',
             "decision: expected one of Bind, Preempt, Wait, not {'is': 'Start'}",
         ),
         ('{"is":"Refused","call":"c","arguments":[{"is":"What"}],"error":""}', "arguments: expected any value as the"),
-        ('{"is":"Refused","call":"c","arguments":[{"is":"Wait"}],"error":""}', "arguments: expected any value as the"),
-        ('{"is":"Refused","call":"c","arguments":[{"is":[1]}],"error":""}', "arguments: expected any value as the"),
         (
             '{"is":"Refused","call":"c","arguments":[{"is":"Request","group":"g","vc":"v","members":7}],"error":""}',
             "arguments: expected any value as the",
@@ -220,7 +195,6 @@ def test_wrong_line_says_what_and_the_way_out(line: str, message: str) -> None:
         Scheduled(REQUEST, "n1", 0.0, Wait("g", ())),  # type: ignore[arg-type]
         Scheduled(REQUEST, None, float("nan"), Wait("g", ())),
         Scheduled(REQUEST, None, 2**53 + 1, Wait("g", ())),
-        Scheduled(REQUEST, None, 10**400, Wait("g", ())),
         Scheduled(replace(REQUEST, priority="high"), None, 0.0, Wait("g", ())),  # type: ignore[arg-type]
         Scheduled(replace(REQUEST, lazy_preemption=None), None, 0.0, Wait("g", ())),  # type: ignore[arg-type]
         Committed(REQUEST),  # type: ignore[arg-type]

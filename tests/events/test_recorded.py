@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -40,19 +41,12 @@ def test_fields_are_the_arguments_of_the_call(kind: type[Call]) -> None:
 def test_made_as_other_clusters_are(tmp_path: Path) -> None:
     lines: list[str] = []
     file = tmp_path / "spec.yaml"
-    file.write_text("""\
-physicalCluster:
-  cellTypes: {NODE: {childCellType: GPU, childCellNumber: 2, isNodeLevel: true}}
-  physicalCells: [{cellType: NODE, cellAddress: n0}]
-virtualClusters: {a: {virtualCells: [{cellType: NODE, cellNumber: 1}]}}
-""")
+    file.write_text(json.dumps(flat({"a": 1})))
     for cluster in (RecordedCluster.load(file, lines.append), RecordedCluster.from_spec(SPEC, lines.append)):
         assert type(cluster) is RecordedCluster
         cluster.commit(cluster.schedule(job("one", 1)))
-    assert [type(from_line(line)).__name__ for line in lines] == [
-        *("Opened", "Opened"),
-        *("Scheduled", "Committed") * 2,
-    ]
+    opened = ["Opened"] * 2
+    assert [type(from_line(line)).__name__ for line in lines] == [*opened, *["Scheduled", "Committed"] * 2]
 
 
 def test_recorded_and_checked_at_once() -> None:
@@ -85,10 +79,7 @@ def test_questions_of_a_scheduler_are_replayed() -> None:
         cluster.place(job("near"))
     with pytest.raises(RequestError, match="seconds, not"):
         cluster.place(job("late"), now=float("nan"))
-    assert (
-        cluster.place(Request("fourth", "a", members=(Member(1, 1),)), excluded_nodes={"node-node-1", "node-node-0"})
-        is None
-    )
+    assert cluster.place(job("fourth", 1), excluded_nodes={"node-node-1", "node-node-0"}) is None
     assert cluster.promote(job("loan", 3)) is False
     nodes = cluster.spec.node_names
     assert cluster.promote(job("loan", 3), excluded_nodes=nodes) is None

@@ -9,18 +9,6 @@ from hived.cluster.decisions import Bind, Decision, Placement
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import from_line
-from hived.events.journal import (
-    Cancelled,
-    Committed,
-    DeviceHealth,
-    NodeHealth,
-    Opened,
-    Reconfigured,
-    Recovered,
-    Refused,
-    Released,
-    Scheduled,
-)
 from hived.events.recorded import RecordedCluster
 from hived.events.replay import ReplayError, replay
 from hived.spec import ClusterSpec
@@ -73,27 +61,20 @@ def a_day() -> list[str]:
     return log
 
 
-# -- the same -----------------------------------------------------------------------------------------------------
-
-
 def test_log_is_carried_out_on_a_new_cluster() -> None:
     log = a_day()
     again: list[str] = []
     cluster = replay([f"{line}\n" for line in log], lambda spec: RecordedCluster(spec, again.append))
     assert where(cluster) == {"a": (ONE,), "e": (OTHER, LARGER.chains[0].node_names[2])}
     assert again == log
-    kinds = {type(from_line(line)) for line in log}
-    assert kinds == {
-        *(Opened, Scheduled, Committed, Released, Cancelled),
-        *(NodeHealth, DeviceHealth, Recovered, Reconfigured, Refused),
-    }
+    kinds = "Opened Scheduled Committed Released Cancelled NodeHealth DeviceHealth Recovered Reconfigured Refused"
+    assert {type(from_line(line)).__name__ for line in log} == set(kinds.split())
 
 
-@pytest.mark.parametrize("wrong", [Bind("a", Placement("NODE", ())), Bind("a", Placement("NODE", []))])  # type: ignore[arg-type]
-def test_forged_decision_is_refused_again(wrong: Decision) -> None:
+def test_forged_decision_is_refused_again() -> None:
     log: list[str] = []
     with pytest.raises(RequestError):
-        RecordedCluster(SPEC, log.append).commit(wrong)
+        RecordedCluster(SPEC, log.append).commit(Bind("a", Placement("NODE", [])))  # type: ignore[arg-type]
     assert len(log) == 2
     assert replay(log, Cluster).groups() == ()
 
@@ -110,9 +91,6 @@ def test_call_not_refused_any_more_is_reported() -> None:
     log[1] = log[1].replace('"priority":"high"', '"priority":0')
     with pytest.raises(ReplayError, match="schedule is not refused any more"):
         replay(log, Careless)
-
-
-# -- differences --------------------------------------------------------------------------------------------------
 
 
 def changed(log: list[str], old: str, new: str) -> tuple[list[str], int]:
@@ -132,12 +110,7 @@ def changed(log: list[str], old: str, new: str) -> tuple[list[str], int]:
         ('"priority":"high"', '"priority":1', "schedule is not refused any more", '{"is":"Scheduled"'),
         ('"now":2.0', '"now":2', "not as hived writes it", '"now":2.0'),
         ('"call":"release"', '"call":"free"', "free is refused with another error", "no such call with 1 arguments"),
-        (
-            '"arguments":["nobody"]',
-            '"arguments":[]',
-            "release is refused with another",
-            "no such call with 0 arguments",
-        ),
+        ('"arguments":["nobody"]', '"arguments":[]', "release is refused with another", "no such call with 0"),
     ],
 )
 def test_difference_names_the_line_and_shows_both(old: str, new: str, what: str, replayed: str) -> None:

@@ -21,12 +21,10 @@ def three(quota: float, hived: float, tenant: str = "prod-a") -> Result:
     return result(private=run(), quota=run({**others, tenant: quota}), hived=run({**others, tenant: hived}))
 
 
-def test_every_experiment_has_a_name_of_its_own() -> None:
+def test_equal_simulations_are_one_task() -> None:
+    """And every experiment has a name of its own."""
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
-
-
-def test_equal_simulations_are_one_task() -> None:
     keys = [
         experiment.simulations(WORKLOAD, FULL)[name].task("").key()
         for experiment, name in ((CROWDED, "all"), (fig7.EXPERIMENT, "all tenants"), (fig9.EXPERIMENT, "0"))
