@@ -119,11 +119,8 @@ def test_nodes_alone_are_shared_whole() -> None:
     assert [tenant.cells for tenant in plan_cells(demands, [24, 56], (8,)).tenants] == [(3,), (7,)]
 
 
-def test_a_job_larger_than_the_cluster() -> None:
+def test_no_gpu_time_or_too_large_a_job() -> None:
     demands = [demand({1: 50, 100: 50}, "a"), demand({8: 100}, "b")]
     assert share_by_demand(16, demands, EIGHT, largest=True) == (8, 8)
-
-
-def test_no_gpu_time_is_no_demand() -> None:
     with pytest.raises(InputError, match="no GPU time"):
         share_by_demand(16, [demand({1: 0})], EIGHT, largest=True)

@@ -92,22 +92,15 @@ def test_only_odd_device_indices_are_kept() -> None:
       - cellAddress: 1
         cellChildren: [{cellAddress: 7}, {cellAddress: 4}]
       - cellAddress: 0
+    - cellType: NODE
+      cellAddress: in part
+      cellChildren: [{cellChildren: [{cellAddress: 9}, {}]}, {cellChildren: [{}, {cellAddress: 8}]}]
     """
     (chain,) = compiled(cells).chains
-    assert chain.device_indices == {1: (7, 4, 2, 3)}  # a socket's address is a label: its devices count by position
+    # a socket's address is a label: its devices count by position
+    assert chain.device_indices == {1: (7, 4, 2, 3), 2: (9, 1, 2, 8)}
     assert [chain.device_index(0, leaf) for leaf in range(4)] == [0, 1, 2, 3]
     assert chain.device_index(1, 1) == 4
-
-
-def test_default_devices_count_by_position() -> None:
-    cells = """
-    - cellType: NODE
-      cellAddress: n
-      cellChildren:
-      - cellChildren: [{cellAddress: 9}, {}]
-      - cellChildren: [{}, {cellAddress: 8}]
-    """
-    assert compiled(cells).chains[0].device_indices == {0: (9, 1, 2, 8)}
 
 
 def test_a_machine_of_two_kinds_of_device() -> None:
@@ -162,8 +155,6 @@ def test_65_536_gpus_in_eight_entries() -> None:
     assert chain.node_names[1024] == "r1-n0"
     (chain,) = compiled("- {cellType: RACK, cellAddress: 'r[0-7]'}", types=types).chains
     assert (chain.gpus, chain.top_cells, chain.node_names[8191]) == (65_536, 8, "8191")
-    (chain,) = compiled("- cellType: NODE\n  cellAddress: n[0-8191]", types=types).chains
-    assert (chain.gpus, chain.top_cells, chain.node_names[8191]) == (65_536, 8192, "n8191")
 
 
 def test_pinned_cells_at_every_level() -> None:
@@ -190,54 +181,43 @@ def test_pinned_cells_at_every_level() -> None:
     assert spare.virtual_clusters == (VirtualClusterSpec("a", ()),), "one that no VC claims is not listed"
 
 
-def test_a_vc_names_cells_of_any_level() -> None:
-    vcs = """
-    a:
-      virtualCells:
-      - {cellType: RACK.NODE.SOCKET.GPU, cellNumber: 1}
-      - {cellType: RACK, cellNumber: 2}
-      - {cellType: RACK.NODE, cellNumber: 0}
-      - {cellType: RACK.NODE.SOCKET.GPU, cellNumber: 2}
-    """
-    (vc,) = compiled(vcs=vcs).virtual_clusters
-    assert vc.cells == (VirtualCellsSpec("RACK", 1, 3), VirtualCellsSpec("RACK", 4, 2))
-
-
-def test_types_between_may_be_left_out() -> None:
-    """As deployed clusters do: ``4-DGX2-V100-NODE.DGX2-V100-NODE``, without the ``2-DGX2-V100-NODE`` between."""
-    vcs = """
-    a:
-      virtualCells:
-      - {cellType: RACK.SOCKET, cellNumber: 1}
-      - {cellType: RACK.NODE.SOCKET, cellNumber: 2}
-      - {cellType: RACK.GPU, cellNumber: 3}
-    """
-    (vc,) = compiled(vcs=vcs).virtual_clusters
-    assert [(cells.level, cells.number) for cells in vc.cells] == [(2, 3), (1, 3)]
+@pytest.mark.parametrize(
+    ("cells", "levels"),
+    [
+        ("RACK.NODE.SOCKET.GPU: 1, RACK: 2, RACK.NODE: 0, RACK.NODE.SOCKET.GPU: 2", [(1, 3), (4, 2)]),
+        # types between may be left out, as deployed clusters do: RACK.SOCKET is RACK.NODE.SOCKET
+        ("RACK.SOCKET: 1, RACK.NODE.SOCKET: 2, RACK.GPU: 3", [(2, 3), (1, 3)]),
+    ],
+)
+def test_a_vc_names_cells_of_any_level(cells: str, levels: list[tuple[int, int]]) -> None:
+    listed = [
+        f"{{cellType: {kind}, cellNumber: {number}}}" for kind, number in (c.split(": ") for c in cells.split(", "))
+    ]
+    (vc,) = compiled(vcs=f"a: {{virtualCells: [{', '.join(listed)}]}}").virtual_clusters
+    assert vc.cells == tuple(VirtualCellsSpec("RACK", *of) for of in levels)
 
 
 def test_a_vc_may_be_empty_in_every_way() -> None:
     vcs = "a:\nb: {}\nc: {virtualCells: []}\nd: {virtualCells: null, pinnedCells: []}"
-    assert [vc.cells for vc in compiled(vcs=vcs).virtual_clusters] == [(), (), (), ()]
+    for vc in compiled(vcs=vcs).virtual_clusters:
+        assert (vc.cells, vc.pinned) == ((), ())
+        said = (vc.opportunistic_weight, vc.opportunistic_grace_seconds, vc.guests, vc.safety)
+        assert said == (None, 30, "none", "work-conserving")
 
 
 @pytest.mark.parametrize(
     ("key", "written", "field", "value"),
     [
         ("opportunisticWeight", "2", "opportunistic_weight", 2.0),
-        ("opportunisticWeight", "0.5", "opportunistic_weight", 0.5),
         ("opportunisticWeight", "1.0e-3", "opportunistic_weight", 0.001),
         ("opportunisticWeight", "null", "opportunistic_weight", None),  # its size counts
-        ("opportunisticWeight", "", "opportunistic_weight", None),
         ("opportunisticGraceSeconds", "0", "opportunistic_grace_seconds", 0),
         ("opportunisticGraceSeconds", "90", "opportunistic_grace_seconds", 90),
         ("opportunisticGraceSeconds", "null", "opportunistic_grace_seconds", 30),
-        ("opportunisticGraceSeconds", "", "opportunistic_grace_seconds", 30),
         ("guests", "none", "guests", "none"),
         ("guests", "own", "guests", "own"),
         ("guests", "all", "guests", "all"),
         ("guests", "null", "guests", "none"),
-        ("guests", "", "guests", "none"),
         ("safety", "exact", "safety", "exact"),
         ("safety", "work-conserving", "safety", "work-conserving"),
         ("safety", "", "safety", "work-conserving"),
@@ -247,12 +227,6 @@ def test_what_a_vc_may_say_of_itself(key: str, written: str, field: str, value: 
     (vc,) = compiled(vcs=f"a:\n  {key}: {written}").virtual_clusters
     found = getattr(vc, field)
     assert (found, type(found)) == (value, type(value))
-
-
-def test_what_a_vc_says_by_default() -> None:
-    for vc in compiled(vcs="a: {}\nb:").virtual_clusters:
-        said = (vc.opportunistic_weight, vc.opportunistic_grace_seconds, vc.guests, vc.safety)
-        assert said == (None, 30, "none", "work-conserving")
 
 
 def plain(vc: object) -> dict[str, object]:

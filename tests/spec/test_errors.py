@@ -27,33 +27,30 @@ CELL = "physicalCluster.physicalCells[0]"
         ("cellType: RACK, cellNumber: null", "expected a whole number, not nothing"),
         ("cellType: 4090, cellNumber: 1", "expected text, not the number 4090 (put it in quotes)"),
         ("cellType: '', cellNumber: 1", "must not be empty"),
-        ("cellType: RAK.NODE, cellNumber: 1", "no physical cell has top cell type `RAK` (did you mean `RACK`?)"),
-        ("cellType: RAK.NODE, cellNumber: 1", "the chains are RACK.NODE.SOCKET.GPU"),
         ("cellType: RAK, cellNumber: 0", "did you mean `RACK`?"),  # also where none is reserved
-        ("cellType: SOCKET, cellNumber: 1", "name it from the top, `RACK.NODE.SOCKET`"),
-        (
-            "cellType: RACK.SOCKET.NODE, cellNumber: 1",
-            "inside `RACK` comes `NODE`; write `RACK.NODE.SOCKET`; the chain is RACK.NODE.SOCKET.GPU",
-        ),
-        (
-            "cellType: RACK.GPU.GPU, cellNumber: 1",
-            "`GPU` in `RACK.GPU.GPU`: inside `RACK` comes `NODE`; write `RACK.NODE.SOCKET.GPU`",
-        ),
-        (
-            "cellType: RACK.NODE.SOKET, cellNumber: 1",
-            "inside `NODE` comes `SOCKET` (did you mean `SOCKET`?); the chain is",
-        ),
-        (
-            "cellType: RACK.NODE.SOCKET.GPU.CORE, cellNumber: 1",
-            "`CORE` in `RACK.NODE.SOCKET.GPU.CORE`: nothing is inside the device `GPU`",
-        ),
-        ("cellType: RACK., cellNumber: 1", "`` in `RACK.`: inside `RACK` comes `NODE`"),
     ],
 )
 def test_a_wrong_virtual_cell(vc: str, message: str) -> None:
     text = error_of(vcs=f"a:\n  virtualCells:\n  - {{{vc}}} #!")
     assert text.startswith(VIRTUAL + "cell")
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RAK.NODE", "no physical cell has top cell type `RAK` (did you mean `RACK`?)"),
+        ("RAK.NODE", "the chains are RACK.NODE.SOCKET.GPU"),
+        ("SOCKET", "name it from the top, `RACK.NODE.SOCKET`"),
+        ("RACK.SOCKET.NODE", "inside `RACK` comes `NODE`; write `RACK.NODE.SOCKET`; the chain is RACK.NODE.SOCKET.GPU"),
+        ("RACK.GPU.GPU", "`GPU` in `RACK.GPU.GPU`: inside `RACK` comes `NODE`; write `RACK.NODE.SOCKET.GPU`"),
+        ("RACK.NODE.SOKET", "inside `NODE` comes `SOCKET` (did you mean `SOCKET`?); the chain is"),
+        ("RACK.NODE.SOCKET.GPU.X", "`X` in `RACK.NODE.SOCKET.GPU.X`: nothing is inside the device `GPU`"),
+        ("RACK.", "`` in `RACK.`: inside `RACK` comes `NODE`"),
+    ],
+)
+def test_a_wrong_type_of_virtual_cells(kind: str, message: str) -> None:
+    assert message in error_of(vcs=f"a:\n  virtualCells:\n  - {{cellType: {kind}, cellNumber: 1}} #!")
 
 
 @pytest.mark.parametrize(
@@ -139,17 +136,10 @@ def test_types_that_do_not_go_with_cells(types: str, cells: str, message: str) -
         ("cellType: NODE, cellAddress: [0-7]", "an address that starts with `[` needs quotes"),
         ("cellType: NODE, cellAddress: {a: b}", "an address is a number or text"),
         ("cellType: NODE, cellAddress: 'n[7-0]'", "7 is above 0; write [0-7]"),
-        ("cellType: NODE, cellAddress: 'n[a-b]'", "`a-b` is not a whole number"),
-        ("cellType: NODE, cellAddress: 'n[]'", "`` is not a whole number"),
-        ("cellType: NODE, cellAddress: 'n[0-7'", "a bracket without its pair"),
-        ("cellType: NODE, cellAddress: 'n[0-9999999]'", "stands for 10,000,000 cells or more; the most is 2,000,000"),
         ("cellType: NODE, cellChildren: 2", "expected a list, not the number 2"),
         ("cellType: NODE, pinnedCellID: p", "unknown key `pinnedCellID` (did you mean `pinnedCellId`?)"),
         ("cellType: NODE, cellChildren: [{children: []}]", "unknown key `children`"),
-        (
-            "cellType: RACK, cellChildren: [{cellAddress: a}]",
-            "cellChildren: `RACK` has 2 children (childCellNumber), 1 given",
-        ),
+        ("cellType: RACK, cellChildren: [{cellAddress: a}]", "`RACK` has 2 children (childCellNumber), 1 given"),
         (  # counted with their ranges
             "cellType: RACK, cellChildren: [{cellAddress: 'a[0-2]'}]",
             "`RACK` has 2 children (childCellNumber), 3 given",
@@ -158,10 +148,7 @@ def test_types_that_do_not_go_with_cells(types: str, cells: str, message: str) -
             "cellType: RACK, cellChildren: [{}, {cellType: SOCKET}]",
             "cellChildren[1].cellType: `SOCKET` cannot be inside `RACK`, whose children are `NODE`",
         ),
-        (
-            "cellType: NODE, cellChildren: [{}, {cellChildren: [{}, {cellAddress: gpu3}]}]",
-            "a whole number, not `gpu3`",
-        ),
+        ("cellType: NODE, cellChildren: [{}, {cellChildren: [{}, {cellAddress: g}]}]", "a whole number, not `g`"),
         (
             "cellType: RACK, cellAddress: 'r[0-1]', cellChildren: [{cellAddress: 'n[0-1]'}]",
             "node `n0` is given twice (first at line 14)",
@@ -265,20 +252,9 @@ GUESTS = "expected 'none', 'own' or 'all', not "
 @pytest.mark.parametrize(
     ("key", "written", "message"),
     [
-        *[
-            ("opportunisticWeight", weight, WEIGHT)
-            for weight in ("0", "-1", "true", "'2'", "two", "[]", ".inf", ".nan")
-        ],
-        ("opportunisticWeight", "1.0e+999", WEIGHT),
+        *[("opportunisticWeight", weight, WEIGHT) for weight in ("0", "-1", "true", "'2'", "[]", ".nan", "1.0e+999")],
         ("opportunisticGraceSeconds", "-1", "must be at least 0, not -1"),
         ("opportunisticGraceSeconds", "30s", "expected a whole number, not the text `30s`"),
-        (
-            "opportunisticGraceSeconds",
-            "'30'",
-            "expected a whole number, not the text `30` (write 30 without quotes)",
-        ),
-        ("opportunisticGraceSeconds", "1.5", "expected a whole number, not the number 1.5"),
-        ("opportunisticGraceSeconds", "true", "expected a whole number, not the truth value true"),
         ("opportunisticGraceSeconds", "[]", "expected a whole number, not a list"),
         ("guests", "2", f"{GUESTS}the number 2"),
         ("guests", "every", f"{GUESTS}the text `every`"),

@@ -42,6 +42,7 @@ def test_a_range_expands_to(address: str, expected: list[str]) -> None:
         ("n[1,,2]", "`` is not a whole number"),
         ("n[x]", "`x` is not a whole number"),
         ("n[١-٣]", "is not a whole number"),
+        ("n[]", "`` is not a whole number"),
         ("n[0-3", "a bracket without its pair"),
         ("n0-3]", "a bracket without its pair"),
         ("n[[0-3]]", "a bracket without its pair"),
@@ -57,6 +58,7 @@ def test_a_bad_range_says_why(address: str, message: str) -> None:
         expand(address)
 
 
+@pytest.mark.slow
 def test_the_largest_range_expands() -> None:
     assert len(expand("n[1-2000000]")) == 2_000_000
 

@@ -11,30 +11,12 @@ from hived.spec import ClusterSpec, parse_spec, spec_from_dict
 
 from .helpers import spec_text
 
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-1, 5),
-    st.floats(),
-    st.sampled_from(["NODE", "RACK", "GPU", "NODE.GPU", "n[0-1]", "n[", "0", "p", ""]),
-)
-KEYS = st.sampled_from(
-    [
-        "physicalCluster",
-        "cellTypes",
-        "physicalCells",
-        "virtualClusters",
-        "virtualCells",
-        "pinnedCells",
-        "cellType",
-        "cellNumber",
-        "cellAddress",
-        "cellChildren",
-        "pinnedCellId",
-        "NODE",
-        "skuTypes",
-    ]
-)
+WORDS = st.sampled_from(["NODE", "RACK", "GPU", "NODE.GPU", "n[0-1]", "n[", "0", "p", ""])
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-1, 5), st.floats(), WORDS)
+KEYS = st.sampled_from([
+    "physicalCluster", "cellTypes", "physicalCells", "virtualClusters", "virtualCells", "pinnedCells", "cellType",
+    "cellNumber", "cellAddress", "cellChildren", "pinnedCellId", "NODE", "skuTypes",
+])  # fmt: skip
 ANYTHING = st.recursive(
     SCALARS, lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4), max_leaves=12
 )
