@@ -94,32 +94,26 @@ def _containers(limits: Iterable[Limits]) -> list[kinds.Container]:
     return [kinds.Container(name="main", resources=kinds.Resources(limits=one)) for one in limits]
 
 
-def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
-    annotations = {**(there.metadata.annotations or {}), **(notes or {})}
-    return replace(
-        there, spec=replace(there.spec, node_name=where), metadata=replace(there.metadata, annotations=annotations)
-    )
+def on(there: Pod, where: str, notes: Mapping[str, str] | None = None) -> Pod:
+    annotations = _merged(there.metadata.annotations, notes or {})
+    metadata = replace(there.metadata, annotations=annotations)
+    return replace(there, spec=replace(there.spec, node_name=where), metadata=metadata)
 
 
 def labelled(there: Pod, **labels: str | None) -> Pod:
     """The pod with other labels; None: without."""
-    found = dict(there.metadata.labels or {})
-    for key, value in labels.items():
-        name = f"hived.io/{key.replace('_', '-')}"
-        found.pop(name, None)
-        if value is not None:
-            found[name] = value
-    return replace(there, metadata=replace(there.metadata, labels=found))
+    named = {f"hived.io/{key.replace('_', '-')}": value for key, value in labels.items()}
+    return replace(there, metadata=replace(there.metadata, labels=_merged(there.metadata.labels, named)))
 
 
 def annotated(there: Pod, **notes: str | None) -> Pod:
     """The pod with other annotations, by their names in ``keys``; None: without."""
-    found = dict(there.metadata.annotations or {})
-    for key, value in notes.items():
-        found.pop(getattr(keys, key), None)
-        if value is not None:
-            found[getattr(keys, key)] = value
-    return replace(there, metadata=replace(there.metadata, annotations=found))
+    named = {getattr(keys, key): value for key, value in notes.items()}
+    return replace(there, metadata=replace(there.metadata, annotations=_merged(there.metadata.annotations, named)))
+
+
+def _merged(before: Mapping[str, str] | None, now: Mapping[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in {**(before or {}), **now}.items() if value is not None}
 
 
 def terminating(there: Pod) -> Pod:
@@ -129,20 +123,14 @@ def terminating(there: Pod) -> Pod:
 def flat_spec(*, spare: int = 0, gpus: int = 4, **vcs: int) -> ClusterSpec:
     """Nodes ``n0``, ``n1``, ... of GPUs in pairs; ``vcs``: how many of them each has reserved."""
     number = sum(vcs.values()) + spare
-    return spec_from_dict(
-        {
-            "physicalCluster": {
-                "cellTypes": {
-                    "PAIR": {"childCellType": "GPU", "childCellNumber": 2},
-                    "NODE": {"childCellType": "PAIR", "childCellNumber": gpus // 2, "isNodeLevel": True},
-                },
-                "physicalCells": [{"cellType": "NODE", "cellAddress": f"n{i}"} for i in range(number)],
-            },
-            "virtualClusters": {
-                vc: {"virtualCells": [{"cellType": "NODE", "cellNumber": nodes}]} for vc, nodes in vcs.items()
-            },
-        }
-    )
+    types = {
+        "PAIR": {"childCellType": "GPU", "childCellNumber": 2},
+        "NODE": {"childCellType": "PAIR", "childCellNumber": gpus // 2, "isNodeLevel": True},
+    }
+    cells = [{"cellType": "NODE", "cellAddress": f"n{i}"} for i in range(number)]
+    reserved = {vc: {"virtualCells": [{"cellType": "NODE", "cellNumber": nodes}]} for vc, nodes in vcs.items()}
+    physical = {"cellTypes": types, "physicalCells": cells}
+    return spec_from_dict({"physicalCluster": physical, "virtualClusters": reserved})
 
 
 def with_vcs(spec: ClusterSpec, **fields: Any) -> ClusterSpec:

@@ -529,20 +529,6 @@ def test_age_is_of_the_pods() -> None:
     assert "for 2 h now" in world.explained("two", world.now)
 
 
-def test_age_while_a_reservation_moves() -> None:
-    world = lent(2, 2)
-    world.now = AN_HOUR
-    world.create(pod("mine", 4, created=3600))
-    world.now += 600
-    assert world.question("mine") == "preempting"
-    for number in range(5):
-        world.now += 600
-        if world.gang("mine").placement is not None:
-            world.cordon(*world.places("mine"))
-        assert world.state("mine") == ("reserved" if number < 3 else "waiting")
-        assert world.gang("mine").since == AN_HOUR
-
-
 def test_age_after_a_refused_placement() -> None:
     world = World(a=1, b=1)
     world.now = AN_HOUR
