@@ -612,6 +612,11 @@ class World:
         self.create(*pods, members=members)
         return [self.ask(one, bind=bind) for one in pods]
 
+    def wants(self, *pods: Pod) -> str:
+        """Create pods; kube-scheduler asks for the first, and deletes no victims: its result."""
+        self.create(*pods)
+        return self.question(pods[0])
+
     def run(self, *pods: Pod, members: Members = None) -> None:
         self.submit(*pods, members=members)
         self.flush()

@@ -207,8 +207,7 @@ def test_pod_bound_to_reserved_devices() -> None:
     """A reservation yields; what the victim's other pods have stays theirs."""
     world = World(SPEC)
     world.run(*gang_of("loan", 4, 4, "b", priority="-1"))
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     (reserved,) = world.places("mine")
     victim = next(entry for entry in world.gang("loan").pods.values() if entry.pod.spec.node_name == reserved)
     del world.pods[victim.uid]  # its node died, and another client was faster

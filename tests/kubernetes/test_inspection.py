@@ -61,8 +61,7 @@ def busy() -> World:
     world.run(*gang_of("train", 2, 4, "a", priority="1"), pod("loan", 4, "a", priority="-1"))
     group = "{name: own, members: [{podNumber: 1, leafCellNumber: 2}]}"
     own = pod("own", said=f"{{virtualCluster: b, priority: 3, leafCellNumber: 2, affinityGroup: {group}}}")
-    world.create(own, *gang_of("waits", 2, 4, "a", priority="1"))
-    world.question(own)
+    world.wants(own, *gang_of("waits", 2, 4, "a", priority="1"))
     world.question("waits-0")
     return world
 

@@ -86,8 +86,7 @@ def test_victims_are_spared() -> None:
     world = borrowed()
     came = world.now
     world.now += 600
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     assert (world.state("loan"), world.gang("loan").since) == ("preempted", came)
     assert not world.counted("HivedSpared")
     world.delete("loan-0")
@@ -108,8 +107,7 @@ def test_unbound_pods_of_a_victim() -> None:
     world, pods = half_bound()
     second = pods[1]
     where = world.slot_node(second)
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     with pytest.raises(ConflictError, match="is being preempted"):
         world.gang_scheduler.binding(second.metadata.uid, where)
     assert world.ask(second) == "wait"
@@ -122,8 +120,7 @@ def test_unbound_pods_of_a_victim() -> None:
 def test_next_preemptor_of_a_victim_is_named() -> None:
     world = borrowed()
     for name in ("one", "two"):
-        world.create(pod(name, 4))
-        world.question(name)
+        world.wants(pod(name, 4))
     world.gone("one")
     assert world.state("loan") == "preempted"
     assert world.gang("loan").preempted_by is world.gang("two")
@@ -186,8 +183,7 @@ def test_exact_victim_downgraded_by_a_spec() -> None:
     world = World(with_vcs(flat_spec(a=1, b=1), safety=EXACT))
     low = gang_of("low", 2, 2)
     world.run(*low)
-    world.create(pod("high", 2, priority="5"))
-    world.question("high")
+    world.wants(pod("high", 2, priority="5"))
     assert world.state("low") == "preempted"
     world.set_node(node("n2"))
     world.respecify(with_vcs(flat_spec(a=3, gpus=2), safety=EXACT))  # half of what it runs on is no more
@@ -251,8 +247,7 @@ def test_evictions_against_a_budget() -> None:
     """A pod whose budget forbids its eviction is asked less and less often, and deleted in the end."""
     world = borrowed(2)
     world.budgets.add("uid-t-loan-0")
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     start, asked = world.now, []
     while world.now < start + 60:
         world.wait(0)
@@ -360,8 +355,7 @@ def test_preempted_loan_is_not_promoted() -> None:
     world = World(a=1, b=2)
     others = [pod(f"other-{number}", 4, "b") for number in range(2)]
     world.run(*others, pod("early", 4, "b", mode="either"))
-    world.create(pod("loan", 1, priority="-1"))
-    world.question("loan")
+    world.wants(pod("loan", 1, priority="-1"))
     assert world.state("loan") == "reserved"
     world.set_node(node(world.home("other-0"), ready=False))
     world.ended("other-0")
@@ -407,8 +401,7 @@ def test_grace_of_an_eviction(limit: int, deleted: bool, grace: int | None) -> N
     world = World(with_grace(120))
     world.run(patient(pod("loan", 4, "b", priority="-1"), 90), pod("own", 4, "b"))
     world.respecify(with_grace(limit))
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     if deleted:  # kube-scheduler was faster
         there = terminating(world.there("loan"))
         world.update(replace(there, metadata=replace(there.metadata, deletion_grace_period_seconds=90)))
@@ -547,7 +540,6 @@ def test_age_after_a_loss() -> None:
     world, (first, *_) = half_bound()
     world.flush()
     world.now += 600
-    world.create(pod("mine", 4))
-    world.question("mine")
+    world.wants(pod("mine", 4))
     world.gone(first)
     assert (world.state("loan"), world.gang("loan").since) == ("waiting", world.now)

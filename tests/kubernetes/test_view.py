@@ -172,8 +172,7 @@ def test_history_of_a_gang() -> None:
     world = lent()
     source = looking_at(Replica(world))
     world.now += 10
-    world.create(*gang_of("owner", 2, 4, "vision"))
-    world.question("owner-0")
+    world.wants(*gang_of("owner", 2, 4, "vision"))
     went, other = world.gang_scheduler.evicting.values()
     place = looking.where(went.placement)
     assert source.story(VIEW, went.name).stays[-1].end is None
