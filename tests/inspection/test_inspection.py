@@ -23,6 +23,10 @@ from ..strategies import given_in_tiers
 SHARED = Path(__file__).parents[3] / "shared"
 REAL_SPECS = sorted([*SHARED.glob("specs/design.yaml"), *SHARED.glob("specs/hived-config-*.yaml")])
 RUNS = (LeafState.USED, LeafState.RESERVING)
+RESERVES = (LeafState.RESERVED, LeafState.RESERVING)
+#: cells by VC; leaf cells by chain, node and device
+Shown = dict[str, list[Cell]]
+Leaves = dict[tuple[str, str, int], Cell]
 
 
 def agrees(cluster: Cluster, spec: ClusterSpec) -> None:
@@ -51,7 +55,7 @@ def agrees(cluster: Cluster, spec: ClusterSpec) -> None:
     assert cluster.snapshot() == before, "looking has changed the state"
 
 
-def _leaves_by_device(physical: Iterable[Cell], spec: ClusterSpec) -> dict[tuple[str, str, int], Cell]:
+def _leaves_by_device(physical: Iterable[Cell], spec: ClusterSpec) -> Leaves:
     """The leaf cells by chain, node and device, by what their addresses say."""
     chains = {chain.name: chain for chain in spec.chains}
     found = {}
@@ -63,7 +67,7 @@ def _leaves_by_device(physical: Iterable[Cell], spec: ClusterSpec) -> dict[tuple
     return found
 
 
-def _physical_leaves_are_the_groups(cluster: Cluster, leaves: dict[tuple[str, str, int], Cell]) -> None:
+def _physical_leaves_are_the_groups(cluster: Cluster, leaves: Leaves) -> None:
     priorities: dict[tuple[str, int], int] = {}
     for name in cluster.groups():
         group = cluster.group(name)
@@ -113,7 +117,7 @@ def _parents_follow_their_children(cells: Sequence[Cell]) -> None:
         assert cell.priority == max(child.priority for child in inside), cell
 
 
-def _reserved_cells_are_the_specs(virtual: dict[str, list[Cell]], spec: ClusterSpec) -> None:
+def _reserved_cells_are_the_specs(virtual: Shown, spec: ClusterSpec) -> None:
     for vc in spec.virtual_clusters:
         wanted = [(cells.chain, cells.level) for cells in vc.cells for _ in range(cells.number)]
         wanted += [(pin.chain, pin.level) for pin in vc.pinned]
@@ -123,9 +127,7 @@ def _reserved_cells_are_the_specs(virtual: dict[str, list[Cell]], spec: ClusterS
         counted: dict[int, int] = {}
         for cell in virtual[vc.name]:
             if cell.depth and not cell.lent:
-                assert cell.address.rpartition("/")[2] == str(counted.get(cell.level, 0)), (
-                    "counted in the reserved cell"
-                )
+                assert cell.address.rpartition("/")[2] == str(counted.get(cell.level, 0)), "counted in the top cell"
                 counted[cell.level] = counted.get(cell.level, 0) + 1
             else:
                 counted = {}
@@ -133,7 +135,7 @@ def _reserved_cells_are_the_specs(virtual: dict[str, list[Cell]], spec: ClusterS
             assert top.other is not None, f"{pin} is bound for good"
 
 
-def _every_binding_is_seen_from_both_sides(physical: Sequence[Cell], virtual: dict[str, list[Cell]]) -> None:
+def _every_binding_is_seen_from_both_sides(physical: Sequence[Cell], virtual: Shown) -> None:
     from_below = {(cell.chain, cell.address): cell for cell in physical if cell.other is not None}
     from_above = {
         (cell.chain, cell.other.address): cell
@@ -154,16 +156,10 @@ def _every_binding_is_seen_from_both_sides(physical: Sequence[Cell], virtual: di
     for cells in virtual.values():
         for cell in cells:
             if cell.other is None:
-                assert (cell.state, cell.healthy, cell.priority) == (LeafState.FREE, True, -2), (
-                    "an unbound cell is free"
-                )
+                assert (cell.state, cell.healthy, cell.priority) == (LeafState.FREE, True, -2), "unbound, and not free"
 
 
-def _groups_are_placed_in_their_vcs(
-    cluster: Cluster,
-    virtual: dict[str, list[Cell]],
-    leaves: dict[tuple[str, str, int], Cell],
-) -> None:
+def _groups_are_placed_in_their_vcs(cluster: Cluster, virtual: Shown, leaves: Leaves) -> None:
     by_address = {cell.address: cell for cells in virtual.values() for cell in cells}
     in_use: set[str] = set()
     for name in cluster.groups():
@@ -196,12 +192,7 @@ def _groups_are_placed_in_their_vcs(
             assert (cell.state is not LeafState.FREE) == (cell.address in in_use), cell
 
 
-RESERVES = (LeafState.RESERVED, LeafState.RESERVING)
-
-
-def _loans_are_shown(
-    cluster: Cluster, virtual: dict[str, list[Cell]], leaves: dict[tuple[str, str, int], Cell]
-) -> None:
+def _loans_are_shown(cluster: Cluster, virtual: Shown, leaves: Leaves) -> None:
     by_device = {(node, device): cell for (_, node, device), cell in leaves.items()}
     wanted: dict[str, set[str]] = {vc: set() for vc in virtual}
     groups = [cluster.group(name) for name in cluster.groups()]
@@ -228,7 +219,7 @@ def _devices_of(group: object) -> list[tuple[str, int]]:
     return [(node, device) for node, devices in placement.pods for device in devices] if placement is not None else []
 
 
-def _doomed_cells_are_bad(cluster: Cluster, virtual: dict[str, list[Cell]]) -> None:
+def _doomed_cells_are_bad(cluster: Cluster, virtual: Shown) -> None:
     for vc, chain, cell_type, node in cluster.doomed():
         assert any(
             cell.other is not None
@@ -282,19 +273,6 @@ def test_deployed_cluster(path: Path) -> None:
     agrees(cluster, spec)
 
 
-def shown(cells: Iterable[Cell]) -> list[tuple[str, str, int, str | None]]:
-    """Cells in short: address, state (``!``: bad), priority, and the address of the other."""
-    return [
-        (
-            cell.address,
-            cell.state.value + ("" if cell.healthy else "!"),
-            cell.priority,
-            cell.other and cell.other.address,
-        )
-        for cell in cells
-    ]
-
-
 def test_reservation_over_a_loan() -> None:
     driver = Driver(flat({"a": 1, "b": 0}))
     driver.bind(lent("loan", "b", 4))
@@ -315,13 +293,11 @@ def test_loan_on_a_pinned_cell() -> None:
     driver = Driver(spec)
     driver.bind(lent("loan", "b", 1))
     inspection = Inspection(driver.cluster)
-    assert shown(inspection.virtual("a"))[0] == ("a/0", "free", -2, "n0")
-    assert shown(inspection.physical())[0] == ("n0", "used", -1, "a/0")
-    assert [(cell.address, cell.vc) for cell in inspection.physical() if cell.priority == -1] == [
-        ("n0", "a"),
-        ("n0/0", None),
-        ("n0/0/0", "b"),
-    ]
+    (below, *_), (above, *_) = inspection.physical(), inspection.virtual("a")
+    assert (above.state, above.priority, above.other) == (LeafState.FREE, -2, below._replace(other=None))
+    assert (below.state, below.priority, below.other) == (LeafState.USED, -1, above._replace(other=None))
+    lent_to = [(cell.address, cell.vc) for cell in inspection.physical() if cell.priority == -1]
+    assert lent_to == [("n0", "a"), ("n0/0", None), ("n0/0/0", "b")]
 
 
 def test_vc_that_a_new_spec_lacks() -> None:

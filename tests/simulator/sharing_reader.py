@@ -21,6 +21,14 @@ def _leaves(run: Run) -> list[tuple[str, int]]:
     return [(pod.node, leaf) for pod in run.placement.pods for leaf in pod.leaf_cells]
 
 
+def _whole(run: Run, gpus: int | None) -> None:
+    """A run takes time, and has every GPU once, and all that its gang asks for."""
+    leaves = _leaves(run)
+    assert run.start < run.end, run
+    assert len({*leaves}) == len(leaves), f"a GPU twice: {run}"
+    assert gpus in (None, len(leaves)), f"a gang is whole: {run} of {gpus} GPUs"
+
+
 def _moments(record: Record) -> Iterator[tuple[tuple[str, int], int, list[Run]]]:
     """The runs on each GPU from a moment to the next at which one begins or ends."""
     on: dict[tuple[str, int], list[Run]] = defaultdict(list)
@@ -38,13 +46,10 @@ def check_runs(record: Record, memory: Mapping[str, float], gpu_memory: float = 
     jobs = record.jobs
     _check_work(record, jobs)
     for run in record.runs:
-        assert run.start < run.end, run
+        job = jobs[run.job]
+        _whole(run, None if job.elastic or job.gpus > 4 else job.gpus)
         assert 0 < run.share <= 1 + 1e-9, run
         assert run.rate >= 0, run
-        leaves = _leaves(run)
-        assert len({*leaves}) == len(leaves), f"a GPU twice: {run}"
-        if not jobs[run.job].elastic and jobs[run.job].gpus <= 4:
-            assert len(leaves) == jobs[run.job].gpus, f"a gang is whole: {run} of {jobs[run.job]}"
     _check_gpus(record, jobs, memory, gpu_memory)
 
 
@@ -103,11 +108,9 @@ def check_guests(record: Record, models: Models, spec: ClusterSpec, gpu_memory: 
     _check_work(record, jobs)
     of_vc = {vc.name: vc for vc in spec.virtual_clusters}
     for run in record.runs:
-        assert run.start < run.end, run
+        _whole(run, jobs[run.job].gpus)
         assert 0 <= run.rate <= 1 + 1e-9, run
         assert run.share == 1, run
-        leaves = _leaves(run)
-        assert len({*leaves}) == len(leaves) == jobs[run.job].gpus, f"a gang is whole: {run} of {jobs[run.job]}"
     beside: dict[Run, set[int]] = defaultdict(set)
     for gpu, start, here in _moments(record):
         owners = [run for run in here if run.kind is Kind.GUARANTEED]

@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hived.cluster import BindingKind, Cluster
-from hived.policies import policy_names
 from hived.scheduling import JobView, Kind, Policy, Scheduler
 from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
 from hived.simulator.simulation import simulate
@@ -17,7 +16,7 @@ from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
 from ..policies import LeastAttained
-from .helpers import examples, nodes_of_8, trace_of, trace_text
+from .helpers import examples, nodes_of_8
 from .strategies import Case, policies, prioritised
 
 BINDINGS, SHARES, SEEDS = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 5)
@@ -83,16 +82,6 @@ def test_with_loans_jobs_end(
     (record,) = results.records
     late = [number for number, end in enumerate(record.finish) if end < 0]
     assert set(late) <= set(results.never_fit)
-
-
-@pytest.mark.parametrize("name", policy_names())
-def test_every_policy_is_simulated(name: str) -> None:
-    """By name, under every scheme, with and without loans; every job ends."""
-    rows = [(f"j{n}", "ab"[n % 2], n * 3, n * 37 % 101, (1, 8, 2, 4, 16)[n % 5]) for n in range(25)]
-    spec = nodes_of_8(4, {"a": 2, "b": 2})
-    for lends in (False, True):
-        for record in played(spec, trace_of(trace_text(rows)), Options(tuple(Sharing), (name,), lends)).records:
-            assert min(record.finish) >= 0
 
 
 def jobs_of(*rows: tuple[int, int, int, str]) -> list[TraceJob]:
