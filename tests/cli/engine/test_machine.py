@@ -27,9 +27,6 @@ def test_plan(hived: Hived, engine: FakeService, gpus: int, code: int, outcome: 
     answer = hived("plan", "--vc", "vision", "--gpus", gpus, "-o", "json")
     assert answer.code == code
     assert json.loads(answer.out)["outcome"] == outcome
-
-
-def test_plan_that_is_none(hived: Hived, engine: FakeService) -> None:
     answer = hived("plan", "--vc", "nobody")
     assert (answer.code, answer.out) == (2, "")
     assert "nobody" in answer.err
@@ -53,9 +50,7 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
     answer = hived("drain", "nowhere")
     assert (answer.code, answer.out) == (4, "")
     assert "there are node-0, node-1" in answer.err
-
-
-def test_drain_and_undo(hived: Hived, engine: FakeService) -> None:
+    engine.reset()
     assert hived("drain").out.startswith("8 GPUs: no new jobs\n")
     assert hived("drain", "--undo", "--device", 3).out.startswith("2 GPUs: jobs may come again\n")
     assert engine.drained == {(node, n) for node in ("node-0", "node-1") for n in range(3)}
@@ -81,9 +76,7 @@ def test_trade(hived: Hived, engine: FakeService) -> None:
     assert market["surplus"] == {"vision": 6.0, "speech": -6.0}
     assert hived("withdraw", 1, "--vc", "vision").out == "1 is withdrawn\n"
     assert json.loads(hived("trades", "-o", "json").out)["offers"] == []
-
-
-def test_request_of_another_time(hived: Hived, engine: FakeService) -> None:
+    engine.reset()
     hived("offer", "NODE", "--vc", "vision", "--for", "2h")
     answer = hived("request", "NODE", "--vc", "speech", "--for", "3h")
     assert answer.out.startswith("request 2: it waits for an offer")
