@@ -22,6 +22,10 @@ from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, po
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
 
 
+NEW_JOB = replace(JOB, uid="job-2")
+G = {"group": "g", "group_size": "1"}
+
+
 def job_pods(number: int, owner: Owner = JOB, prefix: str = "train", created: int = 0) -> list[Pod]:
     """Pods of four GPUs of a Job."""
     return [pod(f"{prefix}-{i}", 4, owner=owner, created=created) for i in range(number)]
@@ -83,22 +87,11 @@ def test_pod_too_many_waits_for_a_place() -> None:
 @pytest.mark.parametrize(
     ("running", "late", "members", "words"),
     [
-        pytest.param(
-            [pod("one", 4, group="g", group_size="1")],
-            [pod("other", 2, group="g", group_size="1", created=5)],
-            None,
-            "members: 1 x 2 here, 1 x 4 there",
-            id="size",
-        ),
-        pytest.param([pod("x", 4)], gang_of("x", 2, 2), None, "members: 2 x 2 here, 1 x 4 there", id="pod"),
-        pytest.param(
-            job_pods(2),
-            job_pods(2, replace(JOB, uid="job-2"), "new", created=9),
-            (Member(2, 4),),
-            "pods of a former t/train are still there",
-            id="job",
-        ),
+        ([pod("one", 4, more=G)], [pod("other", 2, created=5, more=G)], None, "members: 1 x 2 here, 1 x 4 there"),
+        ([pod("x", 4)], gang_of("x", 2, 2), None, "members: 2 x 2 here, 1 x 4 there"),
+        (job_pods(2), job_pods(2, NEW_JOB, "new", 9), (Member(2, 4),), "pods of a former t/train are still there"),
     ],
+    ids=["size", "pod", "job"],
 )
 def test_taken_name_waits_for_its_end(running: list[Pod], late: list[Pod], members: Members, words: str) -> None:
     """Pods that name a group of others, and ask for something else, are kept outside; nobody asks for them again."""
@@ -155,13 +148,10 @@ def test_pod_replaced_in_a_smaller_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param(pod("y", 4, created=1), pod("x", 4, created=2), id="age"),
-        pytest.param(pod("y", 4, created=2, priority="5"), pod("x", 4, created=1), id="priority"),
-    ],
+    "first", [pod("y", 4, created=1), pod("y", 4, created=3, priority="5")], ids=["age", "priority"]
 )
-def test_the_queue_decides_not_the_asking(first: Pod, second: Pod) -> None:
+def test_the_queue_decides_not_the_asking(first: Pod) -> None:
+    second = pod("x", 4, created=2)
     world = World(a=1, b=1)
     world.run(pod("holder", 4, priority="9"))
     assert world.submit(second, first) == ["wait", "wait"]
