@@ -6,7 +6,6 @@
   is not part of this repository.
 
     python -m tests.golden check           compare all that is at hand: minutes
-    python -m tests.golden check --quick   the walks, and one simulation of each cluster, of every kind: seconds
     python -m tests.golden write FOLDER    leave the files, so that those of two commits can be compared line by line
     python -m tests.golden record          make today's results the expected ones
 """

@@ -13,7 +13,7 @@ from hived import Cluster
 from hived.events.replay import replay
 
 from . import __doc__ as usage
-from .cases import HASHES, Simulated, everything, quick
+from .cases import HASHES, Simulated, everything
 from .walks import walks
 
 
@@ -35,8 +35,6 @@ def main(arguments: list[str]) -> int:
             return 0
         case ["check"] | ["record"]:
             simulated = everything()
-        case ["check", "--quick"]:
-            simulated = quick()
         case _:
             print(usage)
             return 2

@@ -52,14 +52,9 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class JobRow:
+class JobRow(TraceRow):
     """A row of jobs.csv."""
 
-    job_id: str
-    tenant: str
-    gpus: int
-    submit: int
-    duration: int
     start: int | None
     finish: int | None
     queue: int | None
@@ -133,7 +128,7 @@ def read_outcomes(folder: Path) -> dict[tuple[str, str], Outcome]:
         times = [None if row[name] == "" else ms(row[name]) for name in ("start_s", "finish_s", "queue_s")]
         jobs[row["scheme"], row["policy"]].append(
             JobRow(
-                row["job_id"], row["tenant"], int(row["gpus"]), ms(row["submit_s"]), ms(row["duration_s"]),
+                row["job_id"], row["tenant"], ms(row["submit_s"]), ms(row["duration_s"]), int(row["gpus"]),
                 times[0], times[1], times[2], int(row["preemptions"]), row["finished"] == "true",
             )
         )  # fmt: skip
@@ -268,9 +263,8 @@ def affinity_holds(outcome: Outcome, job: JobRow, hardware: Hardware) -> None:
             continue
         unknown = [gpu for gpu in run.held if gpu not in hardware.place]
         assert not unknown, f"no such GPU: {unknown}"
-        chains = {hardware.place[gpu][0].name: hardware.place[gpu][0] for gpu in run.held}
-        assert len(chains) == 1, "GPUs of two chains"
-        (chain,) = chains.values()
+        chain = hardware.place[run.held[0]][0]
+        assert all(hardware.place[gpu][0] is chain for gpu in run.held), "GPUs of two chains"
         assert _closest(run, job.gpus, chain.node_gpus), "affinity"
 
 

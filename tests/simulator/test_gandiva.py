@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -168,54 +169,43 @@ def test_exact_slices_have_the_same_shares() -> None:
         assert exact.finish[n] == pytest.approx(closed.finish[n], abs=2 * MINUTE)
 
 
-TRACES = st.lists(
-    st.builds(
-        lambda gap, ms, gpus, tenant, **more: job("", gpus, ms / MINUTE, gap / MINUTE, tenant=tenant, **more),
-        st.sampled_from([0, 1, 1000, 10_000, 100_000, 1_000_000]),
-        st.integers(1, 3_000_000),
-        st.sampled_from([1, 1, 1, 2, 2, 3, 4, 8]),
-        st.sampled_from(["a", "b"]),
-        model=st.sampled_from(["VAE", "LSTM", "RHN", "*"]),
-        elastic=st.booleans(),
-    ),
-    min_size=1,
-    max_size=30,
-)
-POLICIES = st.builds(
-    Gandiva,
-    packs=st.booleans(),
-    migrates=st.booleans(),
-    grows=st.booleans(),
-    most_height=st.sampled_from([1.5, 4.0]),
-    patience=st.sampled_from([0.0, 600.0, float("inf")]),
-)
-
-
 def spaced(jobs: Sequence[TraceJob]) -> list[TraceJob]:
     """Gaps as times of submission."""
-    found, now = [], 0
-    for number, one in enumerate(jobs):
-        now += one.submit_ms
-        found.append(one._replace(job_id=f"j{number}", submit_ms=now))
-    return found
+    times = accumulate(one.submit_ms for one in jobs)
+    return [
+        one._replace(job_id=f"j{number}", submit_ms=at)
+        for number, (one, at) in enumerate(zip(jobs, times, strict=True))
+    ]
+
+
+ONE = st.builds(
+    lambda gap, ms, gpus, tenant, **more: job("", gpus, ms / MINUTE, gap / MINUTE, tenant=tenant, **more),
+    st.sampled_from([0, 1, 1000, 10_000, 100_000, 1_000_000]), st.integers(1, 3_000_000),
+    st.sampled_from([1, 1, 1, 2, 2, 3, 4, 8]), st.sampled_from(["a", "b"]),
+    model=st.sampled_from(["VAE", "LSTM", "RHN", "*"]), elastic=st.booleans(),
+)  # fmt: skip
+TRACES = st.lists(ONE, min_size=1, max_size=30).map(spaced)
+POLICIES = st.builds(
+    Gandiva, packs=st.booleans(), migrates=st.booleans(), grows=st.booleans(), most_height=st.sampled_from([1.5, 4.0]),
+    patience=st.sampled_from([0.0, 600.0, float("inf")]),
+)  # fmt: skip
 
 
 @examples(fast=15, slow=120)
 @given(TRACES, POLICIES, st.tuples(st.integers(1, 3), st.integers(1, 2)))
 def test_vcs_are_as_private_clusters(jobs: list[TraceJob], policy: Gandiva, nodes: tuple[int, int]) -> None:
-    spec, trace = cluster_spec({"a": nodes[0], "b": nodes[1]}), spaced(jobs)
-    private, hived = (play(spec, trace, policy, sharing, early=False) for sharing in (Sharing.PRIVATE, Sharing.HIVED))
+    spec = cluster_spec({"a": nodes[0], "b": nodes[1]})
+    private, hived = (play(spec, jobs, policy, sharing, early=False) for sharing in (Sharing.PRIVATE, Sharing.HIVED))
     assert hived.first_start == private.first_start
     assert hived.finish == private.finish
-    for number, one in enumerate(trace):
+    for number, one in enumerate(jobs):
         assert (private.finish[number] >= 0) is (one.gpus <= 4 * nodes[one.tenant == "b"])
 
 
 @examples(fast=15, slow=120)
 @given(TRACES, POLICIES, st.sampled_from(list(Sharing)))
 def test_jobs_end_with_loans_and_quotas(jobs: list[TraceJob], policy: Gandiva, sharing: Sharing) -> None:
-    trace = spaced(jobs)
-    record = play(cluster_spec({"a": 2, "b": 1}), trace, policy, sharing)
-    for number, one in enumerate(trace):
+    record = play(cluster_spec({"a": 2, "b": 1}), jobs, policy, sharing)
+    for number, one in enumerate(jobs):
         if one.gpus <= 4 * (1 if one.tenant == "b" else 2):
             assert record.finish[number] >= 0
