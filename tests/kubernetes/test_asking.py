@@ -38,11 +38,7 @@ lazyPreemptionEnable: true
 ignoreK8sSuggestedNodes: false
 affinityGroup:
   name: default/group-1
-  members:
-  - podNumber: 3
-    leafCellNumber: 2
-  - podNumber: 1
-    leafCellNumber: 4
+  members: [{podNumber: 3, leafCellNumber: 2}, {podNumber: 1, leafCellNumber: 4}]
 """
 
 

@@ -20,8 +20,6 @@ from .fake_kubernetes import Members, World
 from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
 
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
-
-
 NEW_JOB = replace(JOB, uid="job-2")
 G = {"group": "g", "group_size": "1"}
 

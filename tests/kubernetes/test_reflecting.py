@@ -219,9 +219,8 @@ class Living(KubeApi):
     def __init__(self, accidents: random.Random) -> None:
         self._accidents = accidents
         self._version = 0
-        self._names = 0
         self.pods: dict[str, str] = {}
-        self._history: list[tuple[int, str, str, str]] = []
+        self._history: list[tuple[int, str, str]] = []
         self._forgotten = 0
         self._news = asyncio.Event()
         self.calm = False
@@ -229,18 +228,13 @@ class Living(KubeApi):
     def live(self) -> None:
         """Something happens to some pod."""
         self._version += 1
-        version = str(self._version)
-        what = self._accidents.choice(["add", "modify", "modify", "delete"])
-        if what == "add" or not self.pods:
-            self._names += 1
-            kind, uid = "ADDED", f"uid-{self._names}"
-        else:
-            kind, uid = ("DELETED" if what == "delete" else "MODIFIED"), self._accidents.choice(sorted(self.pods))
+        kind = self._accidents.choice(["ADDED", "MODIFIED", "MODIFIED", "DELETED"]) if self.pods else "ADDED"
+        uid = f"uid-{self._version}" if kind == "ADDED" else self._accidents.choice(sorted(self.pods))
         if kind == "DELETED":
             del self.pods[uid]
         else:
-            self.pods[uid] = version
-        self._history.append((self._version, kind, uid, version))
+            self.pods[uid] = str(self._version)
+        self._history.append((self._version, kind, uid))
         self._news.set()
         self._news = asyncio.Event()
 
@@ -266,11 +260,11 @@ class Living(KubeApi):
                 raise ApiError("lost", self._accidents.choice([0, 0, 500]), "")
             if self._accident(0.1):
                 return
-            for number, kind, uid, version in [each for each in self._history if each[0] > seen]:
-                yield kind, pod(uid, version)
+            for version, kind, uid in [each for each in self._history if each[0] > seen]:
+                yield kind, pod(uid, str(version))
                 if self._accident(0.2):
-                    yield kind, pod(uid, version)  # twice
-                seen = number
+                    yield kind, pod(uid, str(version))  # twice
+                seen = version
             if self._accident(0.2):
                 yield "BOOKMARK", pod("", str(self._version))
                 seen = self._version
