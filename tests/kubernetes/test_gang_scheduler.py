@@ -13,7 +13,7 @@ from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import event_text, reasons
 from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods.objects import Owner, Pod
+from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
 from hived.errors import ConflictError, InputError, NotFoundError
 
 from .fake_kubernetes import Members, World
@@ -195,30 +195,38 @@ def test_queue_not_blocked_by_offers() -> None:
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["not ready", "cordoned", "gone", "marked"])
-def test_bad_node_gets_no_gang(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (node("n0", ready=False), "n0 is kept from jobs: it is not ready"),
+        (node("n0", cordoned=True), "n0 is kept from jobs: it is cordoned"),
+        (None, "n0 is kept from jobs: there is no node of that name in Kubernetes"),
+        (
+            node("n0", bad="0, 2-3"),
+            "GPUs 0, 2, 3 of n0 are kept from jobs: marked by its annotation hived.io/bad-devices",
+        ),
+        (
+            node("n0", bad="x"),
+            "n0 is kept from jobs: its annotation hived.io/bad-devices cannot be read: write numbers",
+        ),
+    ],
+    ids=["not ready", "cordoned", "gone", "marked", "nonsense"],
+)
+def test_bad_node_gets_no_gang(there: Node | None, words: str) -> None:
+    """Until it is healthy; the history tells of both."""
     world = World(a=1, b=0)
-    if kind == "gone":
+    if there is None:
         world.remove_node("n0")
     else:
-        world.set_node(node("n0", kind != "not ready", kind == "cordoned", "0,1" if kind == "marked" else None))
+        world.set_node(there)
     assert world.submit(pod("one", 4)) == ["wait"]
     assert world.reason("one") is ReasonKind.BAD_HARDWARE
     world.set_node(node("n0"))
     world.quiesce()
     assert world.home("one") == "n0"
-
-
-def test_changes_of_health_are_events() -> None:
-    world = World(a=2)
-    world.cordon("n0")
-    world.set_node(node("n1", bad="0,2"))
-    world.set_node(node("n0"))
-    assert [event_text(event) for event in world.gang_scheduler.recent if event.kind == "node"] == [
-        "n0 is kept from jobs: it is cordoned",
-        "GPUs 0, 2 of n1 are kept from jobs: marked by its annotation hived.io/bad-devices",
-        "n0 is healthy",
-    ]
+    turned, healthy = (event_text(event) for event in world.gang_scheduler.recent if event.kind == "node")
+    assert turned.startswith(words)
+    assert healthy == "n0 is healthy"
 
 
 def test_gang_without_pods_leaves_bad_node() -> None:
