@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +16,14 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 
 from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
-
-from .finished import finished_run
+from tests.server.results.helpers import played
+from tests.simulator.helpers import Row, nodes_of_8
 
 SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"))
 PATIENCE_S = 120.0
+#: of the run that has ended
+NODES = {"prod-a": 6, "res-b": 4, "speech": 3, "vision": 3}
+SPAN = 10 * 86400.0
 
 
 @pytest.fixture(scope="package")
@@ -121,7 +125,19 @@ Show = Callable[..., Shown]
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> ResultsSource:
-    return finished_run(tmp_path_factory.mktemp("finished"))
+    """A run that has ended: four tenants on sixteen nodes over ten days, at times with more work than room.
+
+    The same jobs in private clusters, under quota, and under hived; the last one comes as the run ends.
+    """
+    rng = random.Random(11)
+    rows: list[Row] = []
+    for number in range(900):
+        tenant = rng.choices(list(NODES), weights=[5, 4, 3, 2])[0]
+        gpus = rng.choices([1, 2, 4, 8, 16], weights=[4, 3, 3, 4, 1])[0]
+        submitted, lasts = round(rng.uniform(0, SPAN * 0.9)), round(rng.lognormvariate(9.5, 1.1))
+        rows.append((f"job-{number}", tenant, submitted, lasts, gpus))
+    spec = nodes_of_8(sum(NODES.values()), NODES)
+    return played(tmp_path_factory.mktemp("finished"), *rows, ("last", "vision", SPAN, 60, 1), spec=spec, until_s=SPAN)
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from hived.server.results import ResultsSource
 from tests.server.results.helpers import played
 from tests.simulator.helpers import nodes_of_8
 
-from .conftest import Show
-from .finished import SPAN
+from .conftest import SPAN, Show
 
 
 def jobs_at(source: ResultsSource, scheme: str, at: float) -> list[str]:
