@@ -167,14 +167,3 @@ def test_rates_in_files_add_up_to_the_work(tmp_path: Path) -> None:
     assert all("." in row[name] or "e" in row[name] for row in runs for name in ("share", "rate"))
     assert len({float(row["share"]) for row in runs} - {1.0}) > 0, "some take turns"
     assert any(float(row["rate"]) < 0.99 * float(row["share"]) for row in runs), "some are packed"
-
-
-def test_without_models_there_is_no_time_alone(tmp_path: Path) -> None:
-    plain = run_experiment(cluster_spec(1), Trace("plain", tuple(JOBS), True), Options((Sharing.PRIVATE,)))
-    jobs, runs = written(plain, tmp_path)
-    assert {row["alone_s"] for row in jobs} == {""}
-    assert {(row["share"], row["rate"]) for row in runs} == {("1.0", "1.0")}
-    (record,) = plain.records
-    assert record.alone == []
-    assert [record.queue(number) for number in (0, 4)] == [0, record.finish[4] - JOBS[4].submit_ms - 30 * MINUTE]
-    assert record.queue(4) > 0

@@ -75,6 +75,9 @@ def test_shares_and_seeds() -> None:
 
 def test_soft_runs_where_hard_waits(tmp_path: Path) -> None:
     """Two jobs of 6 leave 2 GPUs on each node: 4 GPUs are to be had, and not on one node."""
+    assert played({"a": 1, "b": 1}, pods(8, 9)).never_fit == (1,)
+    assert played({"a": 3}, pods(17, 17)).records[0].first_start == [0, 1000]
+    assert played({"a": 3}, pods(12, 12), soft=1.0).records[0].first_start == [0, 1]
     trace = pods(6, 6, 4)
     assert played({"a": 2}, trace).records[0].first_start == [0, 1, 1000]
     soft = played({"a": 2}, trace, soft=1.0)
@@ -92,12 +95,6 @@ def test_soft_is_packed_as_near_as_it_can() -> None:
     assert nodes[0] == nodes[1] == nodes[2] == ["a-node-0"]
     assert len(nodes[3]) == 2
     assert found.first_start == [0, 1, 2, 3]
-
-
-def test_soft_fits_where_hard_never_does() -> None:
-    assert played({"a": 1, "b": 1}, pods(8, 9)).never_fit == (1,)
-    assert played({"a": 3}, pods(17, 17)).records[0].first_start == [0, 1000]
-    assert played({"a": 3}, pods(12, 12), soft=1.0).records[0].first_start == [0, 1]
 
 
 @pytest.mark.parametrize(("share", "start", "nodes"), [(0.0, 1000, 1), (1.0, 2, 2)])

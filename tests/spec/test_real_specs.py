@@ -47,11 +47,6 @@ def test_a_spec_with_every_feature() -> None:
     )
 
 
-@needs_specs
-def test_deployed_keys_are_ignored() -> None:
-    assert load_spec(SHARED / "specs" / "hived-config-1.yaml").ignored == (("physicalCluster.skuTypes", 2),)
-
-
 @needs_traces
 @pytest.mark.parametrize("name", ["tenants.csv", "hived_table1.csv"])
 def test_real_quotas_share_a_cluster(name: str) -> None:

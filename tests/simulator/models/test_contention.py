@@ -103,22 +103,24 @@ def test_guests_have_idle_time_only(owner: JobModel, guests: list[JobModel], lim
     assert own == 1 or (guests and used > 0)
 
 
-def test_guests_share_idle_time() -> None:
-    owner, large, small = (replace(ANY, utilization=share) for share in (0.7, 0.8, 0.4))
-    assert guest_rates(owner, [large])[0] == 1 - OWNER_LOSS
-    assert guest_rates(owner, [large])[1] == pytest.approx((0.3 / 0.8,))
-    assert guest_rates(owner, [large, small])[1] == pytest.approx((0.25, 0.25))  # 0.2 and 0.1 of the time
-    assert guest_rates(owner, [small], 0.5)[0] == 1 - OWNER_LOSS / 2
-    assert guest_rates(owner, [small], 0.5)[1] == pytest.approx((0.15 / 0.4,))
-    assert guest_rates(owner, [replace(small, utilization=0.2)])[1] == (1.0,)
-
-
-def test_an_owner_without_working_guests() -> None:
-    """It loses nothing."""
-    owner, guest = MODELS.of("ESPnet"), MODELS.of("ResNet-50")
-    assert guest_rates(owner, []) == (1.0, ())
-    assert guest_rates(owner, [guest], 0.0) == (1.0, (0.0,))
-    assert guest_rates(ANY, [guest]) == (1.0, (0.0,))  # it leaves no idle time
+@pytest.mark.parametrize(
+    ("used", "guests", "limit", "own", "rates"),
+    [
+        (0.7, [0.8], 1.0, 1 - OWNER_LOSS, [0.3 / 0.8]),
+        (0.7, [0.8, 0.4], 1.0, 1 - OWNER_LOSS, [0.25, 0.25]),  # 0.2 and 0.1 of the time
+        (0.7, [0.4], 0.5, 1 - OWNER_LOSS / 2, [0.15 / 0.4]),
+        (0.7, [0.2], 1.0, 1 - OWNER_LOSS, [1.0]),
+        # an owner without working guests loses nothing
+        (0.7, [], 1.0, 1.0, []),
+        (0.7, [0.9], 0.0, 1.0, [0.0]),
+        (1.0, [0.9], 1.0, 1.0, [0.0]),
+    ],
+)
+def test_guests_share_idle_time(used: float, guests: list[float], limit: float, own: float, rates: list[float]) -> None:
+    models = [replace(ANY, utilization=share) for share in guests]
+    found, shares = guest_rates(replace(ANY, utilization=used), models, limit)
+    assert found == own
+    assert shares == pytest.approx(tuple(rates))
 
 
 def test_an_owner_loses_what_table_2_has() -> None:
