@@ -201,14 +201,8 @@ def test_queue_not_blocked_by_offers() -> None:
         (node("n0", ready=False), "n0 is kept from jobs: it is not ready"),
         (node("n0", cordoned=True), "n0 is kept from jobs: it is cordoned"),
         (None, "n0 is kept from jobs: there is no node of that name in Kubernetes"),
-        (
-            node("n0", bad="0, 2-3"),
-            "GPUs 0, 2, 3 of n0 are kept from jobs: marked by its annotation hived.io/bad-devices",
-        ),
-        (
-            node("n0", bad="x"),
-            "n0 is kept from jobs: its annotation hived.io/bad-devices cannot be read: write numbers",
-        ),
+        (node("n0", bad="0, 2-3"), "GPUs 0, 2, 3 of n0 are kept from jobs: marked by its annotation hived.io/bad"),
+        (node("n0", bad="x"), "n0 is kept from jobs: its annotation hived.io/bad-devices cannot be read: write"),
     ],
     ids=["not ready", "cordoned", "gone", "marked", "nonsense"],
 )
