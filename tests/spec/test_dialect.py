@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -184,16 +185,14 @@ def test_pinned_cells_at_every_level() -> None:
 @pytest.mark.parametrize(
     ("cells", "levels"),
     [
-        ("RACK.NODE.SOCKET.GPU: 1, RACK: 2, RACK.NODE: 0, RACK.NODE.SOCKET.GPU: 2", [(1, 3), (4, 2)]),
-        # types between may be left out, as deployed clusters do: RACK.SOCKET is RACK.NODE.SOCKET
-        ("RACK.SOCKET: 1, RACK.NODE.SOCKET: 2, RACK.GPU: 3", [(2, 3), (1, 3)]),
+        ([("RACK.NODE.SOCKET.GPU", 1), ("RACK", 2), ("RACK.NODE", 0), ("RACK.NODE.SOCKET.GPU", 2)], [(1, 3), (4, 2)]),
+        # types between may be left out, as deployed clusters do
+        ([("RACK.SOCKET", 1), ("RACK.NODE.SOCKET", 2), ("RACK.GPU", 3)], [(2, 3), (1, 3)]),
     ],
 )
-def test_a_vc_names_cells_of_any_level(cells: str, levels: list[tuple[int, int]]) -> None:
-    listed = [
-        f"{{cellType: {kind}, cellNumber: {number}}}" for kind, number in (c.split(": ") for c in cells.split(", "))
-    ]
-    (vc,) = compiled(vcs=f"a: {{virtualCells: [{', '.join(listed)}]}}").virtual_clusters
+def test_a_vc_names_cells_of_any_level(cells: list[tuple[str, int]], levels: list[tuple[int, int]]) -> None:
+    listed = [{"cellType": kind, "cellNumber": number} for kind, number in cells]
+    (vc,) = compiled(vcs=f"a: {{virtualCells: {json.dumps(listed)}}}").virtual_clusters
     assert vc.cells == tuple(VirtualCellsSpec("RACK", *of) for of in levels)
 
 
