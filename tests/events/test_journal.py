@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +24,6 @@ from hived.events.journal import (
     Released,
     Scheduled,
 )
-from hived.spec import load_spec
 
 from ..strategies import NODE, cluster_of, racks, vc
 from .values import values
@@ -34,7 +32,6 @@ HARDWARE = racks(1, 2)
 SPEC = cluster_of(HARDWARE, vc("a", (HARDWARE, NODE, 1)), vc("b", pinned=[(HARDWARE, NODE, 1)]))
 REQUEST = Request("job-7", "a", members=(Member(2, 8),))
 PLACEMENT = Placement("RACK", (PodPlacement("n1", (0, 1)), PodPlacement("n2", (3,))), (4, 4))
-SPECS = sorted((Path(__file__).parents[3] / "shared" / "specs").glob("*config*.yaml"))
 
 
 @pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
@@ -51,12 +48,6 @@ def test_event_is_read_as_it_was_written(kind: type) -> None:
         assert to_line(again) == line
 
     there_and_back()
-
-
-@pytest.mark.skipif(not SPECS, reason="the specs of deployed clusters are not here")
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_deployed_specs_are_read_as_they_were_written(path: Path) -> None:
-    assert from_line(to_line(Opened(load_spec(path)))) == Opened(load_spec(path))
 
 
 @pytest.mark.parametrize(

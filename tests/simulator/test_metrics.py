@@ -17,7 +17,7 @@ from hived.simulator.intervals import estimate, student_t
 from hived.simulator.metrics import comparable_jobs, interval_means, queues, series, window_means
 
 from .hardware import read_hardware
-from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
+from .helpers import Experiment, nodes_of_8, simulated, trace_text
 
 MS = st.integers(0, 40)
 
@@ -47,16 +47,6 @@ def test_window_means_average_values(points: list[tuple[int, int]], at: list[int
         assert np.isnan(mean) if not near else mean == pytest.approx(sum(near) / len(near), abs=1e-12)
 
 
-@pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Three tenants on 4 nodes, with lending, waiting, preemption, and jobs that never fit."""
-    rows: list[Row] = [
-        (f"j{n}", "abc"[n * 5 % 3], f"{n * 1.75:.2f}", f"{n * 37 % 61 + 0.5:.1f}", [1, 1, 2, 4, 1, 8, 3, 16][n * 3 % 8])
-        for n in range(160)
-    ]
-    return simulated(tmp_path_factory.mktemp("metrics"), nodes_of_8(4, {"a": 1, "b": 1, "c": 2}), trace_text(rows))
-
-
 def shares(experiment: Experiment, scheme: str, low: int, high: int) -> tuple[float, float, float, float]:
     """Utilization, of which opportunistic, nodes unable to give all their GPUs, of which partly used; from the CSVs."""
     hardware = read_hardware(experiment.folder / "spec.yaml")
@@ -74,7 +64,7 @@ def shares(experiment: Experiment, scheme: str, low: int, high: int) -> tuple[fl
         lent += (end - start) * sum(len(run.held) for run in now if run.kind == "opportunistic")
         unable += (end - start) * len(used)
         partly += (end - start) * sum(count < 8 for count in used.values())
-    whole, nodes = (high - low) * hardware.gpus, (high - low) * 4
+    whole, nodes = (high - low) * hardware.gpus, (high - low) * 5
     return float(held / whole), float(lent / whole), float(unable / nodes), float(partly / nodes)
 
 

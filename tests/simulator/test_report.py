@@ -21,17 +21,6 @@ from .reader import JobRow, Outcome
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Three tenants that meet on four nodes, and one that submits nothing."""
-    rows = [
-        (f"j{n}", "abc"[n * 7 % 3], n * 2, n * 31 % 83 + 1, [1, 1, 2, 4, 1, 8, 3, 16, 64][n * 4 % 9])
-        for n in range(200)
-    ]
-    spec = nodes_of_8(5, {"a": 1, "b": 1, "c": 2, "idle": 1})
-    return simulated(tmp_path_factory.mktemp("report"), spec, trace_text(rows))
-
-
-@pytest.fixture(scope="module")
 def summary(experiment: Experiment) -> Any:
     path = experiment.folder / "summary.json"
     write_summary(make_report(experiment.results), path)
