@@ -92,11 +92,10 @@ def test_single_parameter_given_twice(client: Client) -> None:
     assert client.get("/v1/jobs?state=queued&state=failed&unknown=1&unknown=2").status_code == 200
 
 
-@pytest.mark.parametrize("text", ["5.0", "+5", "1_0", "five", "-1", str(2**63)])
-def test_last_event_id_is_digits(client: Client, text: str) -> None:
-    response = client.get("/v1/events/stream", headers={"Last-Event-ID": text})
-    assert response.status_code == 422
-    assert error(response)["field"] == "last-event-id"
+def test_last_event_id_is_digits(client: Client) -> None:
+    for text in ("5.0", "+5", "1_0", "five", "-1", str(2**63)):
+        response = client.get("/v1/events/stream", headers={"Last-Event-ID": text})
+        assert (response.status_code, error(response)["field"]) == (422, "last-event-id"), text
 
 
 def test_unknown_path_and_method(client: Client) -> None:

@@ -61,9 +61,13 @@ def test_turn_of_a_job_on_a_loan(tmp_path: Path, more: list[Row], gpus: int, whe
 
 
 def test_work_done_again(tmp_path: Path) -> None:
+    """Under one scheme alone there is no other to be compared with."""
     rows = [("first", "a", 0, 10, 8), ("early", "a", 0, 20, 8), ("owner", "b", 5, 10, 8)]
-    results(tmp_path, TWO_NODES, trace_text(rows), preempted="restart")
-    told = ResultsSource(tmp_path).story(HIVED, "early").explanation
+    results(tmp_path, TWO_NODES, trace_text(rows), preempted="restart", schemes=("hived",))
+    source = ResultsSource(tmp_path)
+    assert source.comparison() is None
+    told = source.story(HIVED, "early").explanation
+    assert "elsewhere" not in told
     assert "Waited 10 s in all, 5 s of it for work that it had to do again, and was preempted 1 time." in told
 
 
@@ -271,11 +275,3 @@ def test_comparison_of_old_results(folder: Path, tmp_path: Path) -> None:
     outcome = comparison.outcomes[2]
     assert (outcome.external, outcome.lost_gpu_s, outcome.overall.p99_completion_s) == (None, None, None)
     assert outcome.overall.mean_delay_s == told["runs"][2]["overall"]["mean_s"]
-
-
-def test_one_scheme_is_not_compared(tmp_path: Path) -> None:
-    results(tmp_path, TWO_NODES, trace_text([("j", "a", 0, 10, 8)]), schemes=("hived",))
-    source = ResultsSource(tmp_path)
-    assert source.comparison() is None
-    assert source.picture(HIVED, 1).totals.guaranteed == 8
-    assert "elsewhere" not in source.story(HIVED, "j").explanation
