@@ -75,6 +75,14 @@ def test_queries_before_a_recovery() -> None:
     assert clusters[0].snapshot() == clusters[1].snapshot()
 
 
+def test_levels_of_cells_come_back() -> None:
+    """A group that runs in a larger cell stays in it, though a smaller one is free by now."""
+    spec = racks({"a": {"RACK.NODE": 1, "RACK.NODE.SOCKET": 2}}, count=1, nodes=2)
+    driver = running(spec, *(wants(name, "a", 2) for name in ("one", "two", "three")))
+    driver.release("one")
+    assert driver.recovered(spec, driver.cluster.records()).cluster.records() == driver.cluster.records()
+
+
 def test_closeness_comes_back() -> None:
     """A recovered group is said to be as close together as it is."""
     single, pair = wants("single", "a", 1), wants("pair", "a", (2, 4))
