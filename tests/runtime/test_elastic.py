@@ -324,7 +324,7 @@ def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., A
     def suspend_and_resume() -> None:
         run.job.suspend(PATIENCE_S)
         run.job.resume(PATIENCE_S)
-        time.sleep(0.05)
+        time.sleep(0.5)  # new workers, which are suspended too, import PyTorch meanwhile
 
     with meanwhile(suspend_and_resume):
         for workers in (1, 3, 1):
