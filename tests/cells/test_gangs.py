@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations_with_replacement
 
 from hypothesis import strategies as st
 
 from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, level_of, shape_of
+from hived.cells.capacity import Capacity, Layout
 from hived.cells.host_fit import Demand
 from hived.cells.packing import Steps, pack
+from hived.cells.shape import Shape
 
 from ..strategies import given_in_tiers
 from .spaces import (
@@ -134,6 +138,39 @@ def test_equal_pods_take_little_from_others(case: Case, data: st.DataObject) -> 
         assert taken == least_cost(case, hosts, need, len(needs))
 
 
+def fewest_hosts(
+    shapes: Sequence[Shape], free: Sequence[int], need: Need, hosts: Iterable[int], pods: int
+) -> dict[int, int]:
+    """Equal pods per host: hosts of most pods are filled, the rest is where it is closest, then with fewest leaves."""
+
+    def holds(host: int) -> int:
+        return most_pods(shapes[host], free[host], need)
+
+    def worth(host: int) -> tuple[int, int]:
+        return lowest_on(shapes[host], free[host], [need]), free[host].bit_count()
+
+    left = sorted((host for host in hosts if holds(host)), key=lambda host: (-holds(host), worth(host), host))
+    expected = {}
+    while pods and holds(left[0]) <= pods:
+        host = left.pop(0)
+        expected[host] = holds(host)
+        pods -= holds(host)
+    if pods:
+        expected[min((host for host in left if holds(host) >= pods), key=worth)] = pods
+    return expected
+
+
+def test_rest_of_a_gang_is_close() -> None:
+    """All of three hosts of four GPUs."""
+    shapes = [shape_of((2, 2))] * 3
+    for free in combinations_with_replacement(range(16), 3):
+        for need in (Need(2), Need(2, 2)):
+            capacity = Capacity(need, Layout(3, []), shapes, free)
+            for pods in range(1, capacity.total + 1):
+                expected = fewest_hosts(shapes, free, need, range(3), pods)
+                assert dict(capacity.spread(0, 3, pods)) == expected, (free, need, pods)
+
+
 @given_in_tiers(60, 450, cases(), st.data())
 def test_equal_pods_where_least_is_to_spare(case: Case, data: st.DataObject) -> None:
     case = case._replace(idle=None, within_idle=False)
@@ -143,30 +180,13 @@ def test_equal_pods_where_least_is_to_spare(case: Case, data: st.DataObject) -> 
     if found is None or len({host for host, _ in found.pods}) == 1:
         return
 
-    def holds(host: int) -> int:
-        return most_pods(case.shapes[host], case.free[host], need)
-
-    def room(hosts: list[int]) -> int:
-        return sum(map(holds, hosts))
-
-    def worth(host: int) -> tuple[int, int]:
-        """How close together a pod is, then how few leaves there are."""
-        return lowest_on(case.shapes[host], case.free[host], [need]), case.free[host].bit_count()
-
     members = list(range(len(case.shapes)))
     if found.level:
         of_host = case.groups[found.level - case.node_level - 1]
         by_group = {g: [h for h in members if of_host[h] == g] for g in sorted(set(of_host) - {-1})}
-        members = min((room(hosts), g, hosts) for g, hosts in by_group.items() if room(hosts) >= len(needs))[2]
-    left, hosts = len(needs), sorted(members, key=lambda host: (-holds(host), worth(host), host))
-    expected = {}
-    while left and holds(hosts[0]) <= left:  # the hosts of most pods are filled
-        host = hosts.pop(0)
-        expected[host] = holds(host)
-        left -= holds(host)
-    if left:  # the remainder goes to the best of the others, in this order
-        host = min((host for host in hosts if holds(host) >= left), key=worth)
-        expected[host] = left
+        room = {g: sum(most_pods(case.shapes[h], case.free[h], need) for h in hosts) for g, hosts in by_group.items()}
+        members = min((room[g], g, hosts) for g, hosts in by_group.items() if room[g] >= len(needs))[2]
+    expected = fewest_hosts(case.shapes, case.free, need, members, len(needs))
     assert Counter(host for host, _ in found.pods) == expected
 
 
