@@ -351,7 +351,8 @@ def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_python_without_hived_is_managed(tmp_path: Path) -> None:
+def test_python_without_hived_is_managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # it may have hived
     venv.create(tmp_path / "other", symlinks=True)
     packages = next((tmp_path / "other" / "lib").glob("python*/site-packages"))
     (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
