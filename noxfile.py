@@ -31,26 +31,26 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(name="tests-slow")
 def tests_slow(session: nox.Session) -> None:
-    """Long walks, many seeds, the real trace. 15 minutes."""
+    """Long walks, many seeds, the real trace. 12 minutes."""
     _tier(session, "dev", "slow")
 
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Kubernetes: a real control plane, the chart; needs Go and openssl. 8 minutes, and 10 for the first build."""
+    """Kubernetes: a real control plane, the chart; needs Go and openssl. 5 minutes, and 10 for the first build."""
     session.run("python", "-m", "tools.control_plane.binaries")
     _tier(session, "dev", "cluster")
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Dashboard in Chromium, which has to be installed. 5 minutes."""
+    """Dashboard in Chromium, which has to be installed. 4 minutes."""
     _tier(session, "dev-browser", "browser")
 
 
 @nox.session
 def torch(session: nox.Session) -> None:
-    """Training jobs on PyTorch, and the pager; needs a C++ compiler and 5 GB. 40 minutes."""
+    """Training jobs on PyTorch, and the pager; needs a C++ compiler and 5 GB. 15 minutes."""
     _tier(session, "dev-torch", "torch")
 
 

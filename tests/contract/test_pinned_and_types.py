@@ -61,6 +61,15 @@ def mixed() -> Spec:
     return cluster_spec(types, cells, {"a": reserves({"SMALL-NODE": 1, "BIG-NODE": 1}), "b": reserves({"BIG-NODE": 1})})
 
 
+def test_cells_that_a_vc_lacks() -> None:
+    """The message has what there is."""
+    driver = Driver(two_types())
+    error = driver.refused(wants("job", "b", 1, leaf_cell_type="V100"), "leaf_cell_type")
+    assert error.message == "'b' has no cells of 'V100'; it has 'K80'"
+    error = driver.refused(wants("job", "b", 1, leaf_cell_type="T4"), "leaf_cell_type")
+    assert error.message == "there is no leaf cell type 'T4'; there are 'K80', 'V100'"
+
+
 def test_no_other_group_in_a_pinned_cell() -> None:
     driver = Driver(pinned())
     for tenant in "ab":

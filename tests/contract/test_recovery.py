@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -113,6 +115,25 @@ def record(name: str, vc: str, node: str, *devices: int, priority: int = 0) -> t
     levels = (3,) if priority >= 0 else ()
     request = wants(name, vc, len(devices), priority=priority)
     return name, request, Placement("NODE", (PodPlacement(node, devices),), levels)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("one", "none", Placement("NODE", ())), "expected (group, request, placement)"),
+        (("one", wants("one", "a", 1), "none"), "expected (group, request, placement)"),
+        (("two", *record("one", "a", "n0", 0)[1:]), "its request is of group 'one', not 'two'"),
+        (("one", wants("one", "a", 1), Placement("NODE", (PodPlacement("n0", ()),))), "no placement: "),
+        (record("one", "a", "n0", 0, 0), "a device is given twice"),
+        (("one", wants("one", "a", 1), record("one", "a", "n0", 0, 1)[2]), "a pod has more devices than the 1 asked"),
+    ],
+)
+def test_record_that_no_cluster_wrote(wrong: Any, message: str) -> None:
+    cluster = Cluster.from_spec(flat({"a": 2}))
+    before = cluster.snapshot()
+    with pytest.raises(RequestError, match=re.escape(message)):
+        cluster.recover([record("first", "a", "n1", 0), wrong])
+    assert cluster.snapshot() == before
 
 
 def test_higher_priority_keeps_its_guarantee() -> None:
