@@ -61,6 +61,16 @@ ASKS, OFFERS = Request("b", NODE, 0, HOUR), Offer("a", NODE, 0, HOUR)
 BOTH, GPU = NODE._replace(number=2), Cells("NODE", 1)
 
 
+def test_next_change_of_the_board() -> None:
+    """A window that opens, and one that is over; the last one never."""
+    board = post(market(spec(a=1, b=1)), Offer("a", NODE, 5, 9), Request("b", NODE, 0, 7)).board
+    assert [board.next_change(now) for now in (0, 5, 6)] == [5, 7, 7]
+    board.expire(7)
+    assert board.next_change(7) == 9
+    board.expire(9)
+    assert board.next_change(9) == inf
+
+
 # -- trades -------------------------------------------------------------------------------------------------------
 
 
