@@ -10,9 +10,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import settings
-
 from hived.scheduling import Scheduler
 from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
 from hived.simulator.output import write_cluster, write_jobs, write_runs
@@ -43,20 +40,6 @@ def trace_of(text: str) -> Trace:
         for row in csv.DictReader(StringIO(text))
     ]  # fmt: skip
     return Trace("any", tuple(sorted(jobs, key=lambda job: job.submit_ms)))
-
-
-def examples(fast: int, slow: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A property holds on so many examples in the fast tier, and on so many in the slow one."""
-
-    def both(holds: Callable[..., None]) -> Callable[..., None]:
-        def test(number: int) -> None:
-            settings(max_examples=number)(holds)()
-
-        test.__doc__, test.__module__ = holds.__doc__, holds.__module__
-        many = pytest.param(slow, id="many", marks=pytest.mark.slow)
-        return pytest.mark.parametrize("number", [pytest.param(fast, id="few"), many])(test)
-
-    return both
 
 
 def spec_text(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
@@ -20,8 +20,8 @@ from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 
+from ..strategies import given_in_tiers
 from . import sharing
-from .helpers import examples
 from .sharing import MODELS, cluster_spec, named, play
 
 U = {model.model: model.utilization for model in MODELS}
@@ -272,8 +272,9 @@ TRACES = st.lists(ONE, min_size=1, max_size=16).map(
 )
 
 
-@examples(fast=20, slow=200)
-@given(
+@given_in_tiers(
+    20,
+    200,
     TRACES,
     st.sampled_from(list(Sharing)),
     st.fixed_dictionaries({"a": st.sampled_from(["own", "all", "none"]), "b": st.sampled_from(["own", "all"])}),
@@ -287,8 +288,7 @@ def test_any_trace_shares_as_antman_allows(
     event(f"{scheme.value}: guests {any(run.kind is GUEST for run in record.runs)}")
 
 
-@examples(fast=10, slow=100)
-@given(TRACES)
+@given_in_tiers(10, 100, TRACES)
 def test_vcs_are_as_private_clusters(jobs: list[TraceJob]) -> None:
     """Without loans and guests."""
     spec = cluster_spec({"a": 1, "b": 2}, guests="none")
@@ -297,8 +297,7 @@ def test_vcs_are_as_private_clusters(jobs: list[TraceJob]) -> None:
     assert finishes[0] == finishes[1]
 
 
-@examples(fast=10, slow=100)
-@given(TRACES)
+@given_in_tiers(10, 100, TRACES)
 def test_guests_delay_no_guaranteed_job(jobs: list[TraceJob]) -> None:
     """Guests take no cells: while owners lose no speed to them, guaranteed jobs start and end as without guests."""
     without = [one for one in jobs if one.mode == "guaranteed"]

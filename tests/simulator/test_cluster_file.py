@@ -8,9 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
-from hypothesis import given
-
-from .helpers import examples, simulated, spec_text, trace_text
+from ..strategies import given_in_tiers
+from .helpers import simulated, spec_text, trace_text
 from .strategies import Case, cases
 
 
@@ -73,8 +72,7 @@ def test_pinned_cells_and_odd_devices(tmp_path: Path) -> None:
     assert private["nodes"] == ["a-node-0"], "no job can run in the pinned one, so it is not counted as a node"
 
 
-@examples(fast=20, slow=100)
-@given(cases(max_jobs=15))
+@given_in_tiers(20, 100, cases(max_jobs=15))
 def test_every_placement_is_in_its_cluster(case: Case) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)

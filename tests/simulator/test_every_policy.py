@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from hived.cluster import BindingKind, Cluster
@@ -16,7 +16,8 @@ from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
 from ..policies import LeastAttained
-from .helpers import examples, nodes_of_8
+from ..strategies import given_in_tiers
+from .helpers import nodes_of_8
 from .strategies import Case, policies, prioritised
 
 BINDINGS, SHARES, SEEDS = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 5)
@@ -36,8 +37,9 @@ def history(results: Results) -> list[tuple[object, ...]]:
     ]
 
 
-@examples(fast=40, slow=600)
-@given(prioritised(), policies(), st.lists(policies(), max_size=2), PREEMPTED, BINDINGS, SHARES, SEEDS)
+@given_in_tiers(
+    40, 600, prioritised(), policies(), st.lists(policies(), max_size=2), PREEMPTED, BINDINGS, SHARES, SEEDS
+)
 def test_hived_runs_jobs_as_private(
     given: tuple[Case, Trace],
     policy: str | Policy,
@@ -65,8 +67,7 @@ def test_hived_runs_jobs_as_private(
     assert hived == private
 
 
-@examples(fast=25, slow=300)
-@given(prioritised(max_jobs=25), policies(), st.sampled_from(Sharing), PREEMPTED, BINDINGS, SHARES)
+@given_in_tiers(25, 300, prioritised(max_jobs=25), policies(), st.sampled_from(Sharing), PREEMPTED, BINDINGS, SHARES)
 def test_with_loans_jobs_end(
     given: tuple[Case, Trace],
     policy: str | Policy,

@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from hived.cells import HostClass
@@ -27,7 +27,8 @@ from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec
 
-from .helpers import examples, nodes_of_8, trace_of, trace_text
+from ..strategies import given_in_tiers
+from .helpers import nodes_of_8, trace_of, trace_text
 from .strategies import Case, policies, prioritised
 
 #: policies under which jobs share GPUs
@@ -69,8 +70,7 @@ def check(private: Record, ours: Record, virtual: VirtualRuns) -> None:
             assert 0 <= ends <= in_private, job
 
 
-@examples(fast=20, slow=300)
-@given(
+@given_in_tiers(20, 300,
     prioritised(), policies(SHARING), st.lists(policies(SHARING), max_size=2), st.sampled_from(Preempted),
     st.sampled_from([0.0, 0.5]),
 )  # fmt: skip
@@ -155,8 +155,7 @@ def crowded(rng: Random) -> tuple[ClusterSpec, Trace]:
     return spec, replace(trace, jobs=jobs)
 
 
-@examples(fast=4, slow=200)
-@given(st.integers(0, 1 << 40))
+@given_in_tiers(4, 200, st.integers(0, 1 << 40))
 def test_no_job_is_later_by_an_adversary(seed: int) -> None:
     """Each tenant has its own; also beside VCs that are work-conserving."""
     rng = Random(seed)

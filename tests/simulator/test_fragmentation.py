@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.simulator import Sharing, make_report
 from hived.simulator.metrics import Usage, series
 
+from ..strategies import given_in_tiers
 from .hardware import Chain, Hardware, read_hardware
-from .helpers import Experiment, Row, examples, nodes_of_8, simulated, spec_text, trace_text
+from .helpers import Experiment, Row, nodes_of_8, simulated, spec_text, trace_text
 from .reader import Outcome
 from .strategies import specs
 
@@ -177,8 +177,7 @@ def instants(outcome: Outcome) -> range:
     return range(min(1000, max((run.end for _, run in outcome.all_runs()), default=0) + 5))
 
 
-@examples(fast=15, slow=120)
-@given(crowds(), st.sampled_from(list(Sharing)), st.booleans())
+@given_in_tiers(15, 120, crowds(), st.sampled_from(list(Sharing)), st.booleans())
 def test_every_millisecond_is_split_as_defined(case: tuple[str, str], scheme: Sharing, opportunistic: bool) -> None:
     with TemporaryDirectory() as folder:
         found = simulated(Path(folder), case[0], case[1], schemes=[scheme.value], opportunistic=opportunistic)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cluster.sharing import Sharing
@@ -15,7 +14,7 @@ from hived.simulator.record import Record, Run
 from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 
-from .helpers import examples
+from ..strategies import given_in_tiers
 from .sharing import MINUTE, MODELS, cluster_spec, job, named, play
 
 
@@ -191,8 +190,7 @@ POLICIES = st.builds(
 )  # fmt: skip
 
 
-@examples(fast=15, slow=120)
-@given(TRACES, POLICIES, st.tuples(st.integers(1, 3), st.integers(1, 2)))
+@given_in_tiers(15, 120, TRACES, POLICIES, st.tuples(st.integers(1, 3), st.integers(1, 2)))
 def test_vcs_are_as_private_clusters(jobs: list[TraceJob], policy: Gandiva, nodes: tuple[int, int]) -> None:
     spec = cluster_spec({"a": nodes[0], "b": nodes[1]})
     private, hived = (play(spec, jobs, policy, sharing, early=False) for sharing in (Sharing.PRIVATE, Sharing.HIVED))
@@ -202,8 +200,7 @@ def test_vcs_are_as_private_clusters(jobs: list[TraceJob], policy: Gandiva, node
         assert (private.finish[number] >= 0) is (one.gpus <= 4 * nodes[one.tenant == "b"])
 
 
-@examples(fast=15, slow=120)
-@given(TRACES, POLICIES, st.sampled_from(list(Sharing)))
+@given_in_tiers(15, 120, TRACES, POLICIES, st.sampled_from(list(Sharing)))
 def test_jobs_end_with_loans_and_quotas(jobs: list[TraceJob], policy: Gandiva, sharing: Sharing) -> None:
     record = play(cluster_spec({"a": 2, "b": 1}), jobs, policy, sharing)
     for number, one in enumerate(jobs):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
@@ -20,7 +19,7 @@ from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS
 from hived.simulator.work import Work
 
-from .helpers import examples
+from ..strategies import given_in_tiers
 from .sharing import MODELS, cluster_spec
 from .sharing_reader import check_runs
 
@@ -102,8 +101,9 @@ def test_searches_and_jobs_share_a_server() -> None:
     assert record.jobs[len(jobs) + 5].submit_ms == 200 * MS
 
 
-@examples(fast=10, slow=80)
-@given(
+@given_in_tiers(
+    10,
+    80,
     st.integers(0, 10_000),
     st.sampled_from([SLICING, "gandiva:most_height=1000", "gandiva", "yarn-cs"]),
     st.sampled_from([1, 2, 4]),

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cluster import Cluster
@@ -18,7 +17,8 @@ from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob, generate_table1
 from hived.spec import parse_spec
 
-from .helpers import examples, nodes_of_8
+from ..strategies import given_in_tiers
+from .helpers import nodes_of_8
 from .policy_reader import check, check_loans
 
 POLICIES = ("yarn-cs", "fifo", "sjf", "srtf", "greedy:patience=4", "greedy", "tiresias:limits=5/20", "tiresias")
@@ -47,8 +47,7 @@ def traces(draw: st.DrawFn, least: int = 1, sizes: Sequence[int] = SIZES, shorte
     ]
 
 
-@examples(fast=60, slow=500)
-@given(traces(), st.integers(1, 3), st.sampled_from(POLICIES), st.sampled_from(POLICIES))
+@given_in_tiers(60, 500, traces(), st.integers(1, 3), st.sampled_from(POLICIES), st.sampled_from(POLICIES))
 def test_the_rule_decides_at_every_moment(jobs: list[TraceJob], nodes: int, first: str, second: str) -> None:
     """Of each tenant its own."""
     own = {"a": first, "b": second}
@@ -56,17 +55,16 @@ def test_the_rule_decides_at_every_moment(jobs: list[TraceJob], nodes: int, firs
         check(record, {"a": nodes, "b": 2}, own)
 
 
-@examples(fast=40, slow=400)
-@given(traces(9, [1], 1), st.sampled_from(POLICIES))
-def test_loans_come_in_the_order_of_the_rule(jobs: list[TraceJob], policy: str) -> None:
-    """Two tenants that crowd a node each with jobs of one GPU."""
+@given_in_tiers(10, 120, traces(20, [1], 1))
+def test_loans_come_in_the_order_of_the_rule(jobs: list[TraceJob]) -> None:
+    """Two tenants that crowd a node each with jobs of one GPU, under every policy."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "any")
-    for record in run_experiment(spec, Trace("any", tuple(jobs)), Options(SHARING, (policy,))).records:
-        check_loans(record, {"a": 8, "b": 8}, {"a": policy, "b": policy})
+    for policy in POLICIES:
+        for record in run_experiment(spec, Trace("any", tuple(jobs)), Options(SHARING, (policy,))).records:
+            check_loans(record, {"a": 8, "b": 8}, {"a": policy, "b": policy})
 
 
-@examples(fast=25, slow=200)
-@given(traces(), st.sampled_from(POLICIES), st.sampled_from(SHARING))
+@given_in_tiers(25, 200, traces(), st.sampled_from(POLICIES), st.sampled_from(SHARING))
 def test_nothing_is_idle_that_could_be_lent(jobs: list[TraceJob], policy: str, sharing: Sharing) -> None:
     """As the scheduler's own check says at every moment."""
     cluster = Cluster(parse_spec(nodes_of_8(3, {"a": 2, "b": 1}), "any"), sharing)

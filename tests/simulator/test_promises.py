@@ -8,20 +8,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.simulator.traces import TABLE1, generate_table1, write_trace
 from hived.spec import spec_from_quotas
 
-from .helpers import NODE_OF_8, SHARED, Row, examples, simulated, spec_text, trace_text
+from ..strategies import given_in_tiers
+from .helpers import NODE_OF_8, SHARED, Row, simulated, spec_text, trace_text
 from .strategies import Case, cases
 
 DESIGN = SHARED / "specs" / "design.yaml"
 
 
-@examples(fast=40, slow=300)
-@given(cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5, 20.5]), st.booleans())
+@given_in_tiers(
+    40, 300, cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5, 20.5]), st.booleans()
+)
 def test_on_any_small_cluster(case: Case, preempted: str, until_s: float | None, lends: bool) -> None:
     with TemporaryDirectory() as folder:
         simulated(Path(folder), case.spec, case.trace, preempted=preempted, until_s=until_s, opportunistic=lends)

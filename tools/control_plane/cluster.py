@@ -145,9 +145,18 @@ class Cluster:
         """Delete a node, if it exists."""
         self.delete(f"/api/v1/nodes/{name}")
 
+    def set_ready(self, node: str, ready: bool) -> None:
+        """Set the status that a node's kubelet reports."""
+        self.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [_ready(ready)]}}, STRATEGIC)
+
     def cordon(self, node: str, cordoned: bool = True) -> None:
         """Cordon or uncordon a node."""
         self.api("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}}, STRATEGIC)
+
+    def annotate_node(self, node: str, **annotations: str | None) -> None:
+        """Set annotations of ours, ``bad_devices="0,3"`` for ``hived.io/bad-devices``; None takes one away."""
+        named = {f"hived.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        self.api("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"annotations": named}}, MERGE)
 
     def node(self, name: str) -> Json:
         """As it is now."""

@@ -9,6 +9,8 @@ from tools.control_plane.cluster import Cluster, Json, RefusedError
 from tools.control_plane.service import Service
 from tools.control_plane.workloads import make_gang, make_pod
 
+from ..witness import snapshot
+
 #: pods that stay as they are over a restart of the service, and the reason of their Events
 _SAME = {"serve": "HivedForeign", "late": "HivedWaiting"}
 
@@ -22,7 +24,9 @@ def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
             ground.node(name)
         except RefusedError:
             ground.create_nodes([name])
+        ground.set_ready(name, True)
         ground.cordon(name, False)
+        ground.annotate_node(name, bad_devices=None)
 
 
 def test_drain(cluster: Cluster, service: Service, nodes: list[str]) -> None:
@@ -53,6 +57,35 @@ def test_drain(cluster: Cluster, service: Service, nodes: list[str]) -> None:
     for node, lacks in (("n9", "the spec has no node 'n9'"), (others[0], f"Kubernetes has no node '{others[0]}'")):
         status, answer = drain(node)
         assert (status, lacks in answer["error"]["message"]) == (404, True)
+
+
+def test_restart_on_bad_nodes(cluster: Cluster, service: Service, nodes: list[str]) -> None:
+    """The next process finds pods on nodes that are bad by now, and nothing has changed for them."""
+    names = [f"own-{number}" for number in range(4)]
+    cluster.create_pods(*(make_pod(name, "ab"[rank % 2], 4) for rank, name in enumerate(names)))
+    placed = cluster.wait_placed(*names)
+    assert sorted(placed.values()) == nodes
+    cluster.set_ready(nodes[0], False)
+    cluster.cordon(nodes[1])
+    cluster.annotate_node(nodes[2], bad_devices="0,3")
+    cluster.delete_node(nodes[3])
+    cluster.wait_until(lambda: len(service.get("/v1/status")["nodes"]["why"]) == 5, "the service knows")
+    before = snapshot(service)
+    assert {group[:2] for group in before.values()} == {("placed", "guaranteed")}
+    service.restart()
+    assert snapshot(service) == before
+    assert len(service.get("/v1/status")["nodes"]["why"]) == 5
+    assert service.metric("hived_conflicts") == 0
+
+    cluster.delete_pod("own-0", force=True)
+    cluster.create_pod(make_pod("next", "a", 4))
+    cluster.wait_event("next", placed["own-0"])
+    assert "next" not in cluster.placed()
+    cluster.set_ready(nodes[0], True)
+    cluster.cordon(nodes[1], False)
+    cluster.annotate_node(nodes[2], bad_devices=None)
+    cluster.create_nodes([nodes[3]])
+    assert cluster.wait_placed("next")["next"] == placed["own-0"]
 
 
 def test_pod_of_another_scheduler(cluster: Cluster, service: Service, nodes: list[str]) -> None:

@@ -40,15 +40,17 @@ def test_upstream_annotations(cluster: Cluster, service: Service) -> None:
     cluster.wait_placed("chief", "worker-0", "worker-1")
     pods = cluster.pods()
     nobody_shares(pods)
-    groups = []
-    for pod in pods.values():
-        info = yaml.safe_load(pod["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"])
+    infos = [yaml.safe_load(pod["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"]) for pod in pods.values()]
+    for pod, info in zip(pods.values(), infos, strict=True):
+        assert list(info) == ["node", "leafCellIsolation", "cellChain", "affinityGroupBindInfo"]
         assert info["node"] == pod["spec"]["nodeName"]
         assert [(info["node"], device) for device in info["leafCellIsolation"]] == places(pod)
-        groups.append(info["affinityGroupBindInfo"])
-    assert groups == [groups[0]] * 3
-    placed = [[len(one["physicalLeafCellIndices"]) for one in member["podPlacements"]] for member in groups[0]]
-    assert placed == [[4], [2, 2]]
+        assert info["affinityGroupBindInfo"] == infos[0]["affinityGroupBindInfo"]
+    placed = [member["podPlacements"] for member in infos[0]["affinityGroupBindInfo"]]
+    assert [[len(one["physicalLeafCellIndices"]) for one in member] for member in placed] == [[4], [2, 2]]
+    assert {(one["physicalNode"], *one["physicalLeafCellIndices"]) for member in placed for one in member} == {
+        (info["node"], *info["leafCellIsolation"]) for info in infos
+    }
     shown = service.get("/v1/inspect/affinitygroups/upstream-train")
     assert (shown["metadata"]["name"], shown["status"]["state"]) == ("upstream-train", "Allocated")
 

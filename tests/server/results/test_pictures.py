@@ -16,10 +16,11 @@ from hived.server.pictures import Picture
 from hived.server.results import ResultsSource
 from hived.server.results_view import Intervals
 from hived.simulator.metrics import submission_window
-from tests.simulator.helpers import examples, nodes_of_8, spec_text
+from tests.simulator.helpers import nodes_of_8, spec_text
 from tests.simulator.reader import Outcome
 from tests.simulator.strategies import Case, cases
 
+from ...strategies import given_in_tiers
 from .helpers import gpus, played, results, running, shown, unaudited, waiting
 
 HIVED = "hived yarn-cs"
@@ -182,9 +183,14 @@ def test_layout_has_a_view_per_scheme(story: ResultsSource) -> None:
 # -- any cluster, any trace
 
 
-@examples(fast=12, slow=60)
-@given(
-    cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5, 20.5]), st.booleans(), st.data()
+@given_in_tiers(
+    12,
+    60,
+    cases(),
+    st.sampled_from(["resume", "restart"]),
+    st.sampled_from([None, None, 5, 20.5]),
+    st.booleans(),
+    st.data(),
 )
 def test_any_picture(
     case: Case, preempted: str, until_s: float | None, opportunistic: bool, data: st.DataObject
@@ -237,8 +243,7 @@ def no_gpu_is_held_twice(source: ResultsSource, view: str, picture: Picture) -> 
     assert len(held) <= picture.totals.gpus
 
 
-@examples(fast=8, slow=60)
-@given(cases(max_jobs=20))
+@given_in_tiers(8, 60, cases(max_jobs=20))
 def test_pictures_add_up_to_the_summary(case: Case) -> None:
     """Utilization and fragmentation are those of ``metrics.py``: means over the time in which jobs arrive."""
     with TemporaryDirectory() as name:

@@ -9,15 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.errors import NotFoundError
 from hived.server import results_view
 from hived.server.results import ResultsSource
-from tests.simulator.helpers import Row, examples, nodes_of_8, trace_text
+from tests.simulator.helpers import Row, nodes_of_8, trace_text
 from tests.simulator.strategies import Case, cases
 
+from ...strategies import given_in_tiers
 from .helpers import TWO_NODES, played, results, waiting
 
 HIVED = "hived yarn-cs"
@@ -116,8 +116,7 @@ def test_job_by_any_id(tmp_path: Path) -> None:
         source.story(HIVED, "k")
 
 
-@examples(fast=10, slow=60)
-@given(cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5]))
+@given_in_tiers(10, 60, cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5]))
 def test_stays_add_up_to_the_delay(case: Case, preempted: str, until_s: float | None) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)

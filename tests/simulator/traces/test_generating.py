@@ -18,7 +18,7 @@ from hived.simulator.traces.generating import apportion
 from hived.simulator.traces.philly_statistics import philly
 from hived.simulator.traces.table1 import TOTAL_JOBS
 
-from ..helpers import examples
+from ...strategies import given_in_tiers
 
 
 @cache
@@ -82,8 +82,7 @@ def test_a_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert generate_table1(1000, 7, 1).jobs != generate_table1(1000, 7, 2).jobs
 
 
-@examples(fast=8, slow=60)
-@given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 2**70))
+@given_in_tiers(8, 60, st.integers(1, 3000), st.integers(1, 400), st.integers(0, 2**70))
 def test_any_number_of_jobs_and_days(jobs: int, days: int, seed: int) -> None:
     trace = generate_table1(jobs, days, seed)
     assert len(trace.jobs) == jobs
