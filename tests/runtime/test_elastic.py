@@ -6,7 +6,6 @@ import functools
 import json
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hived.control.page import State
 from hived.control.stopping import descendants
 from tests.control.conftest import meanwhile
 
-from .jobs import PATIENCE_S, Job, differences, state_of, until
+from .jobs import PATIENCE_S, Job, cpu_ticks, differences, state_of, until
 from .plain import run_plain
 
 SCRIPTS = Path(__file__).parent / "elastic_scripts"
@@ -324,7 +323,9 @@ def test_suspend_while_scaling(start: Callable[..., Run], alone: Callable[..., A
     def suspend_and_resume() -> None:
         run.job.suspend(PATIENCE_S)
         run.job.resume(PATIENCE_S)
-        time.sleep(0.5)  # new workers, which are suspended too, import PyTorch meanwhile
+        before = cpu_ticks(run.process.pid, *run.children())
+        # new workers, which are suspended too, get on with importing PyTorch meanwhile
+        until(lambda: cpu_ticks(run.process.pid, *run.children()) > before + 50)
 
     with meanwhile(suspend_and_resume):
         for workers in (1, 3, 1):

@@ -25,7 +25,7 @@ from hived.control.stopping import descendants
 from hived.errors import ConflictError
 from tests.cli.helpers import Hived
 
-from .jobs import PATIENCE_S, Job, command_line, environment, started, state_of, until
+from .jobs import PATIENCE_S, Job, command_line, cpu_ticks, environment, started, state_of, until
 
 #: an ordinary script, which takes its time until it is to hurry
 TRAIN = """
@@ -63,12 +63,6 @@ def text(**parts: object) -> str:
 def own_memory(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) * 1024
-
-
-def cpu_ticks(*pids: int) -> int:
-    """CPU time of processes, in clock ticks of the kernel."""
-    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
-    return sum(int(stat[11]) + int(stat[12]) for stat in stats)
 
 
 def uses_no_cpu(*pids: int) -> bool:

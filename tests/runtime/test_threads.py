@@ -13,6 +13,8 @@ import torch
 
 from hived.runtime import threads
 
+from .jobs import until
+
 weight = torch.ones(3)
 stop = threading.Event()
 
@@ -76,9 +78,8 @@ def test_thread_reaching_a_tensor(target: Callable[..., None], arguments: tuple[
     thread = threading.Thread(target=target, args=arguments)
     thread.start()
     try:
-        time.sleep(0.05)
-        assert threads.others_of_script()
-        assert threads.others_may_compute() is may
+        until(threads.others_of_script)
+        until(lambda: threads.others_may_compute() is may)
     finally:
         stop.set()
         thread.join()

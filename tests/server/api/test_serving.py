@@ -210,11 +210,11 @@ async def test_stop_amid_a_request(
     """It may finish, but is not waited for for ever."""
     if not finishes:
         monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 0.2)
-    begun = asyncio.Event()
+    begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(ref: str) -> Any:
         begun.set()
-        await (asyncio.sleep(0.3) if finishes else asyncio.Event().wait())
+        await may_end.wait()
         return service.job(ref)
 
     monkeypatch.setattr(service, "cancel", slow)
@@ -222,7 +222,11 @@ async def test_stop_amid_a_request(
     async with running(service, socket=tmp_path / "s") as server, over_socket(tmp_path / "s") as client:
         answer = asyncio.create_task(client.post("/v1/jobs/1/cancel"))
         await begun.wait()
-        await server.stop()
+        stops = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)  # it has been told
+        if finishes:
+            may_end.set()
+        await stops
         with contextlib.nullcontext() if finishes else contextlib.suppress(httpx.HTTPError):
             status = (await answer).status_code
             assert status == 202 if finishes else status >= 500
