@@ -15,6 +15,7 @@ from hived.cluster import Cluster, Request, Sharing
 from hived.errors import InputError, InvariantError, PolicyError
 from hived.policies import YarnCS, make_policy
 from hived.scheduling import Displaced, JobView, Policy, Reaction
+from hived.scheduling.running import work_left
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 from .helpers import Harness, Watching, nodes
@@ -275,3 +276,9 @@ def test_displaced_job_keeps_what_is_configured(reaction: Reaction) -> None:
     policy.displaced = reaction
     assert policy.react(Displaced(job, job)) is reaction
     assert YarnCS().react(Displaced(job, job)) is Reaction.SUSPEND
+
+
+def test_equal_work_left_is_equal() -> None:
+    """Of what differs in how long it has run: seconds alone are rounded, and would decide between equal jobs."""
+    assert 6.993 - 0.999 != 6.66 - 0.666
+    assert work_left(6.993, 999, 1000) == work_left(6.66, 666, 1000) == 5.994

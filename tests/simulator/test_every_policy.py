@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -121,3 +122,26 @@ def test_a_lost_place_leaves_the_turn() -> None:
     assert (1, Kind.OPPORTUNISTIC) in kinds, "it has lost a loan"
     assert all(run.start == 50 for run in record.runs if (run.job, run.kind) == (2, Kind.GUARANTEED))
     assert (2, Kind.GUARANTEED) in kinds
+
+
+class Explaining(Scheduler):
+    """The scheduler as an engine has it, which says why jobs wait."""
+
+    def __init__(self, *arguments: Any, explains: bool, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+
+
+@given_in_tiers(
+    25, 300, prioritised(), policies(("gandiva", "antman")), st.sampled_from(Sharing), SHARES, st.booleans()
+)
+def test_what_is_simulated_is_what_runs(
+    given: tuple[Case, Trace], policy: str | Policy, scheme: Sharing, soft: float, loans: bool
+) -> None:
+    """An engine records reasons and a simulation does not: they decide the same."""
+    case, trace = given
+    options = Options((scheme,), (policy,), soft=soft, opportunistic=loans)
+    simulated = played(case.spec, trace, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hived.simulator.simulation.Scheduler", Explaining)
+        live = played(case.spec, trace, options)
+    assert history(simulated) == history(live)

@@ -22,7 +22,7 @@ from .helpers import nodes_of_8
 from .policy_reader import check, check_loans
 
 POLICIES = ("yarn-cs", "fifo", "sjf", "srtf", "greedy:patience=4", "greedy", "tiresias:limits=5/20", "tiresias")
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 SHARING = (Sharing.QUOTA, Sharing.HIVED)
 
 

@@ -18,6 +18,14 @@ from .queue import GUARANTEED, LEAVING, Entry, Key
 _Order = list[tuple[Key, Entry]]
 
 
+def work_left(duration: float, kept: float, per_second: float) -> float:
+    """Seconds of a duration that are left when ``kept`` of the engine's units are done.
+
+    The difference is taken in that unit, in which the times of a trace are whole: what is equal stays equal.
+    """
+    return max(0.0, round(duration * per_second, 6) - kept) / per_second
+
+
 class RunningJobs:
     """Follows the jobs of one scheduler whose policies preempt. O(log jobs) per start and end."""
 
@@ -124,7 +132,7 @@ class RunningJobs:
             view = entry.view
             remaining = None
             if view.duration is not None:
-                remaining = max(0.0, view.duration - entry.kept / self._per_second)
+                remaining = work_left(view.duration, entry.kept, self._per_second)
             entry.view = view._replace(attained=entry.attained / self._per_second, remaining=remaining)
             self._counted[entry] = now
 

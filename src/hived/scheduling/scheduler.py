@@ -58,7 +58,7 @@ from .queue import (
     Queue,
     VcQueues,
 )
-from .running import RunningJobs
+from .running import RunningJobs, work_left
 from .slicing.probe import Probe
 from .slicing.servers import Host
 from .slicing.slicer import Slicer
@@ -623,10 +623,6 @@ class Scheduler:
         behind = running.behind(entry, True, self._now)
         if not behind:
             return False
-        if entry.demand is not None and not self._explains:
-            most = self.cluster.free_gpus(entry.demand) + sum([other.view.gpus for other in behind])
-            if most < entry.demand.least_gpus:
-                return False
         names = [other.name for other in behind]
         victims = self.cluster.select_victims(entry.request, names, entry.excluded, entry.demand)
         if not victims:
@@ -704,7 +700,7 @@ class Scheduler:
         """The VC has no room for a job that runs on a loan. Returns as :meth:`_take_turn`."""
         if not self._explains:
             return self._blocked(entry)
-        key = "turn", entry.kind
+        key = "turn", entry.vc, entry.kind
         reasons = self._cached_reasons(key)
         if reasons is None:
             trial = replace(entry.request, group=f"{entry.name} (its turn)")
@@ -744,7 +740,7 @@ class Scheduler:
                 return self._apply(entry, placed, keep)
             if not self._explains:
                 return self._blocked(entry)
-        key = (entry.kind,)
+        key = entry.vc, entry.kind
         reasons = self._cached_reasons(key) if entry.status is WAITING else None
         if reasons is None:
             try:
@@ -853,7 +849,7 @@ class Scheduler:
             entry.kept -= entry.policy.resume_s * self._per_second
         entry.settled = entry.kept
         if duration is not None:
-            entry.view = entry.view._replace(remaining=duration - entry.kept / self._per_second)
+            entry.view = entry.view._replace(remaining=work_left(duration, entry.kept, self._per_second))
 
     # -- exact safety -------------------------------------------------------------------------------------------------
 
@@ -996,7 +992,7 @@ class Scheduler:
         while True:
             best: Entry | None = None
             best_share = 0.0
-            idle = 0 if self._explains else cluster.idle_gpus
+            idle = cluster.idle_gpus
             for kind, entries in self._heads.items():
                 if kind in lacking:
                     continue
@@ -1069,7 +1065,7 @@ class Scheduler:
 
     def _start_on_loan(self, entry: Entry) -> bool | None:
         """Start a job on idle GPUs before its turn. Returns as :meth:`_take_turn`."""
-        key = "loan", entry.kind
+        key = "loan", entry.vc, entry.kind
         reasons = self._cached_reasons(key) if self._explains else None
         decision = None
         if reasons is None:
