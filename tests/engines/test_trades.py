@@ -105,6 +105,23 @@ def test_cells_are_guaranteed_to_the_taker_for_a_while(engine: Driver) -> None:
     ]
 
 
+def test_job_that_lacks_what_was_given_has_it_back(engine: Driver) -> None:
+    """What a tenant reserved is promised to it; who has taken it is paid for the rest."""
+    taker = engine.submit(job("speech", 2, tasks=3))
+    give(engine, 3600.0)
+    assert taker.guaranteed
+    engine.wait(900.0)
+    large = engine.submit(job("vision", 2, tasks=2))
+    engine.wait(0.0)
+    assert told(engine)[-1] == f"trade 1 ends: {large.name} of vision would not fit without them"
+    assert (states(taker, large), surplus(engine)) == ("stopping reserved", {"vision": 0.5, "speech": -0.5})
+    engine.gone(taker)
+    assert large.guaranteed
+    engine.end(large)
+    engine.submit(job("vision", 2, tasks=3))
+    assert engine.job_scheduler.trading.next_change == float("inf"), "what no trade could hold recalls none"
+
+
 def test_cells_in_use_or_broken_are_not_given(engine: Driver) -> None:
     """Who takes broken ones could not use them."""
     jobs = [engine.submit(job("vision", 2)) for _ in range(2)]

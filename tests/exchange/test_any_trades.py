@@ -55,7 +55,7 @@ class Walk:
     def _market(self) -> Market:
         return Market(
             self.base, self.arbiter, lambda tenant: self.cluster.cells_in_use(tenant),
-            lambda spec: self.cluster.would_downgrade(spec),
+            lambda spec: self.cluster.would_downgrade(spec), lambda tenant, spec: (),
         )  # fmt: skip
 
     def event(self) -> None:

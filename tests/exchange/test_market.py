@@ -28,6 +28,7 @@ from hived.exchange import (
     kind_of,
     make_arbiter,
 )
+from hived.exchange.market import Strands
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec, LevelSpec
 
@@ -42,8 +43,16 @@ def spec(**nodes: int) -> ClusterSpec:
     return spec_from_dict(flat(nodes))
 
 
-def market(of: ClusterSpec, arbiter: str = "balanced", used: dict[str, int] | None = None) -> Market:
-    return Market(of, make_arbiter(arbiter), lambda tenant: {NODE.kind: (used or {}).get(tenant, 0)}, lambda spec: ())
+def nobody(tenant: str, spec: ClusterSpec) -> Sequence[str]:
+    return ()
+
+
+def market(
+    of: ClusterSpec, arbiter: str = "balanced", used: dict[str, int] | None = None, strands: Strands = nobody
+) -> Market:
+    return Market(
+        of, make_arbiter(arbiter), lambda tenant: {NODE.kind: (used or {}).get(tenant, 0)}, lambda spec: (), strands
+    )
 
 
 def post(trading: Market, *posts: Offer | Request) -> Market:
@@ -202,7 +211,7 @@ def test_trade_of_unlike_levels() -> None:
     of = spec_from_dict(racks({"a": {"RACK": 1}, "b": {"RACK.NODE.SOCKET": 4}}, count=2))
     rack, sockets = Cells("RACK", 4), Cells("RACK", 2, 4)
     displaced: list[str] = []
-    trading = Market(of, Balanced(), lambda tenant: {}, lambda spec: displaced)
+    trading = Market(of, Balanced(), lambda tenant: {}, lambda spec: displaced, nobody)
     for jobs in (["job"], []):
         displaced[:] = jobs
         trading.board.clear()
@@ -250,6 +259,48 @@ def test_offer_of_cells_in_use_is_withdrawn() -> None:
     made, refused = trading.match(0)
     assert (made, [one.why for one in refused]) == ([], ["a has 2 x NODE, 2 of them in use or bad, and would give 1"])
     assert (list(trading.board.offers), list(trading.board.requests)) == ([], [2])
+
+
+# -- jobs that lack what was given --------------------------------------------------------------------------------
+
+
+def lacking(tenant: str, needs: dict[str, int]) -> Strands:
+    """A job of a tenant waits that needs so many nodes."""
+
+    def strands(of: str, spec: ClusterSpec) -> Sequence[str]:
+        has = sum(cells.number for vc in spec.virtual_clusters if vc.name == of for cells in vc.cells)
+        return ["job"] if of == tenant and has < needs.get(of, 0) else []
+
+    return strands
+
+
+@pytest.mark.parametrize(("needs", "ended"), [(1, []), (2, [2]), (3, [1]), (4, [2, 1])])
+def test_trades_end_as_their_giver_needs(needs: int, ended: list[int]) -> None:
+    """Those that help alone, the latest first; each is paid for as long as it lasted."""
+    wanted: dict[str, int] = {}
+    trading = market(spec(a=4, b=1), strands=lacking("a", wanted))
+    for number in (2, 1):
+        cells = NODE._replace(number=number)
+        post(trading, Offer("a", cells, 0, 4 * HOUR), Request("b", cells, 0, 4 * HOUR)).match(0)
+    wanted["a"] = needs
+    told = trading.recall("a", HOUR)
+    assert [trade.number for trade, _ in told] == ended
+    assert {why for _, why in told} <= {"job of a would not fit without them"}
+    assert trading.recall("a", HOUR) == []
+    left = sum(trade.gpu_hours for trade in trading.trades.records())
+    assert trading.surplus["a"] == left + sum(trade.gpu_hours / 4 for trade, _ in told)
+
+
+def test_cells_that_a_job_needs_are_not_given() -> None:
+    """Neither now nor, where it has come meanwhile, later."""
+    wanted: dict[str, int] = {}
+    trading = market(spec(a=2, b=1), strands=lacking("a", wanted))
+    post(trading, Offer("a", NODE, HOUR, 2 * HOUR), Request("b", NODE, HOUR, 2 * HOUR)).match(0)
+    wanted["a"] = 2
+    why = "job would not fit without 1 x NODE of a"
+    assert [said for _, said in trading.begin_due(HOUR).called_off] == [why]
+    _, refused = post(trading, replace(OFFERS, end=9 * HOUR), replace(ASKS, end=9 * HOUR)).match(0)
+    assert [one.why for one in refused] == [why]
 
 
 # -- other specs --------------------------------------------------------------------------------------------------

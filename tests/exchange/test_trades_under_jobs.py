@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
+from hived.exchange import Balanced, Cells, Offer, Request, TenantView
 from hived.exchange.cells import changed
-from hived.policies import policies_of
+from hived.policies import YarnCS, policies_of
 from hived.scheduling import Kind, Scheduler
 from hived.scheduling.queue import Status
+from hived.simulator.exchange import HourlyTrading
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 from hived.spec import spec_from_dict
@@ -33,6 +35,9 @@ class AnyTrades:
         self._base, self._rng = spec, rng
         self.next_look = 5_000
 
+    def recall(self, tenant: str, now: int, scheduler: Scheduler) -> None:
+        """Whoever lacks cells waits."""
+
     def look(self, now: int, scheduler: Scheduler) -> ClusterSpec | None:
         self.next_look = now + self._rng.choice([1_000, 20_000])
         if self._rng.random() < 0.2:
@@ -44,6 +49,17 @@ class AnyTrades:
         cells = self._rng.choice(giver.cells)
         kind, number = (cells.chain, cells.level), self._rng.randint(1, cells.number)
         return changed(spec, {giver.name: {kind: -number}, taker.name: {kind: number}})
+
+
+class Eager:
+    """Offers and asks for whatever it may."""
+
+    def offers(self, view: TenantView) -> list[Offer]:
+        cells = Cells(*view.kind, view.own)
+        return [Offer(view.tenant, cells, view.now, view.now + 30)] if view.own else []
+
+    def requests(self, view: TenantView) -> list[Request]:
+        return [Request(view.tenant, Cells(*view.kind), view.now, view.now + 30, times=2)]
 
 
 class Watch:
@@ -83,6 +99,27 @@ def play(policy: str, seed: int) -> None:
     for run in record.runs:  # loans are recorded as loans, also where a trade made them such
         seen = [guaranteed for at, guaranteed in watch.seen.get(run.job, ()) if run.start < at < run.end]
         assert set(seen) <= {run.kind is Kind.GUARANTEED}
+
+
+def test_no_job_lacks_what_its_tenant_reserved() -> None:
+    """Whatever proxies post: cells that a job in line needs are not given, or come back at once."""
+    for seed in range(20):
+        rng = Random(seed)
+        spec = spec_from_dict(_SPECS[0])
+        trading = HourlyTrading(spec, Balanced(), dict.fromkeys("abc", Eager()), every_ms=2_000, idle_looks=1)
+        jobs, at = [], 0
+        for number in range(60):
+            at += rng.choice([0, 1_000, 20_000])
+            lasts, gpus = rng.choice([1_000, 5_000, 60_000]), rng.choice([1, 4, 4, 8, 12, 16])
+            jobs.append(TraceJob(f"j{number}", rng.choice("abc"), at, lasts, gpus, ""))
+
+        def check(scheduler: Scheduler, spec: ClusterSpec = spec) -> None:
+            scheduler.validate()
+            now = scheduler.cluster.spec
+            assert [scheduler.stranded(vc, now, spec) for vc in "abc"] == [[], [], []]
+
+        simulate(Cluster(spec), YarnCS(), jobs, trading=trading, after_event=check)
+        assert len({trade.end - trade.start for trade in trading.made}) > 1, "some have ended early"
 
 
 @pytest.mark.parametrize("examples", [3, pytest.param(15, marks=pytest.mark.slow)])

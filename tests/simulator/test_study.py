@@ -248,6 +248,20 @@ def test_trades_are_written(tmp_path: Path) -> None:
     assert study.results.records[0].finish == simulate(**given).results.records[0].finish
 
 
+def test_giver_has_back_what_its_job_needs(tmp_path: Path) -> None:
+    """Its only node is lent to a tenant with jobs for days, and its one job starts as if it had never been given."""
+    jobs = [(f"b{n}", "b", 0, 36_000, 8) for n in range(30)] + [(f"c{n}", "b", 3600 * n, 60, 1) for n in range(13, 40)]
+    (tmp_path / "t.csv").write_text(trace_text([("a", "a", 43_200, 3600, 8), *jobs]), encoding="utf-8")
+    given: dict[str, Any] = {"spec": nodes_of_8(2, {"a": 1, "b": 1}), "trace": tmp_path / "t.csv", "schemes": ["hived"]}
+    study = simulate(**given, exchange="balanced")
+    study.save(tmp_path / "out", figures=False)
+    trades = (tmp_path / "out" / "trades.csv").read_text(encoding="utf-8").splitlines()
+    assert trades[1].startswith("yarn-cs,a,b,NODE,4,1,39600,43200,8,1"), "it has ended as the job came"
+    (record,) = study.results.records
+    (first,) = [at for job, at in zip(record.jobs, record.first_start, strict=True) if job.job_id == "a"]
+    assert first == 43_200_000
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -10,6 +10,7 @@ refused. All other methods report events: groups end, nodes turn bad, the spec c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
@@ -793,6 +794,20 @@ def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     if not isinstance(spec, Mapping):
         raise InputError(f"a spec is a dictionary or a ClusterSpec, not {type(spec).__name__}; load() reads a file")
     return spec_from_dict(dict(spec))
+
+
+def fitting(spec: ClusterSpec, vc: str) -> Callable[[Request], bool]:
+    """What tells whether a request is valid and would start in a VC of a spec, empty and healthy. O(cells of the VC)"""
+    alone = tuple([of for of in spec.virtual_clusters if of.name == vc and (of.cells or of.pinned)])
+    cluster = Cluster(replace(spec, virtual_clusters=alone, withheld=()), Sharing.PRIVATE) if alone else None
+
+    def fits(request: Request) -> bool:
+        try:
+            return cluster is not None and not cluster.never_fits(request)
+        except RequestError:
+            return False
+
+    return fits
 
 
 def as_records(records: Iterable[Record | tuple[str, Request, Placement]]) -> tuple[Record, ...]:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import Reason
+from hived.cluster.reasons import NeverFits, Reason
 from hived.cluster.recovery import Reconfiguration
 from hived.scheduling import Entry, Policies, Policy, SomePolicies
 from hived.scheduling import instructions as decided
@@ -290,6 +290,8 @@ class Dispatcher(ABC, Generic[J, D]):
             case decided.Move():
                 self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)
             case decided.Hold(reasons=reasons):
+                if isinstance(reasons[0], NeverFits):
+                    self.trading.short(job.vc)
                 self._hold(job, reasons)
         if elsewhere:
             self.spared(at)

@@ -45,13 +45,15 @@ class LiveTrading:
 
     def __init__(self, spec: ClusterSpec, arbiter: Arbiter | None = None) -> None:
         """``spec``: without trades. ``arbiter``: balanced, unless another is given."""
-        self._market = Market(spec, arbiter or Balanced(), self._in_use, self._displaces)
+        self._market = Market(spec, arbiter or Balanced(), self._in_use, self._displaces, self._strands)
         self._scheduler: Scheduler | None = None
         self._notes: list[Note] = []
         # when trades and posts are over or open next, and when the next trade begins; None: to be found anew
         self._next: tuple[float, float] | None = None
         # of the last expire
         self._at = -inf
+        # VCs with a job that does not fit what they have left
+        self._short: set[str] = set()
         #: what could not be taken over at the start, in words
         self.left_out: list[str] = []
         #: whether there is something in the record that was not there when it was last taken
@@ -95,8 +97,8 @@ class LiveTrading:
 
     @property
     def next_start(self) -> float:
-        """When the next trade begins; infinity for never."""
-        return self._times()[1]
+        """When the next trade begins, or is recalled; infinity for never."""
+        return self._at if self._short else self._times()[1]
 
     def _times(self) -> tuple[float, float]:
         """O(posts + trades) after a change of the market, and O(1) else: it is asked at every event of every job."""
@@ -128,6 +130,14 @@ class LiveTrading:
 
     def _displaces(self, spec: ClusterSpec) -> tuple[str, ...]:
         return () if self._scheduler is None else self._scheduler.cluster.would_downgrade(spec)
+
+    def _strands(self, tenant: str, spec: ClusterSpec) -> list[str]:
+        return [] if self._scheduler is None else self._scheduler.stranded(tenant, spec, self.base)
+
+    def short(self, vc: str) -> None:
+        """A job of a VC waits that its cells could not hold: trades by which that is so are recalled next."""
+        if any(giver == vc for _, giver, _, _ in self._on()):
+            self._short.add(vc)
 
     # -- what tenants post ----------------------------------------------------------------------------------------
 
@@ -184,6 +194,7 @@ class LiveTrading:
         self._at, self._next = at, None  # every other change of the market begins with this one
         over = self._market.expire(at)
         self._note_trades("trade_over", over.trades)
+        self._short.update(taker for trade in over.trades for _, taker, _ in trade.sides())
         for trade in over.missed:
             self._note("trade_called_off", {**self._trade(trade), "why": "it could not begin in its time"})
         for number, post in over.posts:
@@ -191,6 +202,9 @@ class LiveTrading:
 
     def _go_to(self, at: float) -> None:
         self.expire(at)
+        for trade, why in self._market.recall(sorted(self._short), at):
+            self._note("trade_ended", {**self._trade(trade), "why": why})
+        self._short.clear()
         due = self._market.begin_due(at)
         self._note_trades("trade_begun", due.begun)
         for trade, why in due.called_off:

@@ -19,6 +19,8 @@ from .trades import LacksCellsError, Trade, Trades
 InUse: TypeAlias = Callable[[str], Mapping[tuple[str, int], int]]
 #: the jobs that could not stay guaranteed under another spec
 Displaces: TypeAlias = Callable[[ClusterSpec], Sequence[str]]
+#: the jobs of a tenant that wait, fit the cells that it reserved, and would not fit those that it has under a spec
+Strands: TypeAlias = Callable[[str, ClusterSpec], Sequence[str]]
 #: shorter than any window, in seconds
 _INSTANT = 1e-9
 #: seconds of a GPU hour
@@ -80,14 +82,16 @@ def share_left(start: float, end: float, now: float) -> float:
 class Market:
     """Trades of cells between the tenants of one cluster. A call that raises has changed nothing."""
 
-    def __init__(self, spec: ClusterSpec, arbiter: Arbiter, in_use: InUse, displaces: Displaces) -> None:
-        """``in_use``, ``displaces``: of the cluster."""
+    def __init__(
+        self, spec: ClusterSpec, arbiter: Arbiter, in_use: InUse, displaces: Displaces, strands: Strands
+    ) -> None:
+        """``in_use``, ``displaces``, ``strands``: of the cluster."""
         self.arbiter = arbiter
         self.trades = Trades(spec)
         self.board = Board(self.trades)
         #: GPU hours (in an auction, credits) that each tenant has given beyond what it took
         self.surplus: dict[str, float] = {}
-        self._in_use, self._displaces = in_use, displaces
+        self._in_use, self._displaces, self._strands = in_use, displaces, strands
         self._next = 1
 
     @property
@@ -159,11 +163,52 @@ class Market:
             if trade.back is not None:
                 self.check_unused(trade.taker, trade.back)
             self.trades.begin(trade.number)
+            for giver, _, cells in trade.sides():
+                self._check_waiting(giver, cells)
             if trade.back is not None:
                 self._check_jobs()
         except ConflictError:
             self.trades.cancel(trade.number)
             raise
+
+    def _check_waiting(self, giver: str, cells: Cells) -> None:
+        """Raise ``ConflictError`` if a job of a giver waits that would not fit the cells that the giver has left."""
+        stranded = self._strands(giver, self.trades.in_force())
+        if stranded:
+            what = f"{', '.join(stranded)} would not fit without {cells.in_words(self.trades.spec)} of {giver}"
+            raise LacksCellsError(giver, what)
+
+    def recall(self, tenants: Iterable[str], now: float) -> list[tuple[Trade, str]]:
+        """End trades by which a job of a tenant that waits does not fit what the tenant has left; with the reason.
+
+        What a tenant reserved is promised to it, and a trade is no more than that: the giver is paid for as long as it
+        lasted. The latest trades end, and none in vain. Who had taken the cells may have given its own, and recalls
+        those. O(trades of the tenants) looks at their jobs.
+        """
+        short, found = [*tenants], list[tuple[Trade, str]]()
+        while short:
+            ended = self._recall(short.pop(), now)
+            short += [taker for trade, _ in ended for _, taker, _ in trade.sides()]
+            found += ended
+        return found
+
+    def _recall(self, tenant: str, now: float) -> list[tuple[Trade, str]]:
+        trades = self.trades
+        given = [trade for trade in trades.records() if trades.is_on(trade) and _gives(trade, tenant)]
+        ended: list[Trade] = []
+        stranded = jobs = self._strands(tenant, trades.in_force())
+        while jobs and given:
+            ended.append(given.pop())
+            jobs = self._strands(tenant, trades.without(ended).in_force())
+        for trade in ended[:-1]:
+            others = [other for other in ended if other is not trade]
+            if not self._strands(tenant, trades.without(others).in_force()):
+                ended = others
+        why = f"{', '.join(stranded)} of {tenant} would not fit without them"
+        for trade in ended:
+            trades.cancel(trade.number)
+            self._pay_back(trade, now)
+        return [(trade, why) for trade in ended]
 
     def _check_jobs(self) -> None:
         """Raise ``ConflictError`` if jobs stand where the cells in force cannot: few of a level for many of another."""
@@ -242,3 +287,7 @@ class Market:
             self._pay(trade)
             made.append(trade)
         return made, refused
+
+
+def _gives(trade: Trade, tenant: str) -> bool:
+    return any(giver == tenant for giver, _, _ in trade.sides())

@@ -175,6 +175,10 @@ class Trades:
             if not self._moves[key]:
                 del self._moves[key]
 
+    def without(self, ended: Collection[Trade]) -> Trades:
+        """The same without some trades. O(trades)."""
+        return Trades(self.spec, [trade for trade in self._trades.values() if trade not in ended], self._on)
+
     def under(self, spec: ClusterSpec) -> tuple[Trades, list[tuple[Trade, str]]]:
         """The trades under a new spec, and those that cannot stand there any more, with the reason. Changes nothing.
 

@@ -27,7 +27,7 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import NamedTuple, Protocol
 
-from hived.cluster.cluster import Cluster
+from hived.cluster.cluster import Cluster, fitting
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt, VirtualLeaves, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.explain.queries import PlanAnswer
@@ -420,6 +420,19 @@ class Scheduler:
         self._dirty.update(dict.fromkeys(vc for vc in effect.vcs if vc in self.queues))
         self._idle = True
         return changed
+
+    def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
+        """The jobs of a VC that fit its cells in ``reserved``, and not those in ``spec``; names, in order.
+
+        Those that run as well: who loses its cells is in line again. O(jobs + cells of the VC).
+        """
+        entries = [entry for entry in self.jobs.values() if entry.vc == vc and not entry.request.opportunistic]
+        if not entries:
+            return []
+        before, after = fitting(reserved, vc), fitting(spec, vc)
+        requests = {entry.shape: entry.request for entry in entries}
+        lacks = {shape for shape, request in requests.items() if before(request) and not after(request)}
+        return [entry.name for entry in sorted(entries, key=_by_key) if entry.shape in lacks]
 
     def _follow_running(self) -> RunningJobs | None:
         self._passing = any(policy.patience > 0 for policy in self.policies.all)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade
+from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade, share_left
 from hived.scheduling import Scheduler
 from hived.spec.compiled import ClusterSpec
 
@@ -25,6 +25,9 @@ class Trading(Protocol):
 
     def look(self, now: int, scheduler: Scheduler) -> ClusterSpec | None:
         """The spec from now on; None: it is as it was. :attr:`next_look` is later from then on."""
+
+    def recall(self, tenant: str, now: int, scheduler: Scheduler) -> ClusterSpec | None:
+        """The spec once a job of a tenant that does not fit has back what was given away; None: as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,8 @@ class HourlyTrading:
         self.next_look = every_ms
         self._chain = spec.chains[0]
         self._level = self._chain.node_level
-        self._cells_in_use: Callable[[str], Mapping[tuple[str, int], int]] = lambda tenant: {}
-        self._displaces: Callable[[ClusterSpec], Sequence[str]] = lambda spec: ()
-        self.market = Market(spec, arbiter, self._in_use, lambda spec: self._displaces(spec))
+        self._scheduler: Scheduler | None = None
+        self.market = Market(spec, arbiter, self._in_use, self._displaces, self._strands)
         tenants = [vc.name for vc in spec.virtual_clusters]
         self._proxies = dict.fromkeys(tenants, IdleCells()) if proxies is None else dict(proxies)
         self._used: dict[str, deque[int]] = {tenant: deque(maxlen=idle_looks + 1) for tenant in tenants}
@@ -76,15 +78,32 @@ class HourlyTrading:
         self.refused = 0
 
     def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
-        return self._cells_in_use(tenant)
+        return {} if self._scheduler is None else self._scheduler.cluster.cells_in_use(tenant)
+
+    def _displaces(self, spec: ClusterSpec) -> Sequence[str]:
+        return () if self._scheduler is None else self._scheduler.cluster.would_downgrade(spec)
+
+    def _strands(self, tenant: str, spec: ClusterSpec) -> Sequence[str]:
+        return () if self._scheduler is None else self._scheduler.stranded(tenant, spec, self.market.trades.spec)
+
+    def recall(self, tenant: str, now: int, scheduler: Scheduler) -> ClusterSpec | None:
+        """The spec once a job of a tenant that does not fit has back what was given away; None: as it was."""
+        self._scheduler = scheduler
+        return self.market.trades.in_force() if self._recall([tenant], now / MS) else None
+
+    def _recall(self, tenants: Iterable[str], at: float) -> bool:
+        ended = {trade.number for trade, _ in self.market.recall(tenants, at)}
+        self.made = [_cut(trade, at) if trade.number in ended else trade for trade in self.made]
+        return bool(ended)
 
     def look(self, now: int, scheduler: Scheduler) -> ClusterSpec | None:
         """The spec from now on; None: it is as it was."""
         self.next_look = now + self._every
         market, seconds = self.market, now / MS
-        self._cells_in_use, self._displaces = scheduler.cluster.cells_in_use, scheduler.cluster.would_downgrade
+        self._scheduler = scheduler
         self._sample(now, scheduler)
         over = market.expire(seconds).trades
+        self._recall([taker for trade in over for _, taker, _ in trade.sides()], seconds)
         market.post(self._proxies, self._views(now, scheduler))
         made, refused = market.match(seconds)
         self.made += made
@@ -129,3 +148,9 @@ class HourlyTrading:
                 )
             )
         return views
+
+
+def _cut(trade: Trade, now: float) -> Trade:
+    """A trade that has ended early."""
+    lasted = 1 - share_left(trade.start, trade.end, now)
+    return replace(trade, end=now, gpu_hours=trade.gpu_hours * lasted)

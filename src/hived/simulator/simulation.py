@@ -182,8 +182,7 @@ class Simulation:
                 driver.wake(self)
             elif stopped == _TRADES and trading is not None:
                 now = self._now = time
-                if (spec := trading.look(now, scheduler)) is not None:
-                    self._trade(spec)
+                self._trade(trading.look(now, scheduler))
             elif timeline is not None and stopped == _GHOST:
                 now = self._now = time
                 timeline.finish(now)
@@ -197,6 +196,8 @@ class Simulation:
                     following.submit(entry, now)
                 else:
                     scheduler.wait(entry)
+                    if trading is not None and entry.line is None and entry.request.priority >= 0:
+                        self._trade(trading.recall(entry.vc, now, scheduler))
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
                 if progress is not None and not number & 0x3FF:
@@ -470,8 +471,10 @@ class Simulation:
         else:
             self._set_progress(job, progress)
 
-    def _trade(self, spec: ClusterSpec) -> None:
+    def _trade(self, spec: ClusterSpec | None) -> None:
         """Go on under a new spec: jobs run where they are, and some as loans that had cells, or the reverse."""
+        if spec is None:
+            return
         now, scheduler = self._now, self._scheduler
         effect = scheduler.cluster.trade(spec)
         if effect is not None:
