@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.cells import HostClass, Need, Rank, Space, find, shape_of
+from hived.cells import HostClass, Need, Rank, Space, find, is_packing, packs, shape_of
 from hived.cells.capacity import Layout
 from hived.cells.host_fit import cells_at
 from hived.cells.space import CAPACITIES
@@ -155,6 +155,7 @@ def far_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
 
 
 RANKS: list[Rank] = [tightest_idle, far_from_guaranteed, equally]
+packs(far_from_guaranteed)
 
 
 def masks(guaranteed: int, opportunistic: int) -> tuple[int, int]:
@@ -183,7 +184,7 @@ def test_best_host_is_what_looking_at_all_gives(n: int, changes: list[tuple[int,
         for rank in RANKS:
             for gpus in range(1, 6):
                 ranked = sorted(
-                    (value, c.free, c.idle, number)
+                    (value, *((c.free, c.idle) if is_packing(rank) else ()), number)
                     for number, c in enumerate(classes)
                     if c.free.free >= gpus and (value := rank(c, gpus)) is not None
                 )

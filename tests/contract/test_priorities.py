@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hived import Bind, CheckedCluster, Cluster, Preempt, Wait
+from hived.cells import HostClass
 from hived.cluster.pool import VIEWS
 from hived.cluster.reasons import ReasonKind
+from hived.cluster.sharing import Sharing
 
+from ..strategies import given_in_tiers
 from .driver import Case, running
 from .specs import flat, lent, wants
 
@@ -266,3 +271,82 @@ def test_unused_view_is_dropped() -> None:
         cluster.release("p0")
         cluster.commit(cluster.schedule(wants("p0", "a", 4)))
     assert not pool._views
+
+
+# -- ranks of policies ------------------------------------------------------------------------------------------------
+
+HELD = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=6)
+
+
+@given_in_tiers(60, 1_500, HELD, st.integers(1, 4), st.integers(0, 4), st.integers(0, 3))
+@example([(0, 2), (1, 2), (0, 2), (1, 2)], 2, 4, 2)
+def test_rank_that_refuses_hosts(held: list[tuple[int, int]], gpus: int, priority: int, most: int) -> None:
+    """It takes no host where more than ``most`` GPUs could be preempted: the lowest priorities that suffice yield."""
+
+    def rank(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+        return None if host.free.free - host.idle.free > most else (max(0, gpus - host.idle.free),)
+
+    cluster = Cluster.from_spec(flat({"a": 2}), Sharing.HIVED, rank)
+    at: dict[str, list[tuple[int, int]]] = {"n0": [], "n1": []}
+    for number, (of, size) in enumerate(held):
+        decision = cluster.schedule(wants(f"held-{number}", "a", size, priority=of))
+        if isinstance(decision, Bind):
+            cluster.commit(decision)
+            at[decision.placement.pods[0].node].append((of, size))
+    answer = cluster.schedule(wants("asks", "a", gpus, priority=priority))
+
+    def takes(up_to: int) -> bool:
+        idle = [4 - sum(size for _, size in groups) for groups in at.values()]
+        lower = [sum(size for of, size in groups if of <= up_to) for groups in at.values()]
+        return any(free + more >= gpus and more <= most for free, more in zip(idle, lower, strict=True))
+
+    used = {of for groups in at.values() for of, _ in groups if of < priority}
+    right = next((up_to for up_to in (-1, *sorted(used)) if takes(up_to)), None)
+    if right is None:
+        assert isinstance(answer, Wait)
+    elif right == -1:
+        assert isinstance(answer, Bind)
+    else:
+        assert isinstance(answer, Preempt)
+        assert max(held[int(name.removeprefix("held-"))][0] for name in answer.victims) == right
+
+
+@given_in_tiers(
+    60, 1_500, HELD, st.sets(st.integers(0, 3), max_size=3), st.integers(1, 6), st.integers(0, 4), st.integers(1, 12)
+)
+@example([(0, 4), (0, 2)], {3}, 2, 0, 1)
+@example([(0, 4), (0, 2)], {3}, 3, 0, 2)
+def test_rank_that_raises_changes_nothing(
+    held: list[tuple[int, int]], bad: set[int], gpus: int, priority: int, at: int
+) -> None:
+    """Wherever it does: while leaf cells are chosen, or while reasons are collected."""
+    left = inf
+
+    def rank(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ZeroDivisionError
+        return (host.free.free,)
+
+    def made() -> CheckedCluster:
+        cluster = CheckedCluster.from_spec(flat({"a": 2}), Sharing.HIVED, rank)
+        for number in bad:
+            cluster.set_device_health("n1", number, healthy=False)
+        for number, (of, size) in enumerate(held):
+            decision = cluster.schedule(wants(f"held-{number}", "a", size, priority=of))
+            if isinstance(decision, Bind):
+                cluster.commit(decision)
+        return cluster
+
+    request = wants("asks", "a", gpus, priority=priority)
+    cluster, other = made(), made()
+    before = cluster.snapshot()
+    left = at
+    with suppress(ZeroDivisionError):
+        cluster.schedule(request)
+    raised, left = left < 0, inf
+    if raised:
+        cluster.validate()
+        assert cluster.snapshot() == before
+        assert cluster.schedule(request) == other.schedule(request)

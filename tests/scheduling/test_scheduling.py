@@ -282,3 +282,13 @@ def test_equal_work_left_is_equal() -> None:
     """Of what differs in how long it has run: seconds alone are rounded, and would decide between equal jobs."""
     assert 6.993 - 0.999 != 6.66 - 0.666
     assert work_left(6.993, 999, 1000) == work_left(6.66, 666, 1000) == 5.994
+
+
+def test_fifo_takes_the_first_host() -> None:
+    """However much is free on it: the other one is fuller, and would be taken to pack."""
+    harness = Harness(Sharing.PRIVATE, nodes(2), make_policy("fifo"))
+    first = harness.submit("a", 6)
+    harness.submit("a", 1)
+    harness.submit("a", 6)
+    harness.finish(first)
+    assert harness.nodes(harness.submit("a", 1)) == [0]

@@ -9,7 +9,7 @@ from .index_set import IndexSet
 from .packing import Steps, backtrack
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
-from .space import HostClass, Rank, Space
+from .space import HostClass, Rank, Space, is_packing, packs
 
 __all__ = [
     "BuddyAllocator",
@@ -32,8 +32,10 @@ __all__ = [
     "backtrack",
     "count_fitting",
     "find",
+    "is_packing",
     "leaves_of",
     "level_of",
+    "packs",
     "place",
     "safety",
     "shape_of",

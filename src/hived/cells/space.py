@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import merge
 from itertools import groupby, islice
+from typing import Any
 
 from hived.errors import InvariantError, ensure
 
@@ -49,8 +51,24 @@ class HostClass:
         return self.free.size - self.free.free
 
 
-#: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used
+#: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used. Among equals the
+#: host with the lowest number is taken or, of a rank of :func:`packs`, the one whose free leaves are most broken up
 Rank = Callable[[HostClass, int], tuple[float, ...] | None]
+_PACKING: set[Rank] = set()
+
+
+def packs(rank: Rank) -> Rank:
+    """Have hosts that a rank scores alike in the order of their classes: as few leaves as possible are close together.
+
+    Then hosts with many of them stay whole. The rank refuses no host that has enough leaves.
+    """
+    _PACKING.add(rank)
+    return rank
+
+
+def is_packing(rank: Rank) -> bool:
+    """Whether a rank refuses no host that has enough leaves, and has equals in the order of :func:`packs`."""
+    return rank in _PACKING
 
 
 class Bucket(IndexSet):
@@ -70,17 +88,17 @@ class Bucket(IndexSet):
 class _Order:
     """The classes that fit a request, from best to worst."""
 
-    __slots__ = ("best", "classes", "hosts", "usable")
+    __slots__ = ("best", "classes", "equals", "usable")
 
-    def __init__(self, classes: int, usable: int, hosts: list[Bucket]) -> None:
+    def __init__(self, classes: int, usable: int, equals: list[list[Bucket]]) -> None:
         #: number of classes known when it was made
         self.classes = classes
         #: the bits of the buckets that fit
         self.usable = usable
-        #: those buckets, best first
-        self.hosts = hosts
-        #: by the bits of nonempty usable buckets: the best of these
-        self.best: dict[int, Bucket | None] = {0: None}
+        #: those buckets, best first, and those of equal score together
+        self.equals = equals
+        #: by the bits of nonempty usable buckets: the best of these, several where they are of equal score
+        self.best: dict[int, Bucket | list[Bucket] | None] = {0: None}
 
 
 def _leaves(shape: Shape, free: int, idle: int, within_idle: bool) -> Leaves:
@@ -275,11 +293,13 @@ class Space:
             order = self._sort(rank, gpus, level, size, cap)
         usable = order.usable & self.occupied
         if usable in order.best:
-            return order.best[usable]
-        if len(order.best) >= _MAX_BEST:
-            order.best = {0: None}
-        hosts = order.best[usable] = next(hosts for hosts in order.hosts if hosts.summary)
-        return hosts
+            best = order.best[usable]
+        else:
+            if len(order.best) >= _MAX_BEST:
+                order.best = {0: None}
+            found = next(found for equals in order.equals if (found := [hosts for hosts in equals if hosts.summary]))
+            best = order.best[usable] = found[0] if len(found) == 1 else found
+        return min(best, key=IndexSet.first) if isinstance(best, list) else best
 
     def in_order(
         self, rank: Rank, gpus: int, level: int = 0, size: int = 0, cap: int = 0, each: int | None = None
@@ -291,12 +311,12 @@ class Space:
         order = self._orders.get((rank, gpus, level, size, cap))
         if order is None or order.classes != len(self.buckets):
             order = self._sort(rank, gpus, level, size, cap)
-        for hosts in order.hosts:
-            if hosts.summary:
-                yield from islice(hosts, each)
+        for equals in order.equals:
+            found = [islice(hosts, each) for hosts in equals if hosts.summary]
+            yield from found[0] if len(found) == 1 else merge(*found)
 
     def _sort(self, rank: Rank, gpus: int, level: int, size: int, cap: int) -> _Order:
-        ranked = []
+        ranked: list[tuple[tuple[Any, ...], Bucket]] = []
         usable = 0
         for bucket in self.buckets:
             most = bucket.obtainable.most_free
@@ -306,11 +326,13 @@ class Space:
                 continue
             value = rank(bucket.host_class, gpus)
             if value is not None:
-                # ties of rank are broken by the class itself, never by the order in which classes were first seen
-                ranked.append(((value, bucket.host_class.free, bucket.host_class.idle), bucket))
+                # never in the order in which classes were first seen
+                of_class = bucket.host_class
+                ranked.append(((value, of_class.free, of_class.idle) if rank in _PACKING else value, bucket))
                 usable |= bucket.bit
         ranked.sort(key=lambda pair: pair[0])
-        order = _Order(len(self.buckets), usable, [hosts for _, hosts in ranked])
+        equals = [[hosts for _, hosts in pairs] for _, pairs in groupby(ranked, key=lambda pair: pair[0])]
+        order = _Order(len(self.buckets), usable, equals)
         self._orders[rank, gpus, level, size, cap] = order
         return order
 

@@ -19,7 +19,7 @@ from hived.cells import Space
 from .decisions import VirtualLeaves
 from .demands import Choice, Demand
 from .groups import Group
-from .pool import Pool, Spots
+from .pool import Pool, Spots, packed
 from .requests import Request
 from .state import State
 from .states import GroupState
@@ -130,9 +130,9 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
     """Index in ``lower`` of the first precedence up to which preemption makes room in the VC; its length for none.
 
     A higher precedence makes more leaves obtainable, so a bisection does: O(log precedences) choices of virtual leaves.
+    A policy's rank is not asked: it may refuse a host for having more leaves obtainable.
     """
     pools = state.pools[demand.tenant]
-    rank = state.rank_of(request.vc)
 
     def fits(up_to: int) -> bool:
         for choice in demand.choices:
@@ -140,7 +140,7 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
             here = [other for other in pool.below(request.priority) if other <= up_to]
             highest = here[-1] if here else -1
             space = pool.space(highest)
-            if any(pool.find(space, choice.needs, rank, cap, highest) is not None for cap in choice.caps):
+            if any(pool.find(space, choice.needs, packed, cap, highest) is not None for cap in choice.caps):
                 return True
         return False
 

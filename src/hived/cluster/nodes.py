@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from hived.cells import BuddyAllocator, Counts, Found, Hierarchy, HostClass, Need, Shape, Space, leaves_of
+from hived.cells import BuddyAllocator, Counts, Found, Hierarchy, HostClass, Need, Shape, Space, leaves_of, packs
 from hived.errors import InvariantError, ensure
 
 from .binding import Binding, Owners
@@ -28,6 +28,7 @@ TOPS_TRIED = 8
 REMEMBERED = 50_000
 
 
+@packs
 def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a node for an opportunistic group: fewest guaranteed leaves, then closest together, then tightest."""
     level = host.idle.level_for(gpus)

@@ -6,8 +6,9 @@ A preempting group with slow victims is placed again, so that it can start on GP
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from hived.cells import is_packing
 from hived.cluster.explain.diagnose import reasons
 from hived.errors import RequestError
 
@@ -200,14 +201,10 @@ def select_victims(
         put_back(candidates[number : len(aside)])
         return suffices()
 
-    most = 1  # doubled until it suffices: the cost is that of the victims, not of all candidates
-    while not suffice(min(most, len(candidates))):
-        if most >= len(candidates):
-            state.undo.rollback()
-            return None
-        most *= 2
-    numbers = range(most // 2 + 1 if most > 1 else 0, min(most, len(candidates)))
-    number = numbers.start + bisect_left(numbers, True, key=suffice)
+    number = _first_number(suffice, len(candidates), request.opportunistic or is_packing(state.rank_of(request.vc)))
+    if number < 0:
+        state.undo.rollback()
+        return None
     set_aside(candidates[len(aside) : number])
     put_back(candidates[number : len(aside)])
     for group in candidates[:number][-2::-1]:  # the last one is needed: the prefix without it does not suffice
@@ -217,6 +214,23 @@ def select_victims(
     victims = [group for group in candidates[:number] if group in aside]
     state.undo.rollback()
     return victims
+
+
+def _first_number(suffice: Callable[[int], bool], most: int, grows: bool) -> int:
+    """The first number of candidates up to ``most`` that suffices, -1 for none.
+
+    ``grows``: whether more of them suffice then too, as with ranks of hosts that refuse none. The cost is that of the
+    victims then, and else of all candidates.
+    """
+    if not grows:
+        return next((number for number in range(most + 1) if suffice(number)), -1)
+    end = 1
+    while not suffice(min(end, most)):
+        if end >= most:
+            return -1
+        end *= 2
+    numbers = range(end // 2 + 1 if end > 1 else 0, min(end, most))
+    return numbers.start + bisect_left(numbers, True, key=suffice)
 
 
 def _may_start(state: State, group: Group, demand: Demand, own_vc: bool) -> bool:

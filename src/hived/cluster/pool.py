@@ -18,7 +18,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find
+from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find, packs
 from hived.errors import ensure
 
 from .binding import Binding, BindingHints
@@ -513,6 +513,7 @@ class Pool:
         ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
 
 
+@packs
 def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a host: fewest preempted leaf cells, then closest together, then tightest."""
     if host.free.free < gpus:

@@ -7,6 +7,7 @@ from math import inf, isnan
 from typing import Any, TypeAlias
 
 from hived.cells import HostClass, Rank
+from hived.cluster.pool import packed
 from hived.errors import PolicyError
 
 from .guests.parameters import GuestSharing
@@ -31,6 +32,8 @@ class CheckedPolicy:
         self.patience: float = float(self._attribute("patience", (int, float)))
         #: whether jobs of one priority are in the order of their submission
         self.by_submission: bool = getattr(policy.order, "__func__", None) is Policy.order
+        #: the score of a class of hosts, checked. Its error has no job: the scheduler adds it
+        self.rank: Rank = packed if getattr(policy.rank, "__func__", None) is Policy.rank else self._rank
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
         self.time_slicing: TimeSlicing | None = policy.time_slicing
@@ -98,8 +101,7 @@ class CheckedPolicy:
             raise PolicyError(self.name, what, job.job, at)
         return after
 
-    def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
-        """The score of a class of hosts. Its error has no job: the scheduler adds it."""
+    def _rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         try:
             score = self._policy.rank(host, gpus)
         except Exception as error:

@@ -104,6 +104,8 @@ class Policy:
     def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         """Score of a host for ``gpus`` GPUs of a guaranteed job: the smallest is chosen; None: not this host.
 
+        Among hosts of one score, the one with the lowest number is.
+
         Called once per class of hosts (:class:`~hived.cells.HostClass`), and only for those with enough room. The
         default: fewest GPUs to preempt, then closest together, then tightest fit.
         """

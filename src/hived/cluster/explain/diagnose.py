@@ -167,10 +167,11 @@ def _fits_with(healed: Mapping[int, tuple[int, int]], space: Space, choice: Choi
     before = {host: (space.free[host], space.idle[host]) for host in healed}
     for host, (free, idle) in healed.items():
         space.set(host, space.free[host] | free, space.idle[host] | idle)
-    fits = bool(healed) and find(space, choice.needs, rank, choice.caps[-1]) is not None
-    for host, (free, idle) in before.items():
-        space.set(host, free, idle)
-    return fits
+    try:
+        return bool(healed) and find(space, choice.needs, rank, choice.caps[-1]) is not None
+    finally:  # the rank is a policy's, and may raise
+        for host, (free, idle) in before.items():
+            space.set(host, free, idle)
 
 
 def _bad_hardware(nodes: Nodes, leaves: int, bad: Collection[int]) -> why.BadHardware:
