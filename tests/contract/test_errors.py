@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from hived import Bind, Cluster, Member, Preempt, Request, RequestError
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Misconfigured
 from hived.errors import InputError
+from hived.spec import spec_from_dict
+from hived.spec.compiled import PinnedCellSpec
 
 from .driver import Driver, running
 from .specs import flat, lent, wants
@@ -112,3 +116,22 @@ def test_spec_from_a_file(tmp_path: Path) -> None:
         Cluster.load(str(path))
     path.write_text(json.dumps(flat({"a": 1})))
     assert isinstance(Cluster.load(str(path)).schedule(wants("job", "a", 2)), Bind)
+
+
+@pytest.mark.parametrize(
+    ("pins", "says"),
+    [
+        ([PinnedCellSpec("p", "SHELF", 3, 0)], "a reserves cells of chain 'SHELF'; there is NODE"),
+        ([PinnedCellSpec("p", "NODE", 4, 0)], "a reserves 1 cells of level 4: chain NODE has levels 1 to 3"),
+        ([PinnedCellSpec("p", "NODE", 0, 0)], "a reserves 1 cells of level 0: chain NODE has levels 1 to 3"),
+        ([PinnedCellSpec("p", "NODE", 3, 3)], "'p' of a is cell 3 of level 3: chain NODE has 3 cells there, from 0"),
+        ([PinnedCellSpec("p", "NODE", 3, -1)], "'p' of a is cell -1 of level 3"),
+        ([PinnedCellSpec("p", "NODE", 3, 1), PinnedCellSpec("q", "NODE", 1, 7)], "'p' of a and 'q' of a share leaf"),
+    ],
+)
+def test_cells_that_no_chain_has(pins: list[PinnedCellSpec], says: str) -> None:
+    """In a spec that a program made."""
+    spec = spec_from_dict(flat({"a": 1, "b": 1}, spare=1))
+    vc = replace(spec.virtual_clusters[0], pinned=tuple(pins))
+    with pytest.raises(InputError, match=re.escape(says)):
+        replace(spec, virtual_clusters=(vc, *spec.virtual_clusters[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from math import inf
 from random import Random
 from typing import Any
@@ -21,18 +22,24 @@ from hived.errors import PolicyError
 from hived.scheduling import Displaced, JobView, Policy, Reaction, Scheduler
 from hived.simulator import Options, Preempted
 from hived.simulator.experiment import make_policies, soft_jobs
+from hived.simulator.models import Models
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob
+from hived.simulator.work import Work
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import given_in_tiers
-from .helpers import nodes_of_8, trace_of, trace_text
+from .helpers import nodes_of_8, spec_text, trace_of, trace_text
 from .strategies import Case, policies, prioritised
 
 #: policies under which jobs share GPUs
 SHARING = ("gandiva", "antman")
+#: what is otherwise of a job
+KINDS: list[dict[str, Any]] = [
+    {}, {}, {"duration_ms": 0}, {"mode": "guaranteed"}, {"model": "RHN"},
+]  # fmt: skip
 #: job, start, end, GPUs
 VirtualRuns = list[tuple[int, int, int, Placement]]
 
@@ -45,7 +52,8 @@ def both(spec: ClusterSpec, trace: Trace, options: Options, exact: Sequence[str]
 
     def run(scheme: Sharing, jobs: Sequence[TraceJob], early: bool, **more: Any) -> Record:
         made = make_policies(spec, options, options.policies[0])
-        return simulate(Cluster(spec, scheme, made.rank, ranks=made.ranks), made, jobs, early, **more)
+        work = None if options.models is None else Work(jobs, spec, options.models)
+        return simulate(Cluster(spec, scheme, made.rank, ranks=made.ranks), made, jobs, early, work=work, **more)
 
     soft = soft_jobs(trace.jobs, options.soft, options.seed)
     kept = [number for number, job in enumerate(trace.jobs) if job.tenant in exact]
@@ -63,26 +71,34 @@ def both(spec: ClusterSpec, trace: Trace, options: Options, exact: Sequence[str]
 
 def check(private: Record, ours: Record, virtual: VirtualRuns) -> None:
     """The virtual timeline is the private run, and no job ends later than there."""
-    alone = [(*run[:3], run.placement) for run in private.runs]
+    own = [job.mode != "opportunistic" for job in private.jobs]
+    alone = [(*run[:3], run.placement) for run in private.runs if own[run.job]]
     assert sorted(virtual, key=lambda run: run[:3]) == sorted(alone, key=lambda run: run[:3])
-    for job, ends, in_private in zip(private.jobs, ours.finish, private.finish, strict=True):
-        if in_private >= 0:
+    for job, has_turn, ends, in_private in zip(private.jobs, own, ours.finish, private.finish, strict=True):
+        if has_turn and in_private >= 0:
             assert 0 <= ends <= in_private, job
 
 
 @given_in_tiers(20, 300,
     prioritised(), policies(SHARING), st.lists(policies(SHARING), max_size=2), st.sampled_from(Preempted),
-    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0, 0.5]), st.lists(st.sampled_from(KINDS), min_size=1, max_size=7), st.booleans(),
 )  # fmt: skip
 def test_no_job_is_later_than_alone(
-    given: tuple[Case, Trace], policy: str | Policy, own: Sequence[str | Policy], preempted: Preempted, soft: float
-) -> None:
-    """With several policies and priorities, soft affinity and gangs."""
+    given: tuple[Case, Trace], policy: str | Policy, own: Sequence[str | Policy], preempted: Preempted, soft: float,
+    kinds: list[dict[str, Any]], models: bool,
+) -> None:  # fmt: skip
+    """With several policies and priorities, soft affinity and gangs; jobs without work, and by models of jobs."""
     case, trace = given
+    jobs = tuple(job._replace(**changes) for job, changes in zip(trace.jobs, cycle(kinds), strict=False))
+    trace = replace(trace, jobs=jobs)
     spec = parse_spec(case.spec, "any")
     tenants = sorted({job.tenant for job in trace.jobs})
     options = Options(
-        policies=(policy,), preempted=preempted, soft=soft, tenant_policies=tuple(zip(tenants, own, strict=False))
+        models=Models.load() if models else None,
+        policies=(policy,),
+        preempted=preempted,
+        soft=soft,
+        tenant_policies=tuple(zip(tenants, own, strict=False)),
     )
     known = [vc.name for vc in spec.virtual_clusters]
     try:
@@ -186,3 +202,97 @@ def test_policies_that_share_gpus_refused(name: str) -> None:
     spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
     with pytest.raises(PolicyError, match="share GPUs"):
         both(spec, trace_of(trace_text([("a1", "a", 0, 1, 1)])), Options(policies=(name,)), ("a",))
+
+
+class EveryOther(Policy):
+    """The even submissions of its tenant first."""
+
+    name = "every-other"
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return job.sequence % 2, job.submitted
+
+
+def test_submissions_are_counted_per_tenant() -> None:
+    """A policy that counts them decides by what happens in its VC."""
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
+    mine = [("a0", "a", 0, 100, 8), ("a1", "a", 1, 100, 8), ("a2", "a", 2, 100, 8)]
+    check(*both(spec, trace_of(trace_text([*mine, ("b0", "b", 0.5, 1000, 8)])), Options(policies=(EveryOther(),)), "a"))
+
+
+@pytest.mark.parametrize("safety", [(), ("a", "b")])
+def test_loans_taken_back_are_no_fault_of_a_policy(monkeypatch: pytest.MonkeyPatch, safety: tuple[str, ...]) -> None:
+    """However often others do, and a job begins anew each time."""
+    for module in ("simulator.simulation", "scheduling.exact.timeline"):
+        monkeypatch.setattr(f"hived.{module}.MOST_STOPS", 5)
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
+    rows = [("long", "a", 0, 500, 8), ("lent", "a", 0, 60, 8), *((f"b{n}", "b", 2 * n + 1, 1, 8) for n in range(20))]
+    options = Options(preempted=Preempted.RESTART)
+    trace = trace_of(trace_text(rows))
+    made = make_policies(spec, options, "yarn-cs")
+    record = simulate(Cluster(spec, Sharing.HIVED, made.rank), made, trace.jobs, exact=safety)
+    assert record.preemptions[1] == 20
+    assert record.finish[1] == 100_000
+
+
+def test_exact_beside_a_vc_whose_jobs_share_gpus() -> None:
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
+    trace = trace_of(trace_text([("a1", "a", 0, 10, 8), ("b1", "b", 0, 10, 8), ("b2", "b", 0, 10, 8)]))
+    options = Options(tenant_policies=(("b", "gandiva"),))
+    made = make_policies(spec, options, "yarn-cs")
+    record = simulate(Cluster(spec, Sharing.HIVED, made.rank, ranks=made.ranks), made, trace.jobs, exact=("a",))
+    assert record.finish[0] == 10_000
+
+
+class Boasting(Policy):
+    """It says what is not so."""
+
+    name, preempts, always_keeps_work = "boasting", True, True
+    displaced = Reaction.RESTART
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return job.gpus, job.submitted
+
+
+def test_work_is_kept_where_a_policy_says_so() -> None:
+    spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
+    trace = trace_of(trace_text([("large", "a", 0, 10, 8), ("small", "a", 1, 10, 1)]))
+    with pytest.raises(PolicyError, match="always_keeps_work says that no displaced job loses its work"):
+        both(spec, trace, Options(policies=(Boasting(),)), ("a",))
+
+
+@pytest.mark.parametrize("later", [{"priority": 5}, {"duration_ms": 1000}])
+@pytest.mark.parametrize("policy", ["yarn-cs", "sjf"])
+def test_job_without_work_ends_before_the_next_comes(policy: str, later: dict[str, Any]) -> None:
+    """As alone: it takes the only GPU for no time, and one of the same moment that would pass it has that next."""
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
+    rows = [("none", "a", 10, 0, 8), ("some", "a", 10, 100, 8), ("last", "a", 10, 50, 8)]
+    trace = trace_of(trace_text(rows))
+    trace = replace(trace, jobs=(*trace.jobs[:2], trace.jobs[2]._replace(**later)))
+    check(*both(spec, trace, Options(policies=(policy,)), ("a",)))
+
+
+def test_opportunistic_job_of_the_tenant_is_an_event() -> None:
+    """In private the order of running jobs is reviewed as it comes, before another of the same millisecond does."""
+    spec = parse_spec(nodes_of_8(2, {"a": 2}), "two")
+    rows = [(3, 8, 4), (4, 3, 8), (5, 6, 2), (6, 5, 6), (10, 1, 2), (10, 1, 4)]
+    jobs = tuple(TraceJob(f"j{n}", "a", at, lasts, gpus, "pass") for n, (at, lasts, gpus) in enumerate(rows))
+    jobs = (*jobs[:4], jobs[4]._replace(mode="opportunistic"), jobs[5])
+    options = Options(policies=("tiresias:limits=0.006/0.02",), preempted=Preempted.RESTART)
+    check(*both(spec, Trace("own", jobs), options, ("a",)))
+
+
+def test_same_cells_of_a_vc_bound_elsewhere() -> None:
+    """A job loses them for no time to one without work, and they are bound to other GPUs: it goes on as in private."""
+    types = {"NODE": ("GPU", 2)}
+    cells = [{"cellType": "NODE", "cellAddress": "n[0-3]"}]
+    spec = parse_spec(spec_text(types, cells, {"a": {"NODE.GPU": 4, "NODE": 2}}), "four")
+    rows = [("x", "a", 0, 14, 2), ("y", "a", 13, 100, 1), ("z", "a", 14, 0, 8)]
+    jobs = trace_of(trace_text(rows)).jobs
+    jobs = (*jobs[:2], jobs[2]._replace(priority=2, soft=True))
+    options = Options(preempted=Preempted.RESTART)
+    ends = []
+    for scheme in (Sharing.PRIVATE, Sharing.HIVED):
+        made = make_policies(spec, options, "yarn-cs")
+        ends.append(simulate(Cluster(spec, scheme, made.rank), made, jobs, False).finish)
+    assert ends[0] == ends[1]

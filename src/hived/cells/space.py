@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from hived.errors import InvariantError, ensure
 
@@ -54,10 +54,12 @@ class HostClass:
 #: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used. Among equals the
 #: host with the lowest number is taken or, of a rank of :func:`packs`, the one whose free leaves are most broken up
 Rank = Callable[[HostClass, int], tuple[float, ...] | None]
-_PACKING: set[Rank] = set()
+_PACKING: set[object] = set()
+#: a rank, or a method that is one
+R = TypeVar("R")
 
 
-def packs(rank: Rank) -> Rank:
+def packs(rank: R) -> R:
     """Have hosts that a rank scores alike in the order of their classes: as few leaves as possible are close together.
 
     Then hosts with many of them stay whole. The rank refuses no host that has enough leaves.
@@ -68,7 +70,7 @@ def packs(rank: Rank) -> Rank:
 
 def is_packing(rank: Rank) -> bool:
     """Whether a rank refuses no host that has enough leaves, and has equals in the order of :func:`packs`."""
-    return rank in _PACKING
+    return getattr(rank, "__func__", rank) in _PACKING
 
 
 class Bucket(IndexSet):
@@ -317,7 +319,7 @@ class Space:
 
     def _sort(self, rank: Rank, gpus: int, level: int, size: int, cap: int) -> _Order:
         ranked: list[tuple[tuple[Any, ...], Bucket]] = []
-        usable = 0
+        usable, packing = 0, is_packing(rank)
         for bucket in self.buckets:
             most = bucket.obtainable.most_free
             if most[-1] < gpus or (level and (level > len(most) or most[level - 1] < size)):
@@ -328,7 +330,7 @@ class Space:
             if value is not None:
                 # never in the order in which classes were first seen
                 of_class = bucket.host_class
-                ranked.append(((value, of_class.free, of_class.idle) if rank in _PACKING else value, bucket))
+                ranked.append(((value, of_class.free, of_class.idle) if packing else value, bucket))
                 usable |= bucket.bit
         ranked.sort(key=lambda pair: pair[0])
         equals = [[hosts for _, hosts in pairs] for _, pairs in groupby(ranked, key=lambda pair: pair[0])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf, isnan
 from typing import Any, TypeAlias
 
@@ -120,7 +120,10 @@ class CheckedPolicy:
             raise self._raised("react", error, victim.job, at) from error
         if not isinstance(reaction, Reaction):
             raise PolicyError(self.name, f"react gives {reaction!r}; it must give a Reaction", victim.job, at)
-        return reaction is Reaction.SUSPEND
+        if reaction is not _SUSPEND and self.always_keeps_work:
+            what = "react gives Reaction.RESTART, and always_keeps_work says that no displaced job loses its work"
+            raise PolicyError(self.name, what, victim.job, at)
+        return reaction is _SUSPEND
 
     def relax(self, job: JobView, at: float) -> bool:
         """Whether a job gives up its affinity."""
@@ -161,6 +164,11 @@ class Policies:
         self._of = self.check(of)
         self.ranks.clear()
         self.ranks.update({vc: policy.rank for vc, policy in self._of.items()})
+
+    def only(self, vcs: Collection[str]) -> Policies:
+        """Those of some VCs alone."""
+        of = {vc: self[vc].policy for vc in sorted(vcs)}
+        return Policies(next(iter(of.values()), self.default.policy), of)
 
     def replaced(self, of: Mapping[str, Policy]) -> Policies:
         """The same policies, with others for some VCs. Raises as :meth:`check`."""

@@ -1,10 +1,18 @@
-"""The check of numbers that are parameters of policies."""
+"""Numbers that are parameters of policies, and numbers that are rounded."""
 
 from __future__ import annotations
 
-from math import inf
+from math import ceil, inf
 
 from hived.errors import InputError
+
+#: by how much a sum of work done at several rates may be off
+ROUNDED = 1e-6
+
+
+def whole(units: float) -> int:
+    """The first whole unit of time at which so many have passed; what is off by rounding is no unit more."""
+    return ceil(round(units, 6))
 
 
 def check_number(what: str, name: str, value: object, least_is_0: bool = False) -> None:

@@ -17,7 +17,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from hived.cells import HostClass
+from hived.cells import HostClass, packs
 from hived.cluster.pool import packed
 
 from .guests.parameters import GuestSharing
@@ -30,7 +30,8 @@ class JobView(NamedTuple):
     job: str  #: its name
     gpus: int
     submitted: float  #: time of submission: of the trace, or since the epoch
-    sequence: int  #: number of the submission; breaks ties of ``submitted``
+    #: the submissions of its tenant before it (in a live engine, of all tenants); breaks ties of ``submitted``
+    sequence: int
     tenant: str = ""  #: its virtual cluster
     user: str = ""  #: who submitted it, "" where unknown
     model: str = ""  #: what it trains, "" where unknown
@@ -101,6 +102,7 @@ class Policy:
         """
         return inf
 
+    @packs
     def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         """Score of a host for ``gpus`` GPUs of a guaranteed job: the smallest is chosen; None: not this host.
 

@@ -70,6 +70,8 @@ class Entry:
     backlog: Queue | None = None
     #: whether it is in its backlog
     queued = False
+    #: its place among reservations
+    reservation = 0
     #: whether it runs as a guest before its turn, rather than on a loan
     guest = False
     #: the GPUs that it runs on or that are reserved for it

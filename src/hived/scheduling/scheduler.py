@@ -129,6 +129,16 @@ class Scheduler:
         self.queues: dict[str, VcQueues] = {}
         #: preemptors that wait for their victims to end, in the order of their reservations
         self.reserved: dict[int, Entry] = {}
+        # those that wait for jobs of their own VC, by VC, and those that wait for loans alone
+        self._reserved_in: dict[str, dict[int, Entry]] = {}
+        self._reserved_on_loans: dict[int, Entry] = {}
+        # since the last look at them: VCs that were given GPUs back; whether any GPUs may be idle, or all may be
+        # otherwise
+        self._regained: dict[str, None] = {}
+        self._any_regained = self._all_otherwise = False
+        # how many were made
+        self._reservations = 0
+        self._reservations = 0  # made so far
         self._weights = _weights(cluster.spec)
         self._exact = exact
         self._now = 0.0
@@ -195,7 +205,8 @@ class Scheduler:
             return
         del self._by_name[entry.name]
         self._leave(entry)
-        if self.reserved.pop(entry.number, None) is not None:
+        if entry.number in self.reserved:
+            self._end_reservation(entry)
             self._given_back()
         entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None
@@ -231,7 +242,9 @@ class Scheduler:
                 self._guests.lend()
         if self._slicers is not None and was is GUARANTEED and self._slicers.left(entry, self._now):
             self._dirty[entry.vc] = None
-        self._idle = True
+        self._idle = self._any_regained = True
+        if was is GUARANTEED:
+            self._regained[entry.vc] = None
         line, policy = entry.line, entry.policy
         preempts = policy is not None and policy.preempts
         if self._explains:
@@ -311,6 +324,7 @@ class Scheduler:
         A job that may start early keeps its place in line while it is opportunistic.
         """
         self._leave(entry)
+        self._regained[entry.vc] = None
         if guaranteed:
             entry.status, entry.near = GUARANTEED, None
         elif entry.status not in (MOVING, LEAVING):
@@ -330,6 +344,7 @@ class Scheduler:
         waits, lent = entry.status is WAITING, entry.status in (LENT, MOVING)
         if waits or lent:  # its queues find it by its kind
             self._leave(entry)
+        self._regained[entry.vc] = None
         entry.excluded = nodes
         entry.kind = (entry.shape, nodes) if nodes else entry.shape
         if lent and entry.early and entry.line is not None:
@@ -354,7 +369,8 @@ class Scheduler:
         """Have the next dispatch visit the queues of a VC."""
         if vc in self.queues:
             self._dirty[vc] = None
-        self._idle = True
+        self._regained[vc] = None
+        self._idle = self._any_regained = True
 
     def hardware_changed(self) -> list[Entry]:
         """Mark every VC dirty after a change of hardware.
@@ -362,7 +378,7 @@ class Scheduler:
         Returns the jobs whose reservation the core has ended because of it; they are in no queue any more.
         """
         self._dirty.update(dict.fromkeys(self.queues))
-        self._idle = True
+        self._idle = self._all_otherwise = True
         lost = [e for e in self.reserved.values() if self.cluster.group(e.name).state is GroupState.PENDING]
         for entry in lost:
             self._drop_reservation(entry)
@@ -418,7 +434,7 @@ class Scheduler:
                 elif entry.holds:
                     self.became(entry, entry.status is GUARANTEED)
         self._dirty.update(dict.fromkeys(vc for vc in effect.vcs if vc in self.queues))
-        self._idle = True
+        self._idle = self._all_otherwise = True
         return changed
 
     def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
@@ -471,13 +487,10 @@ class Scheduler:
                     if number in self.jobs and self.jobs[number].status is WAITING:
                         self._enqueue(self.jobs[number])
             while True:
-                version = -1  # of the cluster, while there are reservations
-                if self.reserved:
-                    version = self.cluster.version
-                    for entry in list(self.reserved.values()):
-                        self._asked = entry
-                        if entry.status is RESERVED and self._reservation_changed(entry):
-                            self._schedule(entry)
+                for entry in self._reservations_due() if self.reserved else ():
+                    self._asked = entry
+                    if entry.status is RESERVED and self._reservation_changed(entry):
+                        self._schedule(entry)
                 while self._dirty or self._new:
                     self._take_turns()
                 if self._idle:
@@ -488,7 +501,7 @@ class Scheduler:
                     continue
                 if self._slicers is not None and self._share(self._slicers, now):
                     continue
-                if not self.reserved or version == self.cluster.version:
+                if not (self.reserved and self._regains):
                     break
             if self._guests is not None:
                 self._guests.settle(now)
@@ -508,10 +521,53 @@ class Scheduler:
             review = min(review, self._running.next_review)
         return review if self._guests is None else min(review, self._guests.next_step)
 
+    @property
+    def _regains(self) -> bool:
+        return self._all_otherwise or self._any_regained or bool(self._regained)
+
+    def _reservations_due(self) -> list[Entry]:
+        """The reservations that may be otherwise since this was last asked, in their order. O(these).
+
+        One that waits for jobs of its own VC is, once that was given GPUs back; one that waits for loans alone, once
+        any GPUs may be idle.
+        """
+        found: dict[int, Entry] = {}
+        if self._all_otherwise or self._guests is not None:
+            found = self.reserved
+        else:
+            for vc in self._regained:
+                found |= self._reserved_in.get(vc, {})
+            if self._any_regained or self._regained:
+                found |= self._reserved_on_loans
+        self._regained.clear()
+        self._any_regained = self._all_otherwise = False
+        return sorted(found.values(), key=_by_reservation)
+
     def _reservation_changed(self, entry: Entry) -> bool:
         """Whether the placement of a preemptor can start now, has moved, or is no longer possible."""
-        decision = self.cluster.plan(entry.request, excluded_nodes=entry.excluded).decision
-        return not isinstance(decision, Preempt) or decision.placement != entry.placement
+        return self._is_otherwise(entry, self.cluster.plan(entry.request, excluded_nodes=entry.excluded).decision)
+
+    def _is_otherwise(self, entry: Entry, decision: Decision | None) -> bool:
+        if not isinstance(decision, Preempt) or decision.placement != entry.placement:
+            return True
+        self._index_reservation(entry, decision.victims)
+        return False
+
+    def _index_reservation(self, entry: Entry, victims: Iterable[str]) -> None:
+        """Note whom a reservation waits for."""
+        self._reserved_in.get(entry.vc, {}).pop(entry.number, None)
+        self._reserved_on_loans.pop(entry.number, None)
+        if any(self._by_name[name].status is GUARANTEED for name in victims):
+            self._reserved_in.setdefault(entry.vc, {})[entry.number] = entry
+        else:
+            self._reserved_on_loans[entry.number] = entry
+
+    def _end_reservation(self, entry: Entry) -> None:
+        """A job has no reservation any more; what it had reserved may be another one's."""
+        del self.reserved[entry.number]
+        self._reserved_in.get(entry.vc, {}).pop(entry.number, None)
+        self._reserved_on_loans.pop(entry.number, None)
+        self._regained[entry.vc] = None
 
     def _take_turns(self) -> None:
         """Step 2 for dirty VCs and newly queued jobs; new jobs without a turn may start on loans at once."""
@@ -799,7 +855,7 @@ class Scheduler:
         if isinstance(decision, Preempt):
             return self._reserve(entry, decision)
         if had is not None:
-            del self.reserved[entry.number]
+            self._end_reservation(entry)
         entry.status, kind = LENT, _OPPORTUNISTIC
         if entry.request.priority >= 0:
             entry.status, kind = GUARANTEED, _GUARANTEED
@@ -811,7 +867,11 @@ class Scheduler:
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
         entry.status = RESERVED
+        if entry.number not in self.reserved:
+            self._reservations += 1
+            entry.reservation = self._reservations
         self.reserved[entry.number] = entry
+        self._index_reservation(entry, decision.victims)
         self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
         victims = [self._by_name[name] for name in decision.victims]
         for victim in [*victims]:
@@ -825,7 +885,7 @@ class Scheduler:
 
     def _drop_reservation(self, entry: Entry) -> None:
         """Forget a reservation that the core has released."""
-        del self.reserved[entry.number]
+        self._end_reservation(entry)
         entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
@@ -1268,6 +1328,8 @@ class Scheduler:
             elif not self._explains:
                 ensure(entry.name not in groups, f"{entry} holds nothing")
             ensure((number in self.reserved) is (entry.status is RESERVED), f"{entry} is among those reserved")
+            if entry.status is RESERVED and not self._regains:
+                ensure(not self._reservation_changed(entry), f"{entry} waits for its victims where it does")
             if entry.status is WAITING:
                 if entry.line is not None:
                     lines[entry.vc].append(entry)
@@ -1305,6 +1367,10 @@ def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:
 
 def _by_key(entry: Entry) -> Key:
     return entry.key
+
+
+def _by_reservation(entry: Entry) -> int:
+    return entry.reservation
 
 
 def _weights(spec: ClusterSpec) -> dict[str, int]:

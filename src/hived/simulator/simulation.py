@@ -12,8 +12,10 @@ only at events, so the time of its finish is known in between (:mod:`.work`).
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from heapq import heappop, heappush
 from math import ceil
 
@@ -39,6 +41,7 @@ from hived.scheduling import (
     Stop,
 )
 from hived.scheduling.exact import Following, OnRun, VirtualTimeline, borrowing_policies, check_exact
+from hived.scheduling.numbers import whole
 from hived.spec.compiled import ClusterSpec
 
 from .driver import Driver
@@ -108,6 +111,7 @@ class Simulation:
         self._trading = trading
         # the work left of a job at which its driver is told
         self._told_at: dict[int, float] = {}
+        self._submitted: Counter[str] = Counter()
         # the members of a request, by its number of GPUs, negated under soft affinity
         self._members: dict[int, tuple[Member, ...]] = {}
         # work left, in milliseconds at the rate 1
@@ -120,7 +124,8 @@ class Simulation:
         # jobs that were stopped: the least work that was ever left, and the stops since
         self._futile: dict[int, tuple[float, int]] = {}
         # jobs preempted at this instant: the interval, the work left after it, and kept (as the scheduler counts it)
-        self._preempted: dict[int, tuple[_Interval, float, float, float]] = {}
+        # and the cells that it had
+        self._preempted: dict[int, tuple[_Interval, float, float, float, object]] = {}
         record.alone = [job.duration_ms for job in record.jobs] if work is not None else []
         record.first_start = [-1] * n
         record.finish = [-1] * n
@@ -165,7 +170,8 @@ class Simulation:
                 if (review := timeline.next_review) < time and ceil(review) < time:
                     time, stopped = ceil(review), _VIRTUAL_REVIEW
                 if time > now and following.has_changed:
-                    following.settle(now)
+                    for job in following.settle(now):
+                        self._record.first_start[job] = finish[job] = now
                     scheduler.dispatch(now)
                     if after_event is not None:
                         after_event(scheduler)
@@ -193,8 +199,10 @@ class Simulation:
                 now = self._now = time
                 entry = self._entry(number)
                 if following is not None and following.follows(entry):
-                    following.submit(entry, now)
+                    following.submit(entry, now, not jobs[number].duration_ms)
                 else:
+                    if timeline is not None and entry.vc in timeline.vcs:  # opportunistic: an event of its VC, too
+                        timeline.review(now)
                     scheduler.wait(entry)
                     if trading is not None and entry.line is None and entry.request.priority >= 0:
                         self._trade(trading.recall(entry.vc, now, scheduler))
@@ -244,7 +252,9 @@ class Simulation:
         policy, at = self._policies[tenant], submitted / MS
         lasts = duration / MS if policy.clairvoyant else None
         # by position, which is faster than by name
-        view = JobView(name, gpus, at, number, tenant, user, model, priority, 0.0, False, at, lasts, lasts, elastic)
+        before = self._submitted[tenant]  # of its tenant alone: a policy decides by what happens in its VC
+        self._submitted[tenant] += 1
+        view = JobView(name, gpus, at, before, tenant, user, model, priority, 0.0, False, at, lasts, lasts, elastic)
         soft = soft or number in self._soft or (policy.relaxes and policy.relax(view, at))
         shape = -gpus if soft else gpus
         members = self._members.get(shape)
@@ -284,37 +294,55 @@ class Simulation:
             if isinstance(instruction, Move):
                 self._stop(job, now, instruction.keeps_work)
             else:
-                self._preempt(job, now, instruction.keeps_work)
+                by = instruction.by  # what others take back, no policy of its VC has decided
+                own = by is None or self._jobs[by].tenant == self._jobs[job].tenant
+                self._preempt(job, now, instruction.keeps_work, own)
             entry = self._scheduler.jobs[job]
             if self._following is not None and self._following.follows(entry):
                 self._charge(self._following, entry)
             self._scheduler.free(entry, True, now)
 
-    def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
-        """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
+    def _preempt(self, job: int, now: int, keeps_work: bool, own: bool) -> None:
+        """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant.
+
+        ``own``: for a job of its own VC.
+        """
         interval = self._intervals.pop(job)
         since = interval[0]
         rate = self._progress.pop(job, ALONE).rate
         if since < now:
             left = self._left[job] - (now - since) * rate
-            self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept, rate)
+            self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept, rate, self._cells(job))
             self._left[job] = left + self._resume(job) if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
-        self._count_stop(job)
+        self._stops[job] += 1
+        if own:
+            self._count_stop(job)
+
+    def _cells(self, job: int) -> object:
+        """The leaf cells of its VC that a job has, or the GPUs of its loan: what it has again, it never lost."""
+        entry = self._scheduler.jobs[job]
+        if entry.status is Status.GUARANTEED and not self._quota:
+            return self._scheduler.cluster.virtual_leaves(entry.name).cells
+        return entry.status is Status.GUARANTEED, frozenset(entry.placement.pods if entry.placement is not None else ())
 
     def _end_instant(self, now: int) -> None:
         """End the instant ``now``: record as preempted the jobs that lost their GPUs and did not get the same back."""
-        for job, ((since, kind, placement), left, kept, rate) in self._preempted.items():
+        for job, ((since, kind, placement), left, kept, rate, cells) in self._preempted.items():
             interval = self._intervals.get(job)
-            again = interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods)
+            again = interval is not None and self._cells(job) == cells
             if interval is not None and again and self._progress.get(job, ALONE).rate == rate and rate:
-                self._intervals[job] = (since, kind, interval[2])
-                self._left[job] = left + (now - since) * rate
+                if set(interval[2].pods) == set(placement.pods):
+                    self._intervals[job] = (since, kind, interval[2])
+                    self._left[job] = left + (now - since) * rate
+                else:  # the same cells of its VC, bound elsewhere
+                    self._record.runs.append(Run(job, since, now, kind, placement, 1.0, rate))
+                    self._left[job] = left
                 self._scheduler.jobs[job].kept = kept
                 self._stops[job] += 1
                 left -= self._told_at.get(job, 0.0)
-                heappush(self._finishes, (now + ceil(left / rate), job, self._stops[job]))
+                heappush(self._finishes, (now + whole(left / rate), job, self._stops[job]))
             else:
                 self._record.runs.append(Run(job, since, now, kind, placement, 1.0, rate))
                 self._record.preemptions[job] += 1
@@ -331,6 +359,7 @@ class Simulation:
             self._left[job] = self._jobs[job].duration_ms
         elif ran:
             self._left[job] += self._resume(job)
+        self._stops[job] += 1
         self._count_stop(job)
 
     def _charge(self, following: Following, entry: Entry) -> None:
@@ -345,7 +374,6 @@ class Simulation:
         return round(self._policies[self._jobs[job].tenant].resume_s * MS)
 
     def _count_stop(self, job: int) -> None:
-        self._stops[job] += 1
         least, times = self._futile.get(job, (self._jobs[job].duration_ms, 0))
         if self._left[job] < least:
             self._futile[job] = self._left[job], 0
@@ -445,7 +473,7 @@ class Simulation:
         self._stops[job] += 1
         if rate:
             left = self._left[job] - (self._now - interval[0]) * rate - self._told_at.get(job, 0.0)
-            heappush(self._finishes, (self._now + max(0, ceil(left / rate)), job, self._stops[job]))
+            heappush(self._finishes, (self._now + max(0, whole(left / rate)), job, self._stops[job]))
 
     # -- sharing GPUs -------------------------------------------------------------------------------------------------
 
@@ -502,7 +530,7 @@ class Simulation:
             self._progress.pop(job, None)
         if rate:
             left = self._left[job] - (self._told_at.get(job, 0.0) if self._told_at else 0.0)
-            heappush(self._finishes, (self._now + ceil(left / rate), job, self._stops[job]))
+            heappush(self._finishes, (self._now + whole(left / rate), job, self._stops[job]))
 
     def _go_on(self, job: int, now: int) -> None:
         """A job that held its GPUs without working goes on."""
@@ -522,6 +550,10 @@ def members_of(gpus: int, soft: bool) -> tuple[Member, ...]:
     spread only as far as the free GPUs are.
     """
     return (Member(gpus, 1) if soft else Member(1, gpus),)
+
+
+def _alone(work: Work, job: int, placement: Placement) -> float:
+    return work.alone_on(job, placement).rate
 
 
 @contextmanager
@@ -569,6 +601,7 @@ def simulate(
     timeline = None
     if exact and cluster.sharing is Sharing.HIVED:
         check_exact(policies, frozenset(exact))
-        timeline = VirtualTimeline(cluster.spec, policies, exact, MS, on_virtual_run)
+        rate = None if work is None else partial(_alone, work)
+        timeline = VirtualTimeline(cluster.spec, policies, exact, MS, on_virtual_run, rate)
     simulation = Simulation(cluster, policies, record, opportunistic, soft, work, driver, timeline, trading)
     return simulation.run(until, progress, after_event)

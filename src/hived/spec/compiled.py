@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias
+
+from hived.errors import InputError
 
 #: node and device index
 Device = tuple[str, int]
@@ -121,7 +124,11 @@ class VirtualClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A physical cluster and its virtual clusters, checked for form (not yet for feasibility)."""
+    """A physical cluster and its virtual clusters, checked for form (not yet for feasibility).
+
+    Raises :class:`~hived.errors.InputError` where a virtual cluster reserves cells that no chain has, or a pinned cell
+    of another. O(virtual clusters).
+    """
 
     chains: tuple[ChainSpec, ...]  #: in the order in which the spec first names them
     virtual_clusters: tuple[VirtualClusterSpec, ...]  #: in the order of the spec
@@ -129,6 +136,30 @@ class ClusterSpec:
     ignored: tuple[tuple[str, int], ...] = ()  #: ignored keys, with their line
     #: cells that count as reserved and are no VC's: they change hands just now
     withheld: tuple[VirtualCellsSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        pinned: list[tuple[str, int, int, str]] = []  # chain, first leaf cell, the one after the last, and whose
+        chains = {chain.name: chain for chain in self.chains}
+        for vc in self.virtual_clusters:
+            for name, level, number in vc.reserved():
+                chain = chains.get(name)
+                if chain is None:
+                    raise InputError(f"{vc.name} reserves cells of chain {name!r}; there is {', '.join(chains)}")
+                if not 1 <= level <= len(chain.levels) or number < 0:
+                    have = f"chain {name} has levels 1 to {len(chain.levels)}"
+                    raise InputError(f"{vc.name} reserves {number} cells of level {level}: {have}")
+            for pin in vc.pinned:
+                chain = chains[pin.chain]
+                what = f"{pin.pinned_cell_id!r} of {vc.name}"
+                if not 0 <= pin.index < chain.cells_at(pin.level):
+                    have = f"chain {pin.chain} has {chain.cells_at(pin.level)} cells there, from 0"
+                    raise InputError(f"pinned cell {what} is cell {pin.index} of level {pin.level}: {have}")
+                gpus = chain.levels[pin.level - 1].gpus
+                pinned.append((pin.chain, pin.index * gpus, (pin.index + 1) * gpus, what))
+        pinned.sort()
+        for (name, _, end, one), (other_name, start, _, other) in pairwise(pinned):
+            if name == other_name and start < end:
+                raise InputError(f"pinned cells {one} and {other} share leaf cells; pin each to cells of its own")
 
     def chain(self, name: str) -> ChainSpec:
         """The chain named ``name``; ``KeyError`` if there is none."""

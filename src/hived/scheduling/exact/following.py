@@ -8,9 +8,12 @@ a loan only with enough head start to give it back at once. So it is never behin
 
 from __future__ import annotations
 
+from math import inf
+
 from hived.errors import InvariantError, PolicyError
 
 from ..checked_policy import CheckedPolicy, Policies
+from ..numbers import ROUNDED
 from ..policy import Displaced, JobView, Policy, Reaction
 from ..queue import Entry
 from ..scheduler import Scheduler
@@ -29,20 +32,25 @@ class Following:
         self._entries: dict[int, Entry] = {}
         # whether they may take loans at all
         self._borrows: dict[int, bool] = {}
+        # those without work
+        self._empty: dict[int, Entry] = {}
 
     def follows(self, entry: Entry) -> bool:
         """Whether a job is of the timeline."""
         return entry.vc in self.timeline.vcs and not entry.request.opportunistic
 
-    def submit(self, entry: Entry, now: float) -> None:
-        """Submit a job."""
+    def submit(self, entry: Entry, now: float, empty: bool = False) -> None:
+        """Submit a job; ``empty``: one without work, which ends as it starts."""
         self._new[entry.number] = self._entries[entry.number] = entry
         self._borrows[entry.number] = entry.early
-        self.timeline.submit(entry, now)
+        if empty:
+            self._empty[entry.number] = entry
+        self.timeline.submit(entry, now, 0 if empty else inf)
 
     def ended(self, number: int, work: float, now: float) -> None:
         """A job has ended; ``work``: what it has done, in the engine's unit of time."""
         del self._entries[number], self._borrows[number]
+        self._empty.pop(number, None)
         self.timeline.ended(number, work, now)
 
     @property
@@ -50,10 +58,18 @@ class Following:
         """Whether :meth:`settle` has something to do."""
         return bool(self._new) or self.timeline.has_changed
 
-    def settle(self, now: float) -> None:
-        """Carry out what the timeline has decided at ``now``; the caller dispatches. O(its changes)."""
+    def settle(self, now: float) -> list[int]:
+        """Carry out what the timeline has decided at ``now``; the caller dispatches. O(its changes + jobs without work)
+
+        Returns the jobs without work whose turn has come, and which have ended by that.
+        """
         scheduler = self._scheduler
         stops, starts = self.timeline.changes(now)
+        over = [number for number in self._empty if not self.timeline.has(number)]
+        for number in over:
+            scheduler.withdraw(self._empty[number])
+            self._new.pop(number, None)
+            self.ended(number, 0, now)
         for stop in stops:
             entry = self._entries.get(stop.job)
             if entry is not None:
@@ -65,6 +81,7 @@ class Following:
             entry = self._entries.get(number)
             if entry is not None:
                 scheduler.start_on(entry, leaves, now)
+        return over
 
     def may_borrow(self, number: int, done: float, resume: float, now: float) -> bool:
         """Whether a job that has lost its GPUs may take a loan, which it may have to give back at once.
@@ -77,12 +94,12 @@ class Following:
         if virtual <= 0:
             return True  # at worst it starts anew, as its virtual job does
         policy = self._scheduler.policies[self._entries[number].vc]
-        return policy.always_keeps_work and done - resume >= virtual
+        return policy.always_keeps_work and done - resume >= virtual - ROUNDED
 
     def check(self, number: int, done: float, now: float) -> None:
         """Raise :class:`~hived.errors.InvariantError` if a job that has done so much is behind its virtual one."""
         virtual = self.timeline.done(number, now)
-        if done < virtual:
+        if done < virtual - ROUNDED:
             raise InvariantError(f"job {number} has done {done:g}, less than alone, which is {virtual:g}")
 
     def validate(self) -> None:

@@ -13,7 +13,7 @@ from math import inf
 from typing import TypeVar
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Preempt, VirtualLeaves, Wait
+from hived.cluster.decisions import VirtualLeaves, Wait
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.reasons import KeptForEnded, Reason, VcExhausted
 from hived.cluster.requests import Request
@@ -371,8 +371,8 @@ class ExactScheduler(Scheduler):
         """See :meth:`Scheduler._reservation_changed`."""
         if not self.follows(entry):
             return super()._reservation_changed(entry)
-        decision = self.cluster.plan(entry.request).decision  # on its leaf cells: they are of the timeline
-        return not isinstance(decision, Preempt) or decision.placement != entry.placement
+        # on its leaf cells: they are of the timeline
+        return self._is_otherwise(entry, self.cluster.plan(entry.request).decision)
 
     def _schedule(self, entry: Entry) -> bool | None:
         """See :meth:`Scheduler._schedule`: a job that follows the timeline gets no cells but by that."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from hived.cells import leaves_of
@@ -27,12 +27,15 @@ from hived.spec.compiled import ClusterSpec
 
 from ..checked_policy import Policies
 from ..instructions import Instruction, Reserve, Start, Stop
+from ..numbers import whole
 from ..policy import JobView
 from ..queue import Entry
 from ..scheduler import Scheduler
 
 #: a job's number, when it started and when it stopped, and the GPUs of its private cluster: of every virtual run
 OnRun: TypeAlias = Callable[[int, float, float, Placement], None]
+#: the work per unit of time of a job on GPUs of its private cluster
+Rate: TypeAlias = Callable[[int, Placement], float]
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
 
@@ -55,7 +58,7 @@ class VirtualState(NamedTuple):
 class _VirtualJob:
     """A job of the virtual timeline. Times and work are in the engine's unit."""
 
-    __slots__ = ("done", "entry", "least", "placement", "since", "stops", "vain", "work")
+    __slots__ = ("done", "entry", "least", "placement", "rate", "since", "stops", "vain", "work")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -66,10 +69,16 @@ class _VirtualJob:
         #: since when it runs; None: it does not
         self.since: float | None = None
         self.placement: Placement | None = None
+        #: work per unit of time while it runs
+        self.rate = 1.0
         #: how often it was stopped: voids its expected finish
         self.stops = 0
         #: the most work it ever had done when it was stopped, and the stops since
         self.least, self.vain = 0.0, 0
+
+    def at(self, now: float) -> float:
+        """The work done by now."""
+        return self.done if self.since is None else self.done + (now - self.since) * self.rate
 
 
 class VirtualTimeline:
@@ -82,13 +91,18 @@ class VirtualTimeline:
         vcs: Collection[str],
         per_second: float = 1.0,
         on_run: OnRun | None = None,
+        rate: Rate | None = None,
     ) -> None:
-        """``vcs``: those of exact safety; ``per_second``: the engine's units of time in a second. O(cells)."""
+        """``vcs``: those of exact safety; ``per_second``: the engine's units of time in a second. O(cells).
+
+        ``rate``: how fast jobs run; None: always at the rate 1.
+        """
+        policies = policies.only(vcs)
         self.vcs = frozenset(vcs)
         self.cluster = Cluster(spec, Sharing.PRIVATE, policies.rank, ranks=policies.ranks)
         self._scheduler = Scheduler(self.cluster, policies, self._carry_out, explains=False, per_second=per_second)
         self._policies, self._per_second = policies, per_second
-        self._on_run = on_run
+        self._on_run, self._rate = on_run, rate
         # simulated time is in whole units, so that equal moments are equal
         self._whole = per_second > 1
         self._now = 0.0
@@ -113,18 +127,21 @@ class VirtualTimeline:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def submit(self, entry: Entry, now: float) -> None:
-        """Submit the virtual job of a real one, which has the same number and request."""
-        self.queue(entry, now)
+    def submit(self, entry: Entry, now: float, work: float = inf) -> None:
+        """Submit the virtual job of a real one, which has the same number and request.
+
+        ``work``: of a job without any, 0: its virtual job ends as it starts, whether or not the real one has.
+        """
+        self.queue(entry, now, work)
         self._scheduler.dispatch(now)
 
-    def queue(self, entry: Entry, now: float) -> None:
+    def queue(self, entry: Entry, now: float, work: float = inf) -> None:
         """The same; the caller dispatches, by :meth:`review`, after others that are submitted at once."""
         self._now = now
         view = entry.view._replace(attained=0.0, running=False)
         virtual = Entry(entry.number, entry.request, view, False, entry.shape)
         virtual.duration = entry.duration
-        self._add(virtual)
+        self._add(virtual).work = work
         self._scheduler.wait(virtual)
 
     def restore(self, number: int, state: VirtualState, now: float, has: VirtualLeaves | None = None) -> None:
@@ -231,13 +248,15 @@ class VirtualTimeline:
 
     def ended(self, number: int, work: float, now: float) -> None:
         """The real job has ended, and has done ``work`` in all: that of its virtual job too."""
-        job = self._jobs[number]
-        job.work = work
+        job = self._jobs.get(number)
+        if job is None:  # it had no work, and its virtual job has ended before it
+            return
+        known, job.work = job.work < inf, work
         self.touched[job.entry.name] = None
         if job.entry.line is None:  # too large for its VC: it never runs there
             self._scheduler.withdraw(job.entry)
             self._forget(job)
-        elif job.since is not None:
+        elif job.since is not None and not known:
             self._count_ghost(job, 1)
             self._expect(job, now)
 
@@ -330,8 +349,11 @@ class VirtualTimeline:
 
     def done(self, number: int, now: float) -> float:
         """The work that the virtual job has done, less what its next start costs."""
-        job = self._jobs[number]
-        return job.done if job.since is None else job.done + now - job.since
+        return self._jobs[number].at(now)
+
+    def has(self, number: int) -> bool:
+        """Whether the virtual job has not ended."""
+        return number in self._jobs
 
     def is_ghost(self, number: int) -> bool:
         """Whether the real job has ended, and the virtual one has not."""
@@ -403,6 +425,8 @@ class VirtualTimeline:
         if isinstance(instruction, Start):
             job = self._jobs[instruction.job]
             job.since, job.placement = now, instruction.placement
+            if self._rate is not None:
+                job.rate = self._rate(instruction.job, instruction.placement)
             self._changed.setdefault(instruction.job, None)
             self.touched[job.entry.name] = None
             if job.work < inf:
@@ -425,7 +449,7 @@ class VirtualTimeline:
         if job.work < inf:
             self._count_ghost(job, -1)
         if since < now:
-            done = job.done + now - since
+            done = job.at(now)
             self._preempted[job.entry.number] = since, placement, done, job.entry.kept
             resume = round(self._policies[job.entry.vc].resume_s * self._per_second)
             job.done = done - resume if keeps_work else 0.0
@@ -447,7 +471,7 @@ class VirtualTimeline:
             job = self._jobs.get(number)
             again = None if job is None else job.placement
             if job is not None and again is not None and set(again.pods) == set(placement.pods):
-                job.since, job.done, job.placement = since, done - (now - since), again
+                job.since, job.done, job.placement = since, done - (now - since) * job.rate, again
                 job.entry.kept = kept
                 job.stops += 1
                 if job.work < inf:
@@ -459,8 +483,8 @@ class VirtualTimeline:
     def _expect(self, job: _VirtualJob, now: float) -> None:
         """Expect the end of a running job whose work is known; at once, if it is ahead of the real one."""
         assert job.since is not None
-        left = job.work - job.done
-        at = max(now, job.since + (ceil(left) if self._whole else left))
+        left = (job.work - job.done) / job.rate
+        at = max(now, job.since + (whole(left) if self._whole else left))
         heappush(self._finishes, (at, job.entry.number, job.stops))
 
     def _end(self, job: _VirtualJob, now: float) -> None:
