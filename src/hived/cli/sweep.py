@@ -24,9 +24,11 @@ from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
 from hived.simulator.sweep import TABLE, Means, Row, grid, means, metric_names, varying
 from hived.simulator.sweep import sweep as run_sweep
+from hived.simulator.traces import StillRunning
 from hived.words import counted
 
 from .console import messages, note, output
+from .reading import Running, SkipBadRows
 
 #: metrics of the table, unless others are asked for
 _SHOWN = ("mean_s", "p95_s", "queue_to_private", "anomalies_jobs", "run_utilization", "run_preempted_gpus")
@@ -52,6 +54,8 @@ def sweep(
         str | None, _list("QUOTAS", "What tenants reserve without a spec: demand, table1.", show_default="demand")
     ] = None,
     trace: Annotated[str | None, _list("FILE", "Traces.", show_default="a synthetic trace for each seed")] = None,
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
     trace_jobs: Annotated[
         str | None, _list("N", "Jobs of the synthetic trace; the paper has 141950.", show_default=str(JOBS))
     ] = None,
@@ -128,6 +132,8 @@ def sweep(
     }
     axes: dict[str, Sequence[Any]] = {name: values for name, values in lists.items() if values}
     axes["filter"] = (filter_,)
+    axes["skip_bad_rows"] = (skip_bad_rows,)
+    axes["still_running"] = (still_running.value,)
     axes["mix"] = (mix,)
     axes["opportunistic"] = (not no_opportunistic,)
     axes["schemes"] = (tuple(dict.fromkeys(_values("--scheme", scheme, _one_of(Sharing)))),)

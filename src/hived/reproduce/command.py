@@ -11,7 +11,7 @@ from hived.errors import InputError
 from hived.installed import command_for
 from hived.simulator.experiment import some
 from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
-from hived.simulator.traces import Trace, read_trace
+from hived.simulator.traces import StillRunning, Trace
 from hived.simulator.traces.table1 import TOTAL_JOBS
 
 from . import section53
@@ -48,13 +48,14 @@ def synthetic(quick: bool) -> Workload:
     return replace(plain, clock=clock, crowded=round(CROWDED * clock, 3), window=window)
 
 
-def given(path: Path, quick: bool, table1: bool) -> Workload:
+def given(path: Path, quick: bool, table1: bool, skip_bad_rows: bool, still_running: StillRunning) -> Workload:
     """A trace of a file. Raises :class:`~hived.errors.InputError` unless it has Table 1's tenants, if it has to."""
-    workload = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, _QUICK_DAYS if quick else None)
-    trace = read_trace(path)
+    window = _QUICK_DAYS if quick else None
+    of_file = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, window, skip_bad_rows, still_running.value)
+    trace = of_file.read()
     if table1:
         check(trace)
-    return replace(workload, name=trace.name)
+    return replace(of_file, name=trace.name)
 
 
 def check(trace: Trace) -> None:
@@ -77,6 +78,8 @@ def reproduce(
     trace: Path | None = None,
     *,
     paper: Paper = Paper.HIVED,
+    skip_bad_rows: bool = False,
+    still_running: StillRunning = StillRunning.KEEP,
     quick: bool = False,
     only: Sequence[str] = (),
     processes: int = 1,
@@ -100,7 +103,7 @@ def reproduce(
             raise InputError(f"--only {name}: no such experiment; there are {some(known, 30)}")
     chosen = [experiment for experiment in evaluation.experiments if not only or experiment.name in only]
     scale = QUICK if quick else FULL
-    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1)
+    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1, skip_bad_rows, still_running)
     second = synthetic(quick) if trace is not None and not quick and evaluation.table1 else None
     plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
     if second is not None:
