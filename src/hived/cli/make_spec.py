@@ -45,9 +45,7 @@ spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="M
 def from_quotas(
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)],
     quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path(
-        "-"
-    ),
+    output: Annotated[Path, typer.Option("--out", "-o", help="The spec to write; - for standard output.")] = Path("-"),
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node, a power of two.", min=1)] = 8,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
 ) -> None:
@@ -69,7 +67,7 @@ def from_demand(
     trace: Annotated[Path, typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV.")],
     skip_bad_rows: SkipBadRows = False,
     still_running: Running = StillRunning.KEEP,
-    spec: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path("-"),
+    spec: Annotated[Path, typer.Option("--out", "-o", help="The spec to write; - for standard output.")] = Path("-"),
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.", min=1)] = None,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node, a power of two.", min=1)] = 8,
     levels: Annotated[Levels, typer.Option(help="Cells of all levels up to a node, or nodes alone.")] = Levels.ALL,

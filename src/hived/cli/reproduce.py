@@ -34,8 +34,8 @@ def reproduce(
     only: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these experiments, for example fig6-200,fig7.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", help="Processes.", min=1, show_default="all cores")
+    processes: Annotated[
+        int | None, typer.Option("--processes", "-j", help="How many run at a time.", min=1, show_default="all cores")
     ] = None,
 ) -> None:
     """Run every figure of a paper's evaluation again, and write a report with the paper's numbers beside ours.
@@ -55,7 +55,7 @@ def reproduce(
                 still_running=still_running,
                 quick=quick,
                 only=names,
-                processes=jobs or all_cores(),
+                processes=processes or all_cores(),
                 finished=finished,
             )
         except KeyboardInterrupt:

@@ -360,7 +360,7 @@ trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="
 
 @trace_app.command()
 def generate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="CSV to write, gzipped if it ends in .gz.")],
     jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
         sum(row.jobs) for row in TABLE1
     ),

@@ -337,7 +337,8 @@ class Study:
     ) -> Figure:
         """Who runs on the GPUs of nodes, and when, as ``hived timeline`` draws it.
 
-        Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs. ``scheme`` and ``policy``:
+        Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs, else
+        where and when most run. ``scheme`` and ``policy``:
         the last ones, unless given. With ``rates``, below it each job's rate of progress and the sum.
         """
         found = [
