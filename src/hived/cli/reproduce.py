@@ -30,7 +30,9 @@ def reproduce(
     ] = None,
     skip_bad_rows: SkipBadRows = False,
     still_running: Running = StillRunning.KEEP,
-    quick: Annotated[bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes; not judged.")
+    ] = False,
     only: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these experiments, for example fig6-200,fig7.")
     ] = None,
@@ -40,7 +42,7 @@ def reproduce(
 ) -> None:
     """Run every figure of a paper's evaluation again, and write a report with the paper's numbers beside ours.
 
-    Writes index.md and figures to --out. Says of each figure whether its shape holds.
+    Writes index.md and figures to --out. Says of each figure whether its shape holds; not with --quick.
 
     Example: hived reproduce hived --trace philly.csv.gz --out report/
     """

@@ -87,6 +87,8 @@ def reproduce(
 ) -> Report:
     """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
 
+    ``quick``: less of everything. What a full run would not be the same of is not judged then.
+
     Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
     the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
     ``processes`` is and however often it was interrupted.
@@ -111,7 +113,10 @@ def reproduce(
     timing = section53.task(scale.requests) if evaluation.timed and not only else None
     with kept_results(out / RUNS) as kept:
         run_all(plans, [] if timing is None else [timing], kept, processes, finished)
-        parts = [Part(one, tuple(outcomes(one, plans, scale, kept))) for one in chosen]
+        parts = [
+            Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or as_full(one, first))))
+            for one in chosen
+        ]
         timed = None if timing is None else section53.read(kept.result(timing))
         report = Report(paper, first, second, scale, quick, tuple(parts), timed)
         write(report, out)
@@ -135,13 +140,25 @@ def run_all(
     run_tasks([*longest, *others], kept, processes, finished)
 
 
-def outcomes(experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept) -> list[tuple[Workload, Outcome]]:
+def as_full(experiment: Experiment, quick: Workload) -> bool:
+    """Whether a full run of an experiment is the same simulations as its quick one, such as of a cluster by hand."""
+    one, other = (
+        {name: run.task("").key() for name, run in experiment.simulations(workload, scale).items()}
+        for workload, scale in ((quick, QUICK), (replace(quick, window=None), FULL))
+    )
+    return one == other
+
+
+def outcomes(
+    experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept, *, judged: bool
+) -> list[tuple[Workload, Outcome]]:
     """An experiment on each trace."""
     found = []
     for plan in plans:
         if plan.experiment is experiment:
             results = {name: Result(kept.result(one.task(name))) for name, one in plan.simulations.items()}
-            found.append((plan.workload, experiment.evaluate(plan.workload, scale, results)))
+            outcome = experiment.evaluate(plan.workload, scale, results)
+            found.append((plan.workload, outcome if judged else outcome.unjudged()))
     return found
 
 
