@@ -141,12 +141,15 @@ def run_all(
 
 
 def as_full(experiment: Experiment, quick: Workload) -> bool:
-    """Whether a full run of an experiment is the same simulations as its quick one, such as of a cluster by hand."""
+    """Whether a full run of an experiment is the same simulations as its quick one, such as of a cluster by hand.
+
+    One without simulations evaluates the trace itself.
+    """
     one, other = (
         {name: run.task("").key() for name, run in experiment.simulations(workload, scale).items()}
         for workload, scale in ((quick, QUICK), (replace(quick, window=None), FULL))
     )
-    return one == other
+    return bool(one) and one == other
 
 
 def outcomes(
