@@ -371,7 +371,7 @@ class _Up:
         say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self.chosen.spec)}{as_before}")
         if server.address is not None:
             # a reader of the journal could use the token with the rights of the engine's user
-            shown = self.is_demo or sys.stdout.isatty()
+            shown = sys.stdout.isatty()
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
                 hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
