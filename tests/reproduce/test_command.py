@@ -70,7 +70,7 @@ def test_some_experiments(tmp_path: Path, paper: Paper, only: list[str], holds: 
 @pytest.mark.parametrize(
     ("paper", "holds", "words"),
     [
-        (Paper.HIVED, [], ["**Synthetic trace.**", "**Quick.**"]),
+        (Paper.HIVED, ["draft-fig2"], ["**Synthetic trace.**", "**Quick.**"]),
         (
             Paper.GANDIVA,
             [f"fig{number}" for number in range(7, 12)],

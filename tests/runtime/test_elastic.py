@@ -256,7 +256,7 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     failing.unlink()
     run.scale(3)
     assert_ends_as_one_worker(run, alone, [1, 2, 3])
-    assert len(run.exit_codes()) == 5
+    assert len(run.exit_codes()) == 6
 
 
 @pytest.mark.parametrize(

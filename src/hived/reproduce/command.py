@@ -87,7 +87,7 @@ def reproduce(
 ) -> Report:
     """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
 
-    ``quick``: less of everything. What a full run would not be the same of is not judged then.
+    ``quick``: less of everything. What is not made by hand is not judged then.
 
     Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
     the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
@@ -113,10 +113,7 @@ def reproduce(
     timing = section53.task(scale.requests) if evaluation.timed and not only else None
     with kept_results(out / RUNS) as kept:
         run_all(plans, [] if timing is None else [timing], kept, processes, finished)
-        parts = [
-            Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or as_full(one, first))))
-            for one in chosen
-        ]
+        parts = [Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or one.by_hand))) for one in chosen]
         timed = None if timing is None else section53.read(kept.result(timing))
         report = Report(paper, first, second, scale, quick, tuple(parts), timed)
         write(report, out)
@@ -138,18 +135,6 @@ def run_all(
             tasks.setdefault(task.key(), (simulation.cost, task))
     longest = [task for _, task in sorted(tasks.values(), key=lambda pair: -pair[0])]
     run_tasks([*longest, *others], kept, processes, finished)
-
-
-def as_full(experiment: Experiment, quick: Workload) -> bool:
-    """Whether a full run of an experiment is the same simulations as its quick one, such as of a cluster by hand.
-
-    One without simulations evaluates the trace itself.
-    """
-    one, other = (
-        {name: run.task("").key() for name, run in experiment.simulations(workload, scale).items()}
-        for workload, scale in ((quick, QUICK), (replace(quick, window=None), FULL))
-    )
-    return bool(one) and one == other
 
 
 def outcomes(

@@ -100,6 +100,7 @@ class Experiment:
     shows: str  #: in the paper
     simulations: Callable[[Workload, Scale], Mapping[str, Runnable]]
     evaluate: Callable[[Workload, Scale, Mapping[str, Result]], Outcome]
+    by_hand: bool = False  #: it is of jobs made by hand, so that a quick run is a full one
     second: bool = False  #: whether it is run on the synthetic trace too, where another is given
 
 
