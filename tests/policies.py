@@ -25,5 +25,18 @@ class LeastAttained(Policy):
         return (ahead[0] - job.attained) / job.gpus if ahead else inf
 
 
+class Swaps(Policy):
+    """The job that has attained the least runs, judged anew every second: two jobs displace each other for ever."""
+
+    name = "swaps"
+    preempts = True
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return (job.attained,)
+
+    def review_after(self, job: JobView) -> float | None:
+        return 1.0
+
+
 def _reached(job: JobView, limit: float) -> bool:
     return job.attained >= limit - 1e-7  # seconds of a clock are no whole numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,30 @@ def test_every_figure_is_shown() -> None:
         if target.endswith(".png")
     }
     assert set((DOCS / "figures").iterdir()) == shown
+
+
+def test_figures_of_commits_are_in_the_history() -> None:
+    """A commit beside a figure of speed has it in the history of benchmarks, to the digits that are shown."""
+    history: dict[str, list[float]] = {}
+    for line in (ROOT / "benchmarks" / "history.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        history.setdefault(record["commit"], []).extend(
+            figure["value"] for figure in record["figures"].values() if figure["unit"] == "jobs/s"
+        )
+    rows = [
+        line
+        for line in (DOCS / "reference" / "measured.md").read_text(encoding="utf-8").splitlines()
+        if "jobs/s" in line
+    ]
+    cited = [row for row in rows if re.search(r"`[0-9a-f]{7}`", row)]
+    assert len(cited) >= 3
+    for row in cited:
+        if not row.startswith("|"):
+            continue
+        (commit,) = re.findall(r"`([0-9a-f]{7})`", row)
+        shown = [float(number.replace(",", "")) for number in re.findall(r"[0-9][0-9,]*", row.split("|")[2])]
+        missing = [one for one in shown if not any(abs(one - value) <= 50 + value / 1000 for value in history[commit])]
+        assert not missing, row
 
 
 def test_decisions_are_records() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hived
+from hived import installed
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,3 +64,46 @@ def test_missing_extra_is_named(extra: str, lacks: str, arguments: list[str]) ->
     assert f"{sys.executable} -m pip install -e " in ran.stderr
     assert f"[{extra}]" in ran.stderr
     assert not re.search(r"[ ']hived\[", ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("written", "command"),
+    [
+        ('{"url": "file:///a%20b/hived", "dir_info": {"editable": true}}', "-e '/a b/hived[figures]'"),
+        ('{"url": "file:///src/hived", "dir_info": {}}', "'/src/hived[figures]'"),
+        ('{"url": "file:///w/x.whl", "archive_info": {}}', "'hived-scheduler[figures] @ file:///w/x.whl'"),
+        (
+            '{"url": "https://host/hived", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
+            "'hived-scheduler[figures] @ git+https://host/hived@abc'",
+        ),
+        (None, f"'hived-scheduler[figures]=={hived.__version__}'"),
+    ],
+    ids=["editable", "folder", "file", "repository", "index"],
+)
+def test_extra_comes_from_where_hived_does(monkeypatch: pytest.MonkeyPatch, written: str | None, command: str) -> None:
+    """A wheel of a release was told to be a checkout."""
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return written
+
+    monkeypatch.setattr(installed, "distribution", lambda name: Installed())
+    assert installed.command_for("figures") == f"{sys.executable} -m pip install {command}"
+
+
+def test_no_page_names_the_distribution_of_others() -> None:
+    """Commands and hints have a checkout's folder, or the name of this project's distribution."""
+    files = [
+        path
+        for folder in ("docs", "src", "deploy", "tools", "benchmarks", ".github")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py", ".yaml", ".yml", ".toml", ".txt", ".js") or path.name == "Dockerfile"
+    ]
+    named = re.compile(
+        r"""pip install[^\n]*?[ '"]hived(?![-\w/.])|\bhived\[(?:figures|research|kubernetes|torch|dev)"""
+    )
+    found = [
+        path for path in (*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml") if named.search(path.read_text("utf-8"))
+    ]
+    assert found == []

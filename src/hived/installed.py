@@ -10,8 +10,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+#: of this package; `hived` in the public index is another project's
+DISTRIBUTION = "hived-scheduler"
+
 try:
-    __version__ = distribution("hived").version  #: which the build took from the tag
+    __version__ = distribution(DISTRIBUTION).version  #: which the build took from the tag
 except PackageNotFoundError:  # a checkout on the path
     __version__ = "0.0"
 
@@ -23,13 +26,22 @@ def form() -> str:
 
 
 def command_for(extra: str) -> str:
-    """The command that adds an extra (``figures``, ``kubernetes``) to this installation, from the same source."""
+    """The command that adds an extra (``figures``, ``kubernetes``) to this installation, from the same source.
+
+    That is a folder, a file, a repository, or, where pip wrote of none (PEP 610), the index under :data:`DISTRIBUTION`.
+    """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
+    named = f"{DISTRIBUTION}[{extra}]"
     try:
-        source = json.loads(distribution("hived").read_text("direct_url.json") or "{}")
+        written = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
-        source = {}
-    if "dir_info" not in source:
         return f"{pip} -e '.[{extra}]' in the checkout of hived"
-    folder = shlex.quote(f"{unquote(urlsplit(source['url']).path)}[{extra}]")
-    return f"{pip} -e {folder}" if source["dir_info"].get("editable") else f"{pip} {folder}"
+    if written is None:
+        return f"{pip} {shlex.quote(f'{named}=={__version__}')}"
+    source = json.loads(written)
+    if "dir_info" in source:
+        folder = shlex.quote(f"{unquote(urlsplit(source['url']).path)}[{extra}]")
+        return f"{pip} -e {folder}" if source["dir_info"].get("editable") else f"{pip} {folder}"
+    vcs = source.get("vcs_info")
+    url = source["url"] if vcs is None else f"{vcs['vcs']}+{source['url']}@{vcs['commit_id']}"
+    return f"{pip} {shlex.quote(f'{named} @ {url}')}"

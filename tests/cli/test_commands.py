@@ -191,3 +191,31 @@ def test_generate_and_describe_trace(hived: Hived, folder: Path) -> None:
     assert found["name"] == "trace"
     assert found["total"]["jobs"] == 40
     assert {tenant["tenant"]: tenant["jobs"] for tenant in found["tenants"]} == {"a": 20, "b": 20}
+
+
+def test_trace_is_read_by_choice(hived: Hived, folder: Path) -> None:
+    """Every verb that reads a trace has both choices, and shows what they change."""
+    text = (folder / "trace.csv").read_text(encoding="utf-8")
+    (folder / "odd.csv").write_text(f"{text}x,a,0,-1,1,pass\ny,a,0,60,1,running\n", encoding="utf-8")
+    choices = ("--skip-bad-rows", "--still-running", "leave-out")
+    for verb in (
+        ("trace", "describe", "odd.csv"),
+        ("simulate", "--trace", "odd.csv", "--nodes", 8, "--no-figures", "--out", "odd"),
+        ("spec", "from-demand", "--trace", "odd.csv", "--nodes", 8, "--no-predict", "-o", "odd.yaml"),
+    ):
+        refused = hived(*verb)
+        assert refused.code == 2
+        assert "duration_s is '-1', below zero" in refused.err
+        assert "--skip-bad-rows" in refused.err
+        told = "left out of the trace: 1 job (bad row: duration_s below zero)"
+        (folder / "odd.yaml").unlink(missing_ok=True)
+        answer = hived(*verb, "--skip-bad-rows", *(("--overwrite",) if "--out" in verb else ()))
+        assert answer.code == 0, answer.err
+        assert told in answer.out + answer.err
+        assert "still running when the log ends: 1 job, time so far" in answer.out + answer.err
+        (folder / "odd.yaml").unlink(missing_ok=True)
+        answer = hived(*verb, *choices, *(("--overwrite",) if "--out" in verb else ()))
+        assert "left out of the trace: 1 job (still running when the log ends)" in answer.out + answer.err
+    out = ("--trace", "odd.csv", "--nodes", 8, "--scheme", "private", "--no-figures", "--out", "swept")
+    assert "--skip-bad-rows" in hived("sweep", *(word for word in out if word != "--no-figures")).err
+    assert hived("sweep", *(word for word in out if word != "--no-figures"), *choices).code == 0

@@ -255,14 +255,14 @@ def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
         ["f-gone", "vision", "4", "1/2", "0", "preempted", "3m", "-"],
     ]
     assert [row[0] for row in lines(hived("groups", "--vc", "speech").out)[1:]] == ["c-lent"]
-    assert [row[0] for row in lines(hived("groups", "--state", "waiting").out)[1:]] == ["b-waits"]
+    assert [row[0] for row in lines(hived("groups", "--status", "waiting").out)[1:]] == ["b-waits"]
 
 
 def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    answer = hived("groups", "--vc", "vision", "--state", "waiting")
+    answer = hived("groups", "--vc", "vision", "--status", "waiting")
     assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
-    line = refused(hived("groups", "--state", "lost"))
-    assert line == "--state lost: no state of a group; one of waiting, reserved, placed, preempted"
+    line = refused(hived("groups", "--status", "lost"))
+    assert line == "--status lost: no state of a group; one of waiting, reserved, placed, preempted"
     for number in range(1050):
         service.add(f"g{number:04}")
     answer = hived("groups")
@@ -511,7 +511,7 @@ def test_completion(completed: Completed, cluster: str, service: FakeKubernetes)
     assert completed("hived explain ") == ["next", "train"]
     assert completed("hived vc show v") == ["vision"]
     assert completed("hived groups --vc ") == ["vision", "speech"]
-    assert completed("hived groups --state w") == ["waiting"]
+    assert completed("hived groups --status w") == ["waiting"]
 
 
 # -- YAML -------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from hived.simulator.sweep import OPTIONS
 
 from .helpers import HEADER, HIVED, NODES, Hived
 
-SMALL = ("sweep", "--nodes", "20,30", "--trace-jobs", 150, "--trace-days", 1, "--seeds", 2)
+SMALL = ("sweep", "--nodes", "20,30", "--jobs", 150, "--days", 1, "--seeds", 2)
 GIVEN = ("--spec", "spec.yaml", "--trace", "trace.csv")
 POLICY = """\
 from hived.policies import FIFO
@@ -157,7 +157,7 @@ def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signal
     """No finished run is repeated, and the bytes are the same, as of one process."""
     (folder / "gated_script.py").write_text(GATED, encoding="utf-8")
     given = ("sweep", *GIVEN, "--policy", "gated_script:Gated", "--clock-compression", "1,2,3,4")
-    words = [str(word) for word in (*given, "--jobs", 2, "--out", "out")]
+    words = [str(word) for word in (*given, "--processes", 2, "--out", "out")]
     # a group of its own, to which a terminal would send Ctrl-C
     process = subprocess.Popen([*HIVED, *words], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not (finished := list((folder / "out" / "runs").glob("*.json"))):
@@ -182,7 +182,7 @@ def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signal
 
 
 def test_longer_lists_add_runs(hived: Hived, folder: Path) -> None:
-    small = ("sweep", "--trace-jobs", 100, "--trace-days", 1, "--out", "out")
+    small = ("sweep", "--jobs", 100, "--days", 1, "--out", "out")
     assert hived(*small, "--nodes", 20, "--seeds", 1).code == 0
     (first,) = (folder / "out" / "runs").iterdir()
     before = first.stat().st_mtime_ns
@@ -226,7 +226,7 @@ def test_results_of_other_options(hived: Hived, folder: Path) -> None:
 def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code: int, said: str) -> None:
     """It ends the sweep with its name, and finished runs stay."""
     (folder / "broken_script.py").write_text(POLICY.replace("= False", "= True"), encoding="utf-8")
-    given = ("sweep", *GIVEN, "--jobs", 1, "--out", "out")
+    given = ("sweep", *GIVEN, "--processes", 1, "--out", "out")
     answer = hived(*given, *more)
     assert answer.code == code
     assert one_line(answer.err).startswith(f"hived: {said}")
@@ -249,7 +249,7 @@ def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code:
         (("--spec", "spec.yaml", "--quotas", "table1"), "--spec and --quotas: give one of them"),
         (("--window", "3"), "policy=yarn-cs seed=1: window '3': give two days"),
         (("--soft", "0,2"), "soft=2.0"),
-        (("--trace", "trace.csv", "--trace-jobs", "3"), "--trace and --trace-jobs: give one of them"),
+        (("--trace", "trace.csv", "--jobs", "3"), "--trace and --jobs: give one of them"),
         (("--spec", "none.yaml"), "none.yaml: "),
         (("--spec", "spec.yaml"), "has no virtual cluster in spec.yaml, which has a, b"),
         (("--spec", "spec.yaml,bad.yaml"), "bad.yaml"),
@@ -263,7 +263,7 @@ def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code:
 )
 def test_wrong_input(hived: Hived, folder: Path, words: tuple[object, ...], message: str) -> None:
     (folder / "bad.yaml").write_text(NODES.replace("n[0-1]", "n0"), encoding="utf-8")
-    fewer = () if "--trace" in words else ("--trace-jobs", 50)
+    fewer = () if "--trace" in words else ("--jobs", 50)
     answer = hived("sweep", *fewer, "--out", "out", *words)
     assert answer.code == 2
     assert message in one_line(answer.err)
@@ -273,7 +273,7 @@ def test_policies_of_scripts_and_tenants(hived: Hived, folder: Path) -> None:
     """By name, with parameters."""
     (folder / "script_of_a_sweep.py").write_text(POLICY, encoding="utf-8")
     names = "tiresias:limits=100/500,b=sjf,script_of_a_sweep:Mine"
-    answer = hived("sweep", *GIVEN, "--policy", names, "--jobs", 2, "--out", "out")
+    answer = hived("sweep", *GIVEN, "--policy", names, "--processes", 2, "--out", "out")
     assert answer.code == 0, answer.err
     found = table(folder / "out")
     policies = ["tiresias:limits=100/500 b=sjf", "script_of_a_sweep:Mine b=sjf"]
@@ -286,7 +286,7 @@ def test_policies_of_scripts_and_tenants(hived: Hived, folder: Path) -> None:
 
 def test_every_option_of_a_simulation() -> None:
     """What determines results is an option of a sweep too."""
-    renamed = {"jobs": "trace_jobs", "days": "trace_days", "seed": "seeds"}
+    renamed = {"seed": "seeds"}
     of_files = {"out", "tenant", "no_figures", "parquet", "overwrite"}
     options = {renamed.get(name, name) for name in signature(simulate).parameters if name not in of_files}
     assert options <= set(signature(sweep).parameters)

@@ -32,13 +32,17 @@ def test_demo(tmp_path: Path) -> None:
         "from hived.engines.local import demo; demo._SCRIPT = tuple((at / 10, *job) for at, *job in demo._SCRIPT); "
     )
     with Engine(tmp_path, "--demo", state=False, first=faster) as engine:
-        for words in ("runs on demo GPUs", "preempted by resnet", "waits: VC vision has", "token="):
+        for words in ("runs on demo GPUs", "preempted by resnet", "waits: VC vision has", "/token\n"):
             while words not in told:
                 told += engine.line()
-        link = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", told)
+        link = re.search(r"dashboard  (http://127\.0\.0\.1:\d+/)\n", told)
+        kept = re.search(r"with \?token=\.\.\. as it is in (\S+/token)\n", told)
         assert link is not None, told
+        assert kept is not None, told
+        token = Path(kept[1]).read_text(encoding="ascii")
+        assert token not in told, "it would stay in whatever reads the output"
         with httpx.Client(follow_redirects=True, timeout=120) as browser:
-            page = browser.get(link.group())
+            page = browser.get(f"{link[1]}?token={token}")
             assert page.status_code == 200
             assert "text/html" in page.headers["content-type"]
             assert "token" not in str(page.url)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hived.control.commands import _Dialogue
 from tests.cli.helpers import HIVED, Hived, refused
+
+from .conftest import Ranks
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,24 @@ def test_program_without_pytorch(jobs: Path) -> None:
     with run(jobs, "--", "sh", "-c", "echo hello; exit 7") as process:
         assert process.communicate() == ("hello\n", "hived: training job sh\n")
     assert process.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("verb", "number"), [("migrate train --to cuda:1", 1), ("migrate train --to cuda:1", 2), ("suspend train", 2)]
+)
+def test_job_that_ends_meanwhile(
+    jobs: Path, ranks: Ranks, hived: Hived, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+) -> None:
+    """Its folder is gone when patience is over, and the command is to be taken back."""
+    ranks(number)
+    pause = _Dialogue.pause
+
+    def ends(dialogue: _Dialogue) -> None:
+        pause(dialogue)
+        shutil.rmtree(jobs / "train", ignore_errors=True)
+
+    monkeypatch.setattr(_Dialogue, "pause", ends)
+    assert "has ended" in refused(hived(*verb.split(), "--timeout", "0.1s"), 4)
 
 
 def test_own_sitecustomize_still_runs(jobs: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from heapq import heappush
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,20 @@ def test_environment_counts_resumes_and_retries(engine: Driver) -> None:
     assert told(owner, count) == ["0", "0", "1", "1", "0"]
     engine.end(owner)
     assert told(loan, count) == ["1", "1", "3", "0", "-1"]
+
+
+def test_environment_is_the_pages(engine: Driver) -> None:
+    """Every variable of a task, and no other."""
+    page = PAGE.with_name("environment.md").read_text(encoding="utf-8")
+    section = page.partition("## What a task sees")[2].partition("\n## ")[0]
+    named = {
+        name
+        for line in section.splitlines()
+        if line[:3] == "| `"
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    gang = engine.submit(job("vision", 2, tasks=2))
+    assert named == set(task_environment(gang, 0, Path("/nowhere"), "mark", "0", {}))
 
 
 def test_environment_of_a_gang(engine: Driver) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from hived.cli.up import _with_policies
+from hived.engines.dispatcher import VAIN_RUNS
 from hived.engines.local.engine import Engine
+from hived.engines.local.explaining import event_text
 from hived.engines.local.model import JobState
 from hived.errors import InputError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
@@ -43,6 +45,32 @@ def test_vc_has_the_policy_of_its_spec(policy: str) -> None:
         engine.reconfigure(spec("gredy"))
     engine.reconfigure(spec("greedy"))
     assert states(*jobs) == "running queued running"
+
+
+def test_policy_without_progress_is_told() -> None:
+    """Once in a row of short runs; a long run begins another row, and a higher priority is no policy's doing."""
+    engine = Driver(spec("tests.policies:Swaps"))
+    one, other = (engine.submit(job("vision", 8)) for _ in range(2))
+
+    def swap(seconds: float = 2.0) -> None:
+        runs = one if states(one) == "running" else other
+        engine.wait(seconds)
+        assert states(runs) == "stopping"
+        engine.gone(runs)
+
+    def told() -> list[str]:
+        return [event_text(event) for event in engine.events if event.kind == "no_progress"]
+
+    for _ in range(2 * VAIN_RUNS - 2):
+        swap()
+    assert told() == []
+    swap()
+    (line,) = told()
+    assert line.startswith(f"policy swaps of vision has displaced {one.name} 20 times in a row, each time after less")
+    for _ in range(2 * VAIN_RUNS):
+        swap()
+    assert len(told()) == 2, "of either job"
+    engine.check_record()
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "by a new spec"])

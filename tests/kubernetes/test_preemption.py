@@ -8,14 +8,16 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from hived.engines.dispatcher import VAIN_RUNS
 from hived.engines.kubernetes.gangs import extender_answers as answering
+from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.gang import Wake
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.errors import ConflictError
 from hived.spec.compiled import EXACT, ClusterSpec
 
-from ..policies import LeastAttained
+from ..policies import LeastAttained, Swaps
 from . import fake_kubernetes
 from .fake_kubernetes import World
 from .pods import flat_spec, foreign, gang_of, loans, node, pod, terminating, with_vcs
@@ -177,6 +179,26 @@ def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
     world.flush()
     assert world.state("short") == "placed"
     assert world.guaranteed("short") == [True]
+
+
+def test_policy_without_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group, though each of its runs has other pods."""
+    monkeypatch.setattr(fake_kubernetes, "YarnCS", Swaps)
+    world = World(a=1)
+    runs, waits = pod("one", 4), pod("other", 4)
+    world.submit(runs)
+    for run in range(2 * VAIN_RUNS - 1):
+        world.submit(waits)
+        world.flush()
+        assert world.state(runs.metadata.name) == "placed"
+        world.wait(2)
+        world.wait(0)
+        world.carry_out_all()
+        world.kubelet()
+        world.flush()
+        runs, waits = waits, pod(runs.metadata.name, 4, uid=f"uid-t-{runs.metadata.name}#{run}")
+    (event,) = [event for event in world.gang_scheduler.recent if event.kind == "no_progress"]
+    assert "displaced t/one 20 times in a row" in event_text(event)
 
 
 def test_exact_victim_downgraded_by_a_spec() -> None:

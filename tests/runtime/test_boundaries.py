@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from threading import get_ident
 
 import pytest
 import torch
@@ -63,6 +64,90 @@ def test_boundary_is_first_call_after_step(record: Record) -> None:
         optimizer.step()
     assert live == [[True] * 4] * 2, "gradients have been dropped there: it is the minimum of the memory cycle"
     assert record.calls == ["ended"] * 3
+
+
+class Batches:
+    """A loader whose transform is a module, as torchvision's are."""
+
+    def __init__(self, *transforms: torch.nn.Module) -> None:
+        self.transforms, self.inside = transforms, False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(3):
+            self.inside = True
+            batch = torch.ones(2, 4)
+            for transform in self.transforms:
+                batch = transform(batch)
+            self.inside = False
+            yield batch
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_transform_is_no_boundary(record: Record, frozen: bool) -> None:
+    """Nor a frozen network in the loader, nor a loss: only a module that is trained."""
+    teacher = torch.nn.Linear(4, 4).requires_grad_(not frozen)
+    loader, model = Batches(torch.nn.Identity(), teacher), torch.nn.Linear(4, 1)
+    loss, optimizer = torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+    where: list[tuple[bool, bool]] = []
+    record.boundaries._act = lambda: where.append((loader.inside, model.weight.grad is None))
+    for batch in loader:
+        optimizer.zero_grad()
+        loss(model(batch.detach()), torch.ones(2, 1)).backward()
+        optimizer.step()
+    assert where == [(False, True)] * 2
+
+
+def test_boundary_with_copies_of_parameters(record: Record) -> None:
+    """The optimizer has master weights: the model that requires gradients counts, once that is seen; no transform."""
+    loader, model = Batches(torch.nn.Identity()), torch.nn.Linear(4, 1)
+    master = [each.detach().clone().requires_grad_() for each in model.parameters()]
+    optimizer = torch.optim.SGD(master, lr=0.1)
+    inside: list[bool] = []
+    record.boundaries._act = lambda: inside.append(loader.inside)
+    for batch in [*loader, *loader]:
+        model(batch).sum().backward()
+        for mine, theirs in zip(master, model.parameters(), strict=True):
+            mine.grad = theirs.grad
+        optimizer.step()
+    assert inside == [False] * 4
+
+
+def test_phase_is_not_in_a_transform(record: Record) -> None:
+    loader, model = Batches(torch.nn.Identity()), torch.nn.Linear(4, 1)
+    inside: list[bool] = []
+    record.boundaries._act = lambda: inside.append(loader.inside)
+    record.boundaries._thread = get_ident()
+    record.boundaries.look_for_phase()
+    with torch.no_grad():
+        for batch in loader:
+            model(batch)
+    assert inside == [False]
+
+
+def test_group_that_is_added_counts(record: Record) -> None:
+    """A backbone that is unfrozen later."""
+    head, body = torch.nn.Linear(4, 1), torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for step in range(4):
+        if step == 2:
+            optimizer.add_param_group({"params": list(body.parameters())})
+        hidden = body(torch.ones(1, 4))
+        record.calls.append("head")
+        head(hidden).sum().backward()
+        optimizer.step()
+    assert record.calls == [
+        "head",
+        "ended",
+        "head",
+        "boundary",
+        "ended",
+        "head",
+        "boundary",
+        "ended",
+        "boundary",
+        "head",
+        "ended",
+    ]
 
 
 def test_accumulation_is_one_mini_batch(record: Record) -> None:

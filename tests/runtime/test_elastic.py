@@ -242,8 +242,11 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     run.go_on_for(5)
     assert not run.children(), "it is not tried again and again"
     failing.write_text("hang")
-    with pytest.raises(RefusedError, match="a new worker was not ready after"):
-        run.scale(2)  # when it is wished again, it is
+    run.asked_to_scale(2)  # when it is wished again, it is
+    until(lambda: "a new worker was not ready after 2 s" in run.workers()[0].answer.why)
+    with pytest.raises(NotYetError, match="after 4 s: its new workers are not ready"):
+        run.job.scale(2, 4.0)  # they have as long as somebody waits for them
+    until(lambda: "a new worker was not ready after 4 s" in run.workers()[0].answer.why)
     failing.unlink()
     run.scale(2)
     failing.write_text("lost")
@@ -253,7 +256,7 @@ def test_failing_new_workers_are_reported(start: Callable[..., Run], alone: Call
     failing.unlink()
     run.scale(3)
     assert_ends_as_one_worker(run, alone, [1, 2, 3])
-    assert len(run.exit_codes()) == 5
+    assert len(run.exit_codes()) == 6
 
 
 @pytest.mark.parametrize(

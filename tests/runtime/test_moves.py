@@ -88,17 +88,22 @@ SAME: dict[str, dict[str, str]] = {
             "        hashes.add(hash('a text') % 50); note['hashes'] = len(hashes)"
         ),
     },
-    # a batch sampler with a generator that is another loader's too, another folder, variables of the environment
+    # a batch sampler with a generator that is another loader's too, another folder, variables of the environment,
+    # a counter, a file that is closed
     "batch sampler": {
         "before": (
             "draws = torch.Generator().manual_seed(5)\n"
             "loader = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data, generator=draws), 16, False))\n"
             "other = DataLoader(data, 60, shuffle=True, generator=draws)\n"
             "os.chdir('/')\n"
-            "counter, first = iter(()), 'HIVED_TEST' not in os.environ\n"
+            "import itertools\n"
+            "counter, first = itertools.count(), 'HIVED_TEST' not in os.environ\n"
             "os.environ['HIVED_TEST'] = '1'"
         ),
-        "body": "note['seen'] = sum(y.sum().item() for _, y in other) if step % 5 == 0 else 0",
+        "body": (
+            "note['seen'] = sum(y.sum().item() for _, y in other) if step % 5 == 0 else next(counter)\n"
+            "        with open(sys.argv[1] + '.saved', 'w') as saved: print(step, file=saved)"
+        ),
     },
     # a sampler with random numbers of its own, autocast from a step on
     "sampler": {
@@ -141,7 +146,7 @@ def test_moved_job_ends_as_alone(start: Callable[..., Job], tmp_path: Path, what
 
 #: what cannot move, one after the other: each until the test says so. Steps are written to a log that is never closed
 OBSTACLES = """
-import light_torch, itertools, os, subprocess, sys, threading, time, torch
+import light_torch, os, subprocess, sys, threading, time, torch
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 torch.manual_seed(3)
@@ -159,7 +164,7 @@ def goes_on(name):
     Path(f"{sys.argv[1]}.at-{name}").touch()
     return not Path(f"{sys.argv[1]}.after-{name}").exists()
 
-for _ in itertools.count():
+for _ in iter(int, 1):
     if not goes_on("iterator"): break
 
 loader = torch.utils.data.DataLoader(range(1_000_000), num_workers=1, persistent_workers=True)
@@ -195,10 +200,10 @@ log.close()
 torch.save([steps, model.state_dict()], sys.argv[1])
 """
 REFUSALS = {
-    "iterator": "an iterator of type count",
+    "iterator": "an iterator of type callable_iterator",
     "workers": "persistent workers",
     "thread": "code of the script runs in another thread too",
-    "pool": "the thread 'ThreadPoolExecutor.*', which may hold work of the script",
+    "pool": "the thread 'ThreadPoolExecutor.*' of concurrent.futures.thread, which may hold work of the script",
     "process": "the process .*, which the script has started: sleep 999",
     "descriptor": "result.pt.raw', which the script has open for writing",
     "log": "result.pt.log', which the script has open for writing",

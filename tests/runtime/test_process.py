@@ -256,6 +256,55 @@ def test_suspended_in_phases_without_steps(start: Callable[..., Job]) -> None:
     job.ended()
 
 
+# -- what is released ------------------------------------------------------------------------------------------------
+
+#: bytes of a frozen network, of a copy of it that no constructor has made, and of data that is in no tensor
+LARGE = 64 << 20
+FROZEN = """
+import copy, gc, weakref
+base = torch.nn.Linear(4096, 4096, bias=False).requires_grad_(False)
+ema = copy.deepcopy(base)
+{more}
+class Gone: pass
+gone = Gone()
+proxy = weakref.proxy(gone)
+del gone
+gc.freeze()
+"""
+
+
+@pytest.mark.parametrize("more", ["", "data = bytearray(64 << 20)"], ids=["tensors", "data"])
+def test_frozen_objects_are_released(start: Callable[..., Job], hived: Hived, more: str) -> None:
+    """Though the collector shows them no more, and a dead proxy is among them. What stays is said."""
+    job = start(text(prologue=FROZEN.format(more=more)))
+    before = own_memory(job.first().pid)
+    shown = hived("suspend", "train")
+    answer = job.first().answer
+    assert (answer.state, answer.tier) == (State.SUSPENDED, "framework"), answer.note
+    assert answer.moved_bytes >= 2 * LARGE
+    assert own_memory(job.first().pid) < before - 1.8 * LARGE
+    assert ("bytes stay in memory" in shown.out) is bool(more), shown.out
+    job.job.resume(PATIENCE_S)
+    until(lambda: own_memory(job.first().pid) > before - 0.2 * LARGE)
+    job.assert_same_as_alone()
+
+
+def test_failure_of_a_tier_falls_to_the_next(start: Callable[..., Job]) -> None:
+    """Any, with its words; the script goes on as it was."""
+    broken = (
+        "from hived.runtime.memory import framework\n"
+        "def fails(self): raise ReferenceError('weakly-referenced object no longer exists')\n"
+        "framework.FrameworkTier._in_use = fails"
+    )
+    job = start(text(prologue=broken))
+    job.job.suspend(PATIENCE_S)
+    answer = job.first().answer
+    assert (answer.state, answer.tier) == (State.SUSPENDED, "stop")
+    assert "ReferenceError: weakly-referenced object no longer exists" in answer.note
+    job.job.resume(PATIENCE_S)
+    job.finish()
+
+
 # -- what fails of ours -----------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,10 @@ import collections
 import enum
 import functools
 import io
+import itertools
 import logging
 import multiprocessing
+import os
 import pickle
 import random
 import sys
@@ -22,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 
-from hived.runtime.moving import frames, kinds
+from hived.runtime.moving import frames, kinds, outside
 from hived.runtime.moving.describing import Description
 from hived.runtime.moving.kinds import MoveError
 from hived.runtime.moving.restoring import Restoration
@@ -41,6 +43,92 @@ def handed_over(there: Any, here: Any) -> Any:
     description.check()
     with torch.no_grad():
         return Restoration([each.clone() for each in description.storages.tensors]).value(node, here)
+
+
+@pytest.mark.parametrize("mode", ["w", "wb", "r", "rb", "w+b"])
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_closed_file_is_no_state(tmp_path: Path, mode: str, buffering: int) -> None:
+    """The other run may have none yet, or an earlier one; the file is left alone."""
+    if not buffering and "b" not in mode:
+        return
+    (tmp_path / "model.pt").write_text("kept")
+    with open(tmp_path / "model.pt", "r+b") as other:  # noqa: PTH123
+        pass
+    with open(os.devnull, mode, buffering) as there:  # noqa: PTH123
+        pass
+    found = handed_over({"f": there}, {})["f"]
+    assert (type(found), found.closed, found.name, found.mode) == (type(there), True, os.devnull, there.mode)
+    assert handed_over({"f": there}, {"f": found})["f"] is found
+    assert handed_over({"f": there}, {"f": other})["f"] is not other
+    named = handed_over({"f": other}, {})["f"]
+    assert named.name == str(tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").read_text() == "kept"
+    assert Description().node(found)[2:] == Description().node(there)[2:]
+
+
+def test_ended_generator_is_no_state() -> None:
+    there = (each for each in "abc")
+    there.close()
+    found = handed_over({"g": there}, {})["g"]
+    assert list(found) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (itertools.count(7), itertools.count()),
+        (itertools.count(-9, -3), itertools.count(0, -3)),
+        (itertools.count(1.5, 0.5), itertools.count(0.5, 0.5)),
+        (itertools.count(3), itertools.count(8)),
+        (itertools.count(3, 2), itertools.count()),
+        (itertools.count(3), None),
+    ],
+)
+def test_count_goes_on(there: Any, here: Any) -> None:
+    """In place where it can, as a loop needs it."""
+    found = handed_over([there], [here])[0]
+    assert [next(found) for _ in range(3)] == [next(there) for _ in range(3)]
+    assert (found is here) is (repr(here) in ("count(10)", "count(-18, -3)"))
+
+
+@pytest.mark.parametrize("iterator", [iter(int, 1), itertools.cycle("ab"), iter({"a": 1})])
+def test_iterator_without_position_is_refused_at_once(iterator: Any) -> None:
+    """As the state is described: before a destination begins the script a second time."""
+    with pytest.raises(MoveError, match=r"^one: the position of an iterator of type \w+ cannot be handed over"):
+        Description().node({"one": iterator})
+
+
+def test_thread_is_named_with_what_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's says "Thread-1" of itself."""
+    monkeypatch.setattr(outside, "descendants", lambda *_, **__: [])
+    monkeypatch.setattr(outside, "written_by", lambda *_: {})
+    ended = threading.Event()
+
+    class Refresh(threading.Thread):
+        __module__ = "rich.live"
+
+        def run(self) -> None:
+            ended.wait()
+
+    thread = Refresh(name="Thread-1")
+    thread.start()
+    try:
+        with pytest.raises(MoveError, match=r"the thread 'Thread-1' of rich\.live, which may hold work"):
+            outside.check(tmp_path)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_variables_of_a_thread() -> None:
+    """Those that the training thread has; another has its own."""
+    there, here = threading.local(), threading.local()
+    there.depth, here.depth, here.more = [1, 2], [1], 3
+    kept = here.depth
+    assert handed_over([there], [here])[0] is here
+    assert vars(here) == {"depth": [1, 2]}
+    assert here.depth is kept
+    assert handed_over([there], [None])[0].depth == [1, 2]
 
 
 class Colour(enum.Enum):

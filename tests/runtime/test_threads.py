@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,34 @@ class Writer:
 
     def write(self) -> None:
         time.time()
+
+
+class Gone:
+    pass
+
+
+def test_dead_proxy_reaches_nothing() -> None:
+    """A live one reaches what it stands for."""
+    gone, model = Gone(), torch.nn.Linear(1, 1)
+    proxies = weakref.proxy(gone), weakref.proxy(model)
+    del gone
+
+    def holds(proxy: Any) -> Callable[[], None]:
+        def run() -> None:
+            while not stop.wait(0.01):
+                repr(type(proxy))
+
+        return run
+
+    for proxy, reaches in zip(proxies, (False, True), strict=True):
+        stop.clear()
+        thread = threading.Thread(target=holds(proxy))
+        thread.start()
+        try:
+            assert threads.others_may_compute() is reaches
+        finally:
+            stop.set()
+            thread.join()
 
 
 def hidden(model: Any) -> Callable[[], None]:

@@ -182,6 +182,20 @@ def test_the_default_is_where_jobs_share() -> None:
     assert choose_window(found, ["n0"], (0.5, 1e9)) == (DAY_MS // 2, 3 * DAY_MS)
 
 
+def test_the_default_shows_many_jobs() -> None:
+    """Where none share a GPU: the nodes and the day of the most jobs, not the node of the longest one."""
+    long = Run(0, 0, 9 * DAY_MS, OWNER, on(0, 1))
+    short = [Run(n, 3 * DAY_MS + n, 3 * DAY_MS + n + 1, OWNER, on(0, 1, node=f"n{1 + n % 3}")) for n in range(1, 10)]
+    found = recorded(long, *short, nodes=[f"n{n}" for n in range(5)])
+    chosen = choose_nodes(found, [])
+    assert chosen == ["n0", "n1", "n2", "n3"], "on the last one nothing ran"
+    start, end = choose_window(found, chosen, None)
+    assert (start, end) == (3 * DAY_MS, 4 * DAY_MS)
+    assert len(timeline(found, chosen, start, end).names) == 10
+    large = recorded(long, *short, nodes=[f"n{n}" for n in range(5)], gpus=16)
+    assert choose_nodes(large, []) == ["n1", "n2"], "as many as can be read"
+
+
 ONE = recorded(Run(0, 0, 10, OWNER, on(0)))
 
 

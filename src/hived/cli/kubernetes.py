@@ -104,7 +104,7 @@ def show_vc(
 def groups(
     ask: Asking,
     vc: OfVcOption = None,
-    state: Annotated[str | None, state_option("In this state", _STATES, "--state", show_default="any")] = None,
+    state: Annotated[str | None, state_option("In this state", _STATES, "--status", show_default="any")] = None,
     number: NumberOption = 100,
 ) -> None:
     """List the affinity groups: pods that are placed all or none. Where they are, or why they are not there yet.
@@ -113,11 +113,11 @@ def groups(
 
     \bExamples:
       hived groups
-      hived groups --vc vision --state waiting
+      hived groups --vc vision --status waiting
       hived groups -n 0 -o json | jq '.groups[].name'
     """
     if state is not None and state not in _STATES:
-        raise InputError(f"--state {state}: no state of a group; one of {', '.join(_STATES)}")
+        raise InputError(f"--status {state}: no state of a group; one of {', '.join(_STATES)}")
     with ask.scheduler("hived ps") as there:
         answer = _listed(there, vc, state, number)
     if ask.printed(answer.model_dump()):

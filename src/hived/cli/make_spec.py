@@ -28,12 +28,13 @@ from hived.simulator.planner import (
     sizes_of,
 )
 from hived.simulator.report import TenantReport
-from hived.simulator.traces import TABLE1, Trace, read_trace
+from hived.simulator.traces import TABLE1, StillRunning, Trace, read_trace
 from hived.spec import parse_spec, read_quotas, spec_from_quotas
 from hived.spec.quotas import Quotas
 from hived.words import counted
 
 from .console import messages, numbers, output, show_verbs
+from .reading import Running, SkipBadRows, print_reading
 
 _PIPED_WIDTH = 10_000
 
@@ -44,9 +45,7 @@ spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="M
 def from_quotas(
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)],
     quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path(
-        "-"
-    ),
+    output: Annotated[Path, typer.Option("--out", "-o", help="The spec to write; - for standard output.")] = Path("-"),
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node, a power of two.", min=1)] = 8,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
 ) -> None:
@@ -66,7 +65,9 @@ def from_quotas(
 @spec_app.command("from-demand")
 def from_demand(
     trace: Annotated[Path, typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV.")],
-    spec: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path("-"),
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
+    spec: Annotated[Path, typer.Option("--out", "-o", help="The spec to write; - for standard output.")] = Path("-"),
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.", min=1)] = None,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node, a power of two.", min=1)] = 8,
     levels: Annotated[Levels, typer.Option(help="Cells of all levels up to a node, or nodes alone.")] = Levels.ALL,
@@ -95,7 +96,8 @@ def from_demand(
         raise InputError("give each tenant's GPUs once: --like, or --nodes with --quotas")
     errors = messages()
     with errors.status("reading the trace"):
-        loaded = read_trace(trace)
+        loaded = read_trace(trace, skip_bad_rows=skip_bad_rows, still_running=still_running)
+    print_reading(loaded.dropped, loaded.running, errors)
     demands, gpus = demands_of(loaded), None
     if like is not None:
         base, existing = like_base(like)

@@ -15,8 +15,10 @@ from hived.reproduce.command import reproduce as run_reproduction
 from hived.reproduce.papers import Paper
 from hived.reproduce.report import INDEX, Report
 from hived.simulator.parallel import all_cores
+from hived.simulator.traces import StillRunning
 
 from .console import messages, note, output
+from .reading import Running, SkipBadRows
 
 
 def reproduce(
@@ -26,17 +28,21 @@ def reproduce(
         Path | None,
         typer.Option(help="A trace; for hived, of the tenants of its Table 1. Without one: a synthetic trace."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes.")] = False,
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes; not judged.")
+    ] = False,
     only: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these experiments, for example fig6-200,fig7.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", help="Processes.", min=1, show_default="all cores")
+    processes: Annotated[
+        int | None, typer.Option("--processes", "-j", help="How many run at a time.", min=1, show_default="all cores")
     ] = None,
 ) -> None:
     """Run every figure of a paper's evaluation again, and write a report with the paper's numbers beside ours.
 
-    Writes index.md and figures to --out. Says of each figure whether its shape holds.
+    Writes index.md and figures to --out. Says of each figure whether its shape holds; not with --quick.
 
     Example: hived reproduce hived --trace philly.csv.gz --out report/
     """
@@ -44,7 +50,15 @@ def reproduce(
     with _progress() as finished:
         try:
             report = run_reproduction(
-                out, trace, paper=paper, quick=quick, only=names, processes=jobs or all_cores(), finished=finished
+                out,
+                trace,
+                paper=paper,
+                skip_bad_rows=skip_bad_rows,
+                still_running=still_running,
+                quick=quick,
+                only=names,
+                processes=processes or all_cores(),
+                finished=finished,
             )
         except KeyboardInterrupt:
             note(f"interrupted: finished simulations are kept in {out}, and the same command continues")

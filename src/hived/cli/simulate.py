@@ -25,12 +25,13 @@ from hived.simulator.report import Report, RunReport, shorter_under_quota
 from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
 from hived.simulator.study import simulate as run_study
-from hived.simulator.traces import TABLE1, Description, describe, generate_table1, read_trace, write_trace
+from hived.simulator.traces import TABLE1, Description, StillRunning, describe, generate_table1, read_trace, write_trace
 from hived.simulator.traces.frames import need_polars
 from hived.words import counted
 
 from .console import messages, numbers, output, show_verbs
 from .formats import json_text
+from .reading import Running, SkipBadRows, print_reading
 
 
 def simulate(
@@ -42,6 +43,8 @@ def simulate(
         Path | None,
         typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace."),
     ] = None,
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
     scheme: Annotated[
         list[Sharing] | None, typer.Option(help="Sharing scheme; again for more. Without: all three.")
     ] = None,
@@ -161,6 +164,8 @@ def simulate(
         study = run_study(
             spec,
             trace,
+            skip_bad_rows=skip_bad_rows,
+            still_running=still_running.value,
             schemes=scheme or tuple(Sharing),
             policy=policy or "yarn-cs",
             opportunistic=not no_opportunistic,
@@ -219,6 +224,7 @@ def _print(report: Report, results: Results, out: Path) -> None:
         f"over {report.window_s / 86400:.1f} days, asking for {100 * report.load:.0f}% of {report.gpus:,} GPUs "
         f"on {counted(report.nodes, 'node')}"
     )
+    print_reading(trace.dropped, trace.running, console)
     for policy in results.policies:
         runs = [run for run in report.runs if run.policy == policy]
         console.print(f"\nmean queueing delay in minutes ({policy})", style="italic")
@@ -354,7 +360,7 @@ trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="
 
 @trace_app.command()
 def generate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="CSV to write, gzipped if it ends in .gz.")],
     jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
         sum(row.jobs) for row in TABLE1
     ),
@@ -373,13 +379,15 @@ def generate(
 @trace_app.command("describe")
 def describe_trace(
     trace: Annotated[Path, typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not.")],
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show what a trace holds: jobs per tenant and size, durations, load.
 
     Example: hived trace describe philly-2017-oct-nov.csv.gz
     """
-    description = describe(read_trace(trace))
+    description = describe(read_trace(trace, skip_bad_rows=skip_bad_rows, still_running=still_running))
     if as_json:
         typer.echo(json_text(description.to_json()))
         return
@@ -391,8 +399,7 @@ def _print_description(description: Description) -> None:
     kind = "synthetic trace" if description.synthetic else "trace"
     jobs = counted(description.total.jobs, "job")
     console.print(f"{kind} [bold]{escape(description.name)}[/bold]: {jobs}, {description.days:.1f} days")
-    for reason, count in description.dropped:
-        console.print(f"left out: {count:,} jobs ({reason})", style="yellow", markup=False)
+    print_reading(description.dropped, description.running, console)
     sizes = (f"{size} GPU" for size in description.size_classes)
     table = numbers("tenant", ("jobs", *sizes, "GPU hours", "mean h", "median h", "p95 h", "load GPUs"))
     for row in (*description.tenants, description.total):

@@ -24,9 +24,11 @@ from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
 from hived.simulator.sweep import TABLE, Means, Row, grid, means, metric_names, varying
 from hived.simulator.sweep import sweep as run_sweep
+from hived.simulator.traces import StillRunning
 from hived.words import counted
 
 from .console import messages, note, output
+from .reading import Running, SkipBadRows
 
 #: metrics of the table, unless others are asked for
 _SHOWN = ("mean_s", "p95_s", "queue_to_private", "anomalies_jobs", "run_utilization", "run_preempted_gpus")
@@ -52,10 +54,12 @@ def sweep(
         str | None, _list("QUOTAS", "What tenants reserve without a spec: demand, table1.", show_default="demand")
     ] = None,
     trace: Annotated[str | None, _list("FILE", "Traces.", show_default="a synthetic trace for each seed")] = None,
-    trace_jobs: Annotated[
+    skip_bad_rows: SkipBadRows = False,
+    still_running: Running = StillRunning.KEEP,
+    jobs: Annotated[
         str | None, _list("N", "Jobs of the synthetic trace; the paper has 141950.", show_default=str(JOBS))
     ] = None,
-    trace_days: Annotated[
+    days: Annotated[
         str | None, _list("DAYS", "Days of the synthetic trace; the paper has 60.", show_default=str(DAYS))
     ] = None,
     window: Annotated[str | None, _list("DAY:DAY", "Only jobs submitted on these days.")] = None,
@@ -88,8 +92,8 @@ def sweep(
         str | None,
         typer.Option("--filter", metavar="EXPRESSION", help="Only jobs that meet this, as hived simulate --filter."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", help="Processes.", min=1, show_default="all cores")
+    processes: Annotated[
+        int | None, typer.Option("--processes", "-j", help="How many run at a time.", min=1, show_default="all cores")
     ] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="COLUMN,...", help="Metrics to print: any columns of the Parquet file.")
@@ -101,16 +105,16 @@ def sweep(
     Writes sweep.parquet to --out: a row per run, scheme and tenant. Prints means with confidence intervals over the
     seeds. Interrupted, the same command continues; with longer lists it adds runs.
 
-    Example: hived sweep --nodes 200,240,279 --policy yarn-cs --seeds 20 --jobs 2 --out sweep/
+    Example: hived sweep --nodes 200,240,279 --policy yarn-cs --seeds 20 --processes 2 --out sweep/
     """
     _alternatives("--spec", spec, "--nodes", nodes)
     _alternatives("--spec", spec, "--quotas", quotas)
-    _alternatives("--trace", trace, "--trace-jobs", trace_jobs)
-    _alternatives("--trace", trace, "--trace-days", trace_days)
+    _alternatives("--trace", trace, "--jobs", jobs)
+    _alternatives("--trace", trace, "--days", days)
     lists = {
         "trace": _values("--trace", trace, str),
-        "trace_jobs": _values("--trace-jobs", trace_jobs, _positive),
-        "trace_days": _values("--trace-days", trace_days, _positive),
+        "trace_jobs": _values("--jobs", jobs, _positive),
+        "trace_days": _values("--days", days, _positive),
         "window": _values("--window", window, str),
         "sample": _values("--sample", sample, _number),
         "clock_compression": _values("--clock-compression", clock_compression, _number),
@@ -128,6 +132,8 @@ def sweep(
     }
     axes: dict[str, Sequence[Any]] = {name: values for name, values in lists.items() if values}
     axes["filter"] = (filter_,)
+    axes["skip_bad_rows"] = (skip_bad_rows,)
+    axes["still_running"] = (still_running.value,)
     axes["mix"] = (mix,)
     axes["opportunistic"] = (not no_opportunistic,)
     axes["schemes"] = (tuple(dict.fromkeys(_values("--scheme", scheme, _one_of(Sharing)))),)
@@ -135,7 +141,7 @@ def sweep(
     settings = grid(axes)
     with _progress(len(settings)) as progress:
         try:
-            table = run_sweep(settings, out, jobs or all_cores(), progress)
+            table = run_sweep(settings, out, processes or all_cores(), progress)
         except KeyboardInterrupt:
             note(f"interrupted: finished runs are kept in {out}, and the same command continues")
             raise

@@ -20,19 +20,22 @@ def timeline(
         "results"
     ),
     out: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The picture to write, .svg or .png.")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The picture to write, .svg or .png.")
     ] = Path("timeline.svg"),
     scheme: Annotated[str | None, typer.Option(help="Sharing scheme. Without: the last one in the results.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policy. Without: the last one in the results.")] = None,
     node: Annotated[
         list[str] | None,
-        typer.Option(help="Node to show; again for more. Without: the one whose GPUs jobs share the longest."),
+        typer.Option(
+            help="Node to show; again for more. Without: the one whose GPUs jobs share the longest, else the busiest."
+        ),
     ] = None,
     window: Annotated[
         str | None,
         typer.Option(
             metavar="DAY:DAY",
-            help="Days to show, from 0 on, for example 2:2.5. Without: the first day with jobs that share a GPU.",
+            help="Days to show, from 0 on, for example 2:2.5. "
+            "Without: the first day with jobs that share a GPU, else the busiest.",
         ),
     ] = None,
     rates: Annotated[bool, typer.Option("--rates", help="Below it each job's rate of progress, and the sum.")] = False,

@@ -264,6 +264,8 @@ def scale(
 ) -> None:
     """Grow or shrink a job that declares itself elastic (hived.runtime.elastic); its global batch stays the same.
 
+    New workers have --timeout, and a minute at least, to import and build what they need.
+
     \bExamples:
       hived scale train --workers 3
       hived scale train --workers 1 --timeout 2m

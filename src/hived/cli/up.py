@@ -371,7 +371,7 @@ class _Up:
         say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self.chosen.spec)}{as_before}")
         if server.address is not None:
             # a reader of the journal could use the token with the rights of the engine's user
-            shown = self.is_demo or sys.stdout.isatty()
+            shown = sys.stdout.isatty()
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
                 hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
@@ -407,7 +407,8 @@ class _Up:
         if event.kind in ("task_ended", "recovered"):
             return
         text = clean(service.shown_event(event).text)
-        colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
+        red = dict.fromkeys(("failed", "retrying", "device_bad", "no_progress"), "red")
+        colour = {"preempted": "yellow", "stopping": "yellow", **red}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
         self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
         if event.kind == "submitted":  # print the reason of a job that does not start at once

@@ -123,12 +123,13 @@ class TrainingJob:
     def scale(self, workers: int, timeout_s: float) -> None:
         """Grow or shrink an elastic job to so many workers.
 
-        :class:`RefusedError` with the reason if it cannot; :class:`NotYetError` after ``timeout_s``.
+        :class:`RefusedError` with the reason if it cannot; :class:`NotYetError` after ``timeout_s``, for which new
+        workers may take until they are ready, if it is more than they have else.
         """
         with self._dialogue(timeout_s) as dialogue:
             if not any(page.answer().elastic for page in dialogue.pages):
                 raise RefusedError(f"job {self._folder.name} is not elastic: see hived.runtime.elastic")
-            said = {page.pid: number for page, number in dialogue.say(workers=workers).items()}
+            said = {page.pid: number for page, number in dialogue.say(workers=workers, ready_s=timeout_s).items()}
             while True:
                 found = self.status().processes
                 if len(found) == workers and all(each.answer.ranks == workers for each in found):
@@ -279,10 +280,12 @@ class _Dialogue:
             )
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         self._unlock()
         for page in self.pages:
             page.close()
+        if kind is FileNotFoundError:  # its folder has gone, at whatever step
+            raise NotFoundError(f"the training job {self._folder.name} has ended") from None
 
     @property
     def ranks(self) -> int:

@@ -22,7 +22,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, get_type_hints
 
-_MAGIC = b"HIVEDPG1"  #: and the version of the layout
+_MAGIC = b"HIVEDPG2"  #: and the version of the layout
 _SIZE = 8192
 _TEXT = 480  #: bytes of a reason, at most
 _NUMBER = struct.Struct("<Q")
@@ -63,6 +63,7 @@ class Command:
     limits_until: float = 0.0  #: when the limits of the start replace these, by ``time.monotonic``; 0: never
     suspended_until: float = 0.0  #: when a suspended process goes on by itself, by the same clock; 0: never
     workers: int = 0  #: of an elastic job; 0: as they are
+    ready_s: float = 0.0  #: that new workers may take until they are ready, if it is more than they have by themselves
     port: int = 0  #: of a move of several ranks: where the destinations meet
     target: str = ""  #: of a move: a device, or a folder that another host sees
 

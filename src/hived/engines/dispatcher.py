@@ -27,6 +27,11 @@ GHOST = "a job of {0} that ended early, and has its turn now (exact safety)"
 NEW_SPEC = "the cluster has a new spec"
 TRADED = "cells of its VC were traded"
 
+#: a policy that displaces one job so often in a row, each time after a shorter run than these seconds, may swap jobs
+#: for ever without work being done; the simulator, which knows the work, refuses one that does
+VAIN_RUNS, VAIN_RUN_S = 20, 60.0
+_MOST_VAIN = 1000  #: jobs of which it is counted, those displaced last
+
 J = TypeVar("J", bound=EngineJob)
 #: an instruction of the engine to its surroundings: start or stop processes, bind or delete pods
 D = TypeVar("D")
@@ -121,6 +126,8 @@ class Dispatcher(ABC, Generic[J, D]):
         self.recent: deque[Event] = deque(maxlen=most_events)
         self._instructions: list[D] = []
         self._now = 0.0
+        #: by the name of a job: how often in a row its policy has displaced it after a short run, the last one last
+        self._vain: dict[str, int] = {}
 
     # -- what an engine implements ------------------------------------------------------------------------------------
 
@@ -192,6 +199,20 @@ class Dispatcher(ABC, Generic[J, D]):
     def reserved(self) -> list[J]:
         """Jobs that wait with a reservation, in the order in which they got it."""
         return [self.job(number) for number in self.scheduler.reserved]
+
+    def note_displaced(self, job: J, by: J | None, at: float) -> None:
+        """A running job is displaced for ``by``. Record it, once in a row, if its policy may swap jobs in vain."""
+        if by is not None and (by.vc != job.vc or by.priority > job.priority):
+            return  # not by its policy: its cells were another's, or a higher priority takes them
+        runs = self._vain.pop(job.name, 0) + 1
+        if at - job.since >= VAIN_RUN_S:
+            return
+        self._vain[job.name] = runs
+        if len(self._vain) > _MOST_VAIN:
+            del self._vain[next(iter(self._vain))]
+        if runs == VAIN_RUNS:
+            of = {"vc": job.vc, "policy": self.policies[job.vc].name, "job": job.name}
+            self.note("no_progress", None, at, {**of, "runs": runs, "run_s": VAIN_RUN_S})
 
     def line_up(self, job: J) -> None:
         """Put a job into the scheduler's queue."""

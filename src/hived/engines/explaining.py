@@ -53,9 +53,15 @@ def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
             for given in taken[:MAX_NAMED]]  # fmt: skip
 
 
-def trading_text(event: Event) -> str | None:
-    """The sentence of an event of the market (:data:`~.trading.EVENTS`); None for any other."""
+def shared_text(event: Event) -> str | None:
+    """The sentence of an event that both engines have: of a policy, or of the market; None for any other."""
     data = event.data
+    if event.kind == "no_progress":
+        return (
+            f"policy {data['policy']} of {data['vc']} has displaced {data['job']} {data['runs']} times in a row, each "
+            f"time after less than {duration(data['run_s'])}: its jobs may swap without work being done. A job that "
+            "starts must keep its place before those that it displaces"
+        )
     if event.kind not in EVENTS:
         return None
     if event.kind == "left_out":

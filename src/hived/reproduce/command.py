@@ -11,7 +11,7 @@ from hived.errors import InputError
 from hived.installed import command_for
 from hived.simulator.experiment import some
 from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
-from hived.simulator.traces import Trace, read_trace
+from hived.simulator.traces import StillRunning, Trace
 from hived.simulator.traces.table1 import TOTAL_JOBS
 
 from . import section53
@@ -48,13 +48,14 @@ def synthetic(quick: bool) -> Workload:
     return replace(plain, clock=clock, crowded=round(CROWDED * clock, 3), window=window)
 
 
-def given(path: Path, quick: bool, table1: bool) -> Workload:
+def given(path: Path, quick: bool, table1: bool, skip_bad_rows: bool, still_running: StillRunning) -> Workload:
     """A trace of a file. Raises :class:`~hived.errors.InputError` unless it has Table 1's tenants, if it has to."""
-    workload = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, _QUICK_DAYS if quick else None)
-    trace = read_trace(path)
+    window = _QUICK_DAYS if quick else None
+    of_file = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, window, skip_bad_rows, still_running.value)
+    trace = of_file.read()
     if table1:
         check(trace)
-    return replace(workload, name=trace.name)
+    return replace(of_file, name=trace.name)
 
 
 def check(trace: Trace) -> None:
@@ -77,12 +78,16 @@ def reproduce(
     trace: Path | None = None,
     *,
     paper: Paper = Paper.HIVED,
+    skip_bad_rows: bool = False,
+    still_running: StillRunning = StillRunning.KEEP,
     quick: bool = False,
     only: Sequence[str] = (),
     processes: int = 1,
     finished: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
+
+    ``quick``: less of everything. What is not made by hand is not judged then.
 
     Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
     the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
@@ -100,7 +105,7 @@ def reproduce(
             raise InputError(f"--only {name}: no such experiment; there are {some(known, 30)}")
     chosen = [experiment for experiment in evaluation.experiments if not only or experiment.name in only]
     scale = QUICK if quick else FULL
-    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1)
+    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1, skip_bad_rows, still_running)
     second = synthetic(quick) if trace is not None and not quick and evaluation.table1 else None
     plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
     if second is not None:
@@ -108,7 +113,7 @@ def reproduce(
     timing = section53.task(scale.requests) if evaluation.timed and not only else None
     with kept_results(out / RUNS) as kept:
         run_all(plans, [] if timing is None else [timing], kept, processes, finished)
-        parts = [Part(one, tuple(outcomes(one, plans, scale, kept))) for one in chosen]
+        parts = [Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or one.by_hand))) for one in chosen]
         timed = None if timing is None else section53.read(kept.result(timing))
         report = Report(paper, first, second, scale, quick, tuple(parts), timed)
         write(report, out)
@@ -132,13 +137,16 @@ def run_all(
     run_tasks([*longest, *others], kept, processes, finished)
 
 
-def outcomes(experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept) -> list[tuple[Workload, Outcome]]:
+def outcomes(
+    experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept, *, judged: bool
+) -> list[tuple[Workload, Outcome]]:
     """An experiment on each trace."""
     found = []
     for plan in plans:
         if plan.experiment is experiment:
             results = {name: Result(kept.result(one.task(name))) for name, one in plan.simulations.items()}
-            found.append((plan.workload, experiment.evaluate(plan.workload, scale, results)))
+            outcome = experiment.evaluate(plan.workload, scale, results)
+            found.append((plan.workload, outcome if judged else outcome.unjudged()))
     return found
 
 

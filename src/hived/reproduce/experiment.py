@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +33,8 @@ class Shape(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     NOT_SEEN = "not seen on this trace"
+    #: nothing here can tell: a quick run has too little of the trace, and what only echoes the paper is no result
+    NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,15 @@ class Outcome:
 
     @property
     def shape(self) -> Shape:
-        """That of the claims: one that fails makes it fail, one that is not seen keeps it from holding."""
-        shapes = [claim.shape for claim in self.claims]
-        return next((shape for shape in (Shape.FAILS, Shape.NOT_SEEN) if shape in shapes), Shape.HOLDS)
+        """That of the claims: one that fails makes it fail, one that is not seen or judged keeps it from holding."""
+        shapes = [claim.shape for claim in self.claims] or [Shape.NOT_JUDGED]
+        return next(
+            (shape for shape in (Shape.FAILS, Shape.NOT_SEEN, Shape.NOT_JUDGED) if shape in shapes), Shape.HOLDS
+        )
+
+    def unjudged(self) -> Outcome:
+        """The same numbers without a verdict on them."""
+        return replace(self, claims=[replace(claim, shape=Shape.NOT_JUDGED) for claim in self.claims])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class Experiment:
     shows: str  #: in the paper
     simulations: Callable[[Workload, Scale], Mapping[str, Runnable]]
     evaluate: Callable[[Workload, Scale, Mapping[str, Result]], Outcome]
+    by_hand: bool = False  #: it is of jobs made by hand, so that a quick run is a full one
     second: bool = False  #: whether it is run on the synthetic trace too, where another is given
 
 

@@ -103,7 +103,8 @@ def index(report: Report) -> str:
         "",
         "## Which shapes hold",
         "",
-        "An experiment holds where all of its claims do; in brackets the claims that hold. Nothing was tuned.",
+        "An experiment holds where all of its claims do; in brackets the claims that hold. Nothing was tuned. What "
+        "only echoes the paper's own numbers, or has too little of the trace, is not judged.",
         "",
         *_summary(report),
     ]
@@ -131,7 +132,11 @@ def _durations(report: Report) -> list[str]:
     """The trace of a paper that needs durations and sizes alone."""
     lines = [f"**Durations and sizes**, where the paper has them of a trace: {trace_label(report.first)}."]
     if report.quick:
-        lines += ["", "**Quick.** Less of everything: the numbers show that the experiments run, not what they find."]
+        lines += [
+            "",
+            "**Quick.** Less of everything: the numbers show that the experiments run, not what they find, and "
+            "are not judged.",
+        ]
     return lines
 
 
@@ -170,7 +175,7 @@ def _traces(report: Report) -> list[str]:
             f"**Quick.** Only days {window[0]:g} to {window[1]:g} of the trace, {report.scale.samples} samples in "
             "Figure 5, "
             f"{report.scale.soft_seeds} seed in Figure 9, no second trace: the numbers show that the experiments run, "
-            "not what they find. The cluster starts empty, and a short trace may not fill it.",
+            "not what they find, and are not judged: the cluster starts empty, and a short trace may not fill it.",
         ]
     return lines
 
@@ -188,6 +193,8 @@ def _summary(report: Report) -> list[str]:
 
 
 def _verdict(outcome: Outcome) -> str:
+    if outcome.shape is Shape.NOT_JUDGED:
+        return outcome.shape.value
     held = sum(claim.shape is Shape.HOLDS for claim in outcome.claims)
     return f"{outcome.shape.value} ({held}/{len(outcome.claims)})"
 

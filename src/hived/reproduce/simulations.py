@@ -29,6 +29,7 @@ from hived.simulator.parallel import Task
 from hived.simulator.planner import Levels, demands_of, equal_base, make_plan
 from hived.simulator.traces import (
     TABLE1,
+    StillRunning,
     Trace,
     TraceJob,
     compress_clock,
@@ -50,7 +51,7 @@ TENANTS = tuple(tenant for tenant, _ in QUOTAS)
 #: the one VC of a cluster without quotas
 EVERYBODY = "everybody"
 #: what of a workload determines a result: the clock is the simulation's
-_DETERMINE = ("sha256", "jobs", "days", "window")
+_DETERMINE = ("sha256", "jobs", "days", "window", "skip_bad_rows", "still_running")
 _HALVES = {8: "NODE", 4: "NODE.SOCKET", 2: "NODE.SOCKET.GPU-PAIR", 1: "NODE.SOCKET.GPU-PAIR.GPU"}
 
 
@@ -66,6 +67,14 @@ class Workload:
     clock: float  #: on 279 nodes
     crowded: float  #: on 200 nodes
     window: tuple[float, float] | None  #: days of the trace, before the clock is changed
+    skip_bad_rows: bool = False
+    still_running: str = StillRunning.KEEP.value
+
+    def read(self) -> Trace:
+        """The whole trace."""
+        if self.path is None:
+            return generate_table1(self.jobs, self.days)
+        return read_trace(self.path, skip_bad_rows=self.skip_bad_rows, still_running=StillRunning(self.still_running))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -132,7 +141,7 @@ def digest(path: Path) -> str:
 @lru_cache(maxsize=1)
 def trace_of(workload: Workload) -> Trace:
     """The trace of a workload at its own clock."""
-    trace = generate_table1(workload.jobs, workload.days) if workload.path is None else read_trace(workload.path)
+    trace = workload.read()
     return trace if workload.window is None else cut_window(trace, *workload.window)
 
 

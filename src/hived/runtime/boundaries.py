@@ -1,8 +1,11 @@
 """Where one mini-batch ends and the next has not begun: the minimum of the memory cycle (Gandiva, OSDI'18, 3.3, 4.1).
 
 After the last ``optimizer.step`` of a mini-batch gradients are still allocated. They are dropped by ``zero_grad``,
-which most scripts call before the next forward pass. So the boundary is at the first call of a module after that step.
-A script that calls no module (or whose compiled function hides the call) has its boundary in the step itself.
+which most scripts call before the next forward pass. So the boundary is at the first call, after that step, of a module
+that is trained: one that holds parameters of an optimizer that has stepped. Transforms, losses and frozen teachers are
+modules too, and are called within a loader or with gradients alive. A script that calls no such module (or whose
+compiled function hides the call) has its boundary in the step itself; where the optimizers hold copies of what modules
+have (ZeRO, master weights), a module with parameters that require gradients is one.
 
 Nothing is installed in the model. One hook of all optimizers stays; the hook of module calls is there between a step
 and the next call of a module only, which takes it away.
@@ -14,6 +17,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from enum import Enum
 from threading import get_ident
 from typing import Any
 
@@ -22,7 +26,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook  # the module attribute is shadowed
 
 _WINDOW = 64  #: steps that the rule for several optimizers looks back
+_MOST_MODULES = 1000  #: that are known
 _RARE = 8  #: an optimizer that steps less than once in so many steps of others is not waited for
+
+
+class _Holds(Enum):
+    """What the parameters of a module are."""
+
+    TRAINED = 1  #: some are those of an optimizer that has stepped
+    GRADIENTS = 2  #: none, but some require gradients
+    NOTHING = 3
 
 
 class MiniBatches:
@@ -77,8 +90,16 @@ class Boundaries:
         self._optimizers: dict[int, weakref.ref[Optimizer]] = {}  #: that have stepped, by identity
         self._thread = 0  #: that trains
         self._armed: Any = None  #: handle of the hook of module calls
-        self._since_call: set[int] = set()  #: optimizers that have stepped since a module was called
-        self._functional = False  #: the script calls no modules
+        self._since_call: set[int] = set()  #: optimizers that have stepped since a trained module was called
+        self._functional = False  #: the script calls no trained modules
+        self._parameters: set[int] = set()  #: of the optimizers that have stepped, by identity
+        self._groups: dict[int, int] = {}  #: of each of them: how many groups these are of
+        #: what the modules that were called are, by identity; forgotten when there are other parameters
+        self._modules: dict[int, tuple[weakref.ref[Any], _Holds]] = {}
+        self._copied = False  #: optimizers hold copies of the modules' parameters
+        self._passed = (
+            False  #: a module that requires gradients, and is in no optimizer, was called since the last step
+        )
         self._phase: Any = None  #: handle of the hook of phases without steps
         self._steps = register_optimizer_step_post_hook(self._stepped)
 
@@ -126,10 +147,14 @@ class Boundaries:
             self._optimizers = {number: one for number, one in self._optimizers.items() if one() is not None}
             self._optimizers[key] = weakref.ref(optimizer)
             self._thread = get_ident()
-        if key in self._since_call and not self._functional:
-            # twice, and no module between: there are none, or a compiled function hides them
-            self._functional = True
+        if self._groups.get(key) != len(optimizer.param_groups) or known is None:
+            self._note_parameters()
+        if key in self._since_call and not (self._functional or self._copied):
+            # twice, and no trained module between: there are none, or a compiled function hides them
+            self._copied, self._functional = self._passed, not self._passed
+            self.disarm()
         self._since_call.add(key)
+        self._passed = False
         if not self._rule.ends_with(key):
             return
         self._ended()
@@ -138,9 +163,36 @@ class Boundaries:
         elif self._armed is None:
             self._armed = register_module_forward_pre_hook(self._called)
 
+    def _note_parameters(self) -> None:
+        """Collect the parameters of the optimizers that have stepped. O(their number), once for each change."""
+        self._groups = {id(one): len(one.param_groups) for one in self.optimizers}
+        self._parameters = {id(p) for one in self.optimizers for group in one.param_groups for p in group["params"]}
+        self._modules.clear()
+
+    def _holds(self, module: Any) -> _Holds:
+        """What a module is, as its parameters say. O(1) for one that was called before."""
+        known = self._modules.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        found = _Holds.NOTHING
+        for parameter in module.parameters():
+            if id(parameter) in self._parameters:
+                found = _Holds.TRAINED
+                break
+            if parameter.requires_grad:
+                found = _Holds.GRADIENTS
+        if len(self._modules) >= _MOST_MODULES:
+            self._modules.clear()
+        self._modules[id(module)] = weakref.ref(module), found
+        return found
+
     def _called(self, module: Any, inputs: Any) -> None:
         if torch.compiler.is_compiling() or get_ident() != self._thread or _is_capturing():
             return  # the first: a compiled network has nothing of ours in it, and no break
+        holds = self._holds(module)
+        if holds is not _Holds.TRAINED and not (self._copied and holds is _Holds.GRADIENTS):
+            self._passed |= holds is _Holds.GRADIENTS
+            return
         armed, self._armed = self._armed, None
         if armed is not None:
             armed.remove()
@@ -151,6 +203,8 @@ class Boundaries:
         if torch.compiler.is_compiling() or get_ident() != self._thread:
             return
         if torch.is_grad_enabled() or _within_module() or _is_capturing():
+            return
+        if next(module.parameters(), None) is None:  # a transform, in a loader
             return
         phase, self._phase = self._phase, None
         if phase is not None:

@@ -466,7 +466,11 @@ class TrainingProcess:
                 moved = tier.release()
             except TierError as error:
                 reasons.append(str(error))
+            except Exception as error:  # whatever fails in a tier, the next one may do
+                reasons.append(f"{tier.name}: {type(error).__name__}: {error}")
             else:
+                if tier.stayed:
+                    reasons.append(f"{tier.stayed:,} bytes stay in memory: they are in no tensor that can be emptied")
                 break
         self._release_why = "; ".join(reasons)
         return tier, moved

@@ -47,6 +47,7 @@ def on_import_of_torch() -> None:
 def _made() -> TrainingProcess:
     from hived.control.folder import JobFolder, named_after, started_at
 
+    from .memory import noted
     from .moving import loaders
     from .moving.destination import Destination
     from .process import Floor, TrainingProcess
@@ -71,6 +72,7 @@ def _made() -> TrainingProcess:
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*")
     warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
     loaders.watch()
+    noted.watch()
     made = TrainingProcess(job, floor, pager, Destination.of_environment(job.path.resolve()))
     atexit.register(made.leave)
     os.register_at_fork(after_in_child=made.forget)

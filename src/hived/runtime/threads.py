@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType
@@ -36,6 +38,10 @@ def others_may_compute() -> bool:
         if id(each) in seen:
             continue
         seen.add(id(each))
+        if type(each) in weakref.ProxyTypes:  # it would be asked as what it stands for; a dead one answers by an error
+            with contextlib.suppress(ReferenceError):
+                todo.append(each.__init__.__self__)
+            continue
         is_torch = isinstance(each, types.ModuleType) and each.__name__.partition(".")[0] == "torch"
         if is_torch or isinstance(each, torch.Tensor | torch.nn.Module | torch.optim.Optimizer) or len(seen) > _MOST:
             return True

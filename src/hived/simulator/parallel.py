@@ -188,7 +188,7 @@ def _raise_failure(task: Task, future: Future[_Failure | None]) -> None:
     except BrokenProcessPool:
         raise TaskError(
             "a process ended abruptly: it was killed, perhaps for want of memory; finished results are kept, "
-            "the same command continues (with fewer --jobs, less memory is needed)",
+            "the same command continues (with fewer --processes, less memory is needed)",
             HivedError.exit_code,
         ) from None
     except Exception as error:

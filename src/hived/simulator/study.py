@@ -50,6 +50,7 @@ from .sizing import Quotas, cluster_for
 from .timeline import Recorded
 from .timeline_figure import picture_of
 from .traces import (
+    StillRunning,
     Trace,
     compress_clock,
     cut_window,
@@ -82,13 +83,15 @@ JOBS, DAYS = 20_000, 30
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
-_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind, Safety)
+_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind, Safety, StillRunning)
 
 
 def simulate(
     spec: SpecInput | None = None,
     trace: TraceInput | None = None,
     *,
+    skip_bad_rows: bool = False,
+    still_running: str = StillRunning.KEEP.value,
     schemes: str | Iterable[str] = tuple(Sharing),
     policy: PolicyGiven | Iterable[PolicyGiven] | Mapping[str, PolicyGiven] = "yarn-cs",
     opportunistic: bool = True,
@@ -119,11 +122,13 @@ def simulate(
 
     ``spec`` is a path, YAML text, plain data or a :class:`~hived.spec.ClusterSpec`; without one, a cluster is sized for
     the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
-    file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
-    window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
-    those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever the spec says of each
-    (``docs/explanation/exact-safety.md``); ``exchange`` the arbiter by which they trade cells there
-    (``docs/explanation/exchange.md``).
+    file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. ``skip_bad_rows`` leaves out the rows
+    of a file or frame that are wrong, and counts them by kind in ``Trace.dropped``; jobs that had not ended when their
+    log did have their time so far and the status ``running``: ``still_running`` is ``keep`` or ``leave-out``. The trace
+    is filtered, cut to the window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in
+    days, ``tenants`` are those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever
+    the spec says of each (``docs/explanation/exact-safety.md``); ``exchange`` the arbiter by which they trade cells
+    there (``docs/explanation/exchange.md``).
     ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for several runs, or a mapping of
     tenants to theirs. With ``models``, a file of job models (``docs/reference/models.md``), jobs run at the rate that
     affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
@@ -157,7 +162,8 @@ def simulate(
     cluster = None if spec is None else _spec(spec)
     if cluster is not None:
         check_feasible(cluster)
-    loaded = generate_table1(jobs, days, seed) if trace is None else _trace(trace)
+    running = _named(StillRunning, still_running, "still_running")
+    loaded = generate_table1(jobs, days, seed) if trace is None else _trace(trace, skip_bad_rows, running)
     if filter is not None:
         loaded = filter_jobs(loaded, filter)
     if window is not None:
@@ -220,14 +226,14 @@ def _spec(given: SpecInput) -> ClusterSpec:
     raise InputError(f"a spec is a path, YAML text, a mapping or a ClusterSpec, not {type(given).__name__}")
 
 
-def _trace(given: TraceInput) -> Trace:
+def _trace(given: TraceInput, skip_bad_rows: bool, still_running: StillRunning) -> Trace:
     if isinstance(given, Trace):
         _check(given)
         return given
     if is_frame(given):
-        return trace_of(given)
+        return trace_of(given, skip_bad_rows=skip_bad_rows, still_running=still_running)
     if isinstance(given, str | os.PathLike):
-        return read_trace(given)
+        return read_trace(given, skip_bad_rows=skip_bad_rows, still_running=still_running)
     raise InputError(f"a trace is a path, a frame or a Trace, not {type(given).__name__}")
 
 
@@ -331,7 +337,8 @@ class Study:
     ) -> Figure:
         """Who runs on the GPUs of nodes, and when, as ``hived timeline`` draws it.
 
-        Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs. ``scheme`` and ``policy``:
+        Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs, else
+        where and when most run. ``scheme`` and ``policy``:
         the last ones, unless given. With ``rates``, below it each job's rate of progress and the sum.
         """
         found = [

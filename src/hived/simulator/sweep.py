@@ -32,7 +32,7 @@ from .intervals import Estimate, estimate
 from .parallel import Kept, Task, kept_results, run_tasks, write_whole
 from .report import Report
 from .study import simulate
-from .traces import Trace, generate_table1, read_trace
+from .traces import StillRunning, Trace, generate_table1, read_trace
 from .traces.frames import need_polars
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def run(setting: Setting, digests: Mapping[str, str]) -> list[Row]:
     if setting["trace"] is None:
         trace = _generated(setting["trace_jobs"], setting["trace_days"], setting["seed"])
     else:
-        trace = _read(setting["trace"], digests[setting["trace"]])
+        reading = setting["skip_bad_rows"], setting["still_running"]
+        trace = _read(setting["trace"], digests[setting["trace"]], *reading)
     given = {name: value for name, value in setting.items() if name != "trace" and value is not None}
     options = {_PARAMETERS.get(name, name): value for name, value in given.items()}
     return list(rows(setting, simulate(trace=trace, **options).report))
@@ -182,9 +183,9 @@ _generated = lru_cache(maxsize=1)(generate_table1)
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, digest: str) -> Trace:
+def _read(path: str, digest: str, skip_bad_rows: bool, still_running: str) -> Trace:
     """A trace; a file of another digest is another trace."""
-    return read_trace(path)
+    return read_trace(path, skip_bad_rows=skip_bad_rows, still_running=StillRunning(still_running))
 
 
 def rows(setting: Setting, report: Report) -> Iterator[Row]:

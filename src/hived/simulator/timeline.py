@@ -12,10 +12,11 @@ a GPU's time unused that their shares fit beside each other are taken for jobs t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ GUESTS = 0.3
 #: colours of jobs: a job has one of these numbers
 COLOURS = 8
 _MOST_LANES = 128
+_LANES = 32  #: of a timeline for which no node is named
 _SLACK = 1e-6  #: of sums of shares, which are rounded in files
 
 
@@ -294,7 +296,10 @@ def _rates(runs: Sequence[Run], start: int, end: int) -> dict[int, Steps]:
 
 
 def choose_nodes(recorded: Recorded, nodes: Sequence[str]) -> list[str]:
-    """The nodes of a timeline; of none given, the one whose GPUs are shared for the longest time, else the busiest.
+    """The nodes of a timeline; of none given, the one whose GPUs are shared for the longest time.
+
+    Without sharing, those on which the most jobs ran, as many as have :data:`_LANES` GPUs: where a job has whole nodes,
+    one node would show one job.
 
     Raises :class:`~hived.errors.InputError` for a node that is not there, for too many, and where no job ran.
     """
@@ -308,7 +313,9 @@ def choose_nodes(recorded: Recorded, nodes: Sequence[str]) -> list[str]:
         if not recorded.runs:
             raise InputError(f"{recorded.label}: no job ran, so there is no timeline")
         uses = _uses(recorded.runs)
-        found = [max(uses, key=lambda node: (uses[node].shared, uses[node].held))]
+        most = sorted(uses, key=lambda node: (-uses[node].shared, -uses[node].runs, -uses[node].held, node))
+        several = 1 if uses[most[0]].shared else max(1, _LANES // len(recorded.gpus[most[0]]))
+        found = [node for node in recorded.gpus if node in most[:several]]
     gpus = sum(len(recorded.gpus[node]) for node in found)
     if gpus > _MOST_LANES:
         raise InputError(
@@ -319,7 +326,7 @@ def choose_nodes(recorded: Recorded, nodes: Sequence[str]) -> list[str]:
 
 def choose_window(recorded: Recorded, nodes: Sequence[str], days: tuple[float, float] | None) -> tuple[int, int]:
     """Start and end of a timeline. Of no days given: the first day on which jobs share GPUs of the nodes, as far as
-    they are in use on it; without sharing the first on which they are in use.
+    they are in use on it; without sharing the first of those with the most runs.
 
     Raises :class:`~hived.errors.InputError` for days that are none, and for those in which no job is on the nodes.
     """
@@ -331,7 +338,7 @@ def choose_window(recorded: Recorded, nodes: Sequence[str], days: tuple[float, f
     first, last = min(run.start for run in there), max(run.end for run in there)
     if days is None:
         since = min(use.since for node, use in _uses(there).items() if node in chosen)
-        day = int((first if math.isinf(since) else since) // DAY_MS)
+        day = _busiest_day(there) if math.isinf(since) else int(since // DAY_MS)
         low, high = day * DAY_MS, (day + 1) * DAY_MS
         shown = [run for run in there if run.start < high and run.end > low]
         return max(low, min(run.start for run in shown)), min(high, max(run.end for run in shown))
@@ -346,9 +353,20 @@ def choose_window(recorded: Recorded, nodes: Sequence[str], days: tuple[float, f
     return low, high
 
 
+def _busiest_day(runs: Sequence[Run]) -> int:
+    """The first of the days on which the most runs are. O(n log n)."""
+    change: Counter[int] = Counter()
+    for run in runs:
+        change[run.start // DAY_MS] += 1
+        change[max(run.end - 1, run.start) // DAY_MS + 1] -= 1
+    there = dict(zip(sorted(change), accumulate(change[day] for day in sorted(change)), strict=True))
+    return max(there, key=lambda day: (there[day], -day))
+
+
 class _Use(NamedTuple):
     """The use of a node's GPUs."""
 
+    runs: int  #: on each of its GPUs, summed
     held: int  #: time, summed over GPUs and jobs
     shared: int  #: the same beyond the first job of a GPU
     since: float  #: when jobs shared a GPU first; infinity: never
@@ -371,6 +389,8 @@ def _uses(runs: Sequence[Run]) -> dict[str, _Use]:
             held += end - start
             in_use += max(0, end - max(start, latest))
             latest = max(latest, end)
-        before = found.get(node, _Use(0, 0, math.inf))
-        found[node] = _Use(before.held + held, before.shared + held - in_use, min(before.since, since))
+        before = found.get(node, _Use(0, 0, 0, math.inf))
+        found[node] = _Use(
+            before.runs + len(spans), before.held + held, before.shared + held - in_use, min(before.since, since)
+        )
     return found

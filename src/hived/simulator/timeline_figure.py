@@ -46,7 +46,7 @@ def write_timeline(figure: Figure, file: Path) -> Path:
         with styled():
             figure.savefig(file, metadata=no_date)
     except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror}); choose another --output") from None
+        raise InputError(f"{file}: cannot be written ({error.strerror}); choose another --out") from None
     return file
 
 
@@ -65,7 +65,7 @@ def check_picture(file: Path) -> None:
     if file.suffix not in (".png", ".svg"):
         raise InputError(f"{file}: a timeline is written as .svg or .png; name the file so")
     if not file.absolute().parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.parent}; make it, or choose another --output")
+        raise InputError(f"{file}: there is no folder {file.parent}; make it, or choose another --out")
 
 
 def draw_timeline(shown: Timeline, title: str, rates: bool = False) -> Figure:

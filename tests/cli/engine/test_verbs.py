@@ -129,7 +129,9 @@ def test_group_alone_shows_its_verbs(hived: Hived, group: tuple[str, ...]) -> No
 
 
 def test_version_and_form(hived: Hived) -> None:
-    assert hived("--version").out in [f"hived {version('hived')} ({form})\n" for form in ("compiled", "plain Python")]
+    assert hived("--version").out in [
+        f"hived {version('hived-scheduler')} ({form})\n" for form in ("compiled", "plain Python")
+    ]
 
 
 def test_verbs_load_what_they_need(nobody: Path) -> None:

@@ -72,12 +72,14 @@ def test_changed_cluster_is_drawn_anew(show: Show) -> None:
 def test_demo_is_live(browser: Browser, tmp_path: Path) -> None:
     """Placements, preemptions and reasons for waiting are shown as they happen, and the page has no errors."""
     with Engine(tmp_path, "--demo", state=False) as engine:
-        link = None
+        link, told = None, ""
         while link is None:
-            link = re.search(r"http://\S+token=\S+", engine.line())
+            told += engine.line()
+            link = re.search(r"(http://\S+)\n[^\n]*token=\.\.\. as it is in (\S+/token)\n", told)
         context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-GB", timezone_id="UTC")
         shown = Shown(context.new_page())
-        shown.page.goto(link.group(), wait_until="commit")  # what has to be there is waited for below
+        token = Path(link[2]).read_text(encoding="ascii")
+        shown.page.goto(f"{link[1]}?token={token}", wait_until="commit")  # what has to be there is waited for below
         assert "token" not in shown.page.url
         shown.until("window.__hived?.app && performance.getEntriesByName('hived:first-picture').length > 0")
         shown.until_text("#status", "live")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import hived
 from hived.simulator.models import JobModel, Models, packed_rate
 from hived.simulator.models.table import QUANTITIES
 
 from .values import FAMILIES, TABLE_1
 
 MODELS = Models.load()
-COLUMNS = (*QUANTITIES, "phases")
+COLUMNS = QUANTITIES
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
 
 
@@ -32,6 +33,13 @@ def test_every_number_has_one_source() -> None:
         assert sorted(column for column, _ in sources(model)) == sorted(COLUMNS), model.model
 
 
+def test_every_number_is_used() -> None:
+    """Something outside of the table reads it: a number that changes nothing is no number of a model."""
+    source = Path(hived.__file__).parent
+    text = "".join(path.read_text("utf-8") for path in source.rglob("*.py") if path.name != "table.py")
+    assert [column for column in COLUMNS if f".{column}" not in text] == []
+
+
 def test_table_1_is_there() -> None:
     """As utilization, the rates' gain over it (the printed gain is rounded), and the pace of copies that take turns."""
     for name, row in TABLE_1.items():
@@ -46,9 +54,6 @@ def test_families_are_means_of_their_rows() -> None:
         row = MODELS.of(family)
         assert row.model == row.family == family
         for column, where in sources(row):
-            if column == "phases":
-                assert (where, row.phases) == ("assumed", ())
-                continue
             assert where == f"mean of {' '.join(names)}"
             mean = sum(getattr(MODELS.of(name), column) for name in names) / len(names)
             assert getattr(row, column) == pytest.approx(mean, abs=6e-5)
@@ -59,7 +64,7 @@ def test_the_row_for_others_is_assumed() -> None:
     row = MODELS.of("*")
     assert {where for _, where in sources(row)} == {"assumed"}
     assert [2 * packed_rate([row] * 2), 5 * packed_rate([row] * 5)] == [1, 1]
-    assert (row.across_sockets, row.across_nodes, row.phases) == (1, 1, ())
+    assert (row.across_sockets, row.across_nodes) == (1, 1)
 
 
 def test_the_page_has_every_source_and_column() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hived.cluster.explain.sentences import in_lines, say
 from hived.cluster.reasons import BadHardware, Reason, WaitingForPreemption
-from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, trading_text, why_it_waits
+from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
 from hived.words import counted, duration, ranges
 
@@ -155,7 +155,7 @@ def event_text(event: Event, job: str = "") -> str:
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
             return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
-    if (text := trading_text(event)) is not None:
+    if (text := shared_text(event)) is not None:
         return text
     return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
 

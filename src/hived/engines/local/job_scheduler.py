@@ -314,6 +314,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _preempt(self, job: Job, by: Job | None, at: float) -> None:
         if job.state is JobState.RUNNING:
+            self.note_displaced(job, by, at)
             who = GHOST.format(job.vc) if by is None else f"{by.name} of {by.vc}"
             self._stop(job, at, "preempted", f"preempted by {who}", by)
         else:  # it is being stopped already: its grace may be shorter from now on, if it is on a loan

@@ -92,4 +92,5 @@ EXAMPLE = Experiment(
     "under quota b1, of 4 GPUs, waits although its tenant has 4 tokens, since no node is whole",
     _nothing,
     evaluate_example,
+    by_hand=True,
 )

@@ -225,7 +225,9 @@ _TITLES: Sequence[tuple[str, str, str]] = (
 )
 EXPERIMENTS = tuple(
     [
-        Experiment(name, f"Figure {name[3:]}: {title}", shows, partial(_trials, name), partial(_evaluate, name))
+        Experiment(
+            name, f"Figure {name[3:]}: {title}", shows, partial(_trials, name), partial(_evaluate, name), by_hand=True
+        )
         for name, title, shows in _TITLES
     ]
 )

@@ -27,7 +27,7 @@ from hived.errors import UnavailableError
 from ..process import TrainingProcess
 
 JOIN = "HIVED_ELASTIC_JOIN"  #: in the environment of a new worker: the descriptor of its socket
-READY_S = 60.0  #: that a new worker may take until it is ready
+READY_S = 60.0  #: that a new worker may take until it is ready, at least
 _GAP_S = 10.0  #: of two looks at it: more does not count, the job may have been suspended
 _GRACE_S = 5.0  #: between the signals to a process that is to end
 #: of other launchers: a new worker is none of theirs
@@ -68,16 +68,16 @@ class _NewWorker:
         self._waited_s = 0.0
         self._looked = time.monotonic()
 
-    def failure(self) -> str:
-        """Look whether it is ready: why it will never be, or nothing."""
+    def failure(self, ready_s: float) -> str:
+        """Look whether it is ready: why it will never be, or nothing. ``ready_s``: how long it may take."""
         now = time.monotonic()
         self._waited_s += min(now - self._looked, _GAP_S)
         self._looked = now
         try:
             said = self._socket.recv(16)
         except BlockingIOError:
-            if not self.ready and self._waited_s > READY_S:
-                return f"a new worker was not ready after {READY_S:g} s"
+            if not self.ready and self._waited_s > ready_s:
+                return f"a new worker was not ready after {ready_s:g} s"
             return ""
         except OSError:
             said = b""
@@ -172,7 +172,9 @@ class Recruiter:
         if dropped is None or dropped.number == wish.number:
             return dropped is not None
         # the same in all but its number: somebody wishes it again. Else it is a command of another kind
-        if wish.workers != dropped.workers or replace(wish, number=dropped.number) == dropped:
+        if (wish.workers, wish.ready_s) != (dropped.workers, dropped.ready_s) or replace(
+            wish, number=dropped.number
+        ) == dropped:
             self._dropped = None
             return False
         self._dropped = wish
@@ -203,7 +205,8 @@ class Recruiter:
         except OSError as error:
             self.drop(workers, f"a new worker cannot be started: {error}")
             return False
-        failures = [failure for each in self._new if (failure := each.failure())]
+        ready_s = max(READY_S, self._wish.ready_s)
+        failures = [failure for each in self._new if (failure := each.failure(ready_s))]
         if failures:
             self.drop(workers, failures[0])
         return not failures and all(each.ready for each in self._new)

@@ -3,8 +3,9 @@
 A storage is emptied in place (``resize_(0)``), so every tensor, view, saved tensor and bucket that shares it finds its
 bytes again. Only their addresses change: a CUDA graph that holds them refuses this tier.
 
-On a GPU all tensors that Python holds are moved, and the caching allocator gives all of its cache back. Without a GPU
-the same is done to parameters, gradients, optimizer states and buffers, which go to an unlinked file on the disk: so
+What optimizers and modules hold is moved first. If much is in use after that, all objects of the process are walked: on
+a GPU for every tensor that Python holds, without one for the modules that were not noted. What is in use then is said.
+On a GPU the caching allocator gives all of its cache back. Without one the bytes go to an unlinked file on the disk: so
 the tier is tested where there is no GPU, and a suspended job leaves its memory to others there too.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +24,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from ..storage import as_bytes
+from . import noted
 from .tier import Bytes, TierError
 
+_LITTLE = 32 << 20  #: bytes: who leaves no more has left what it can
 _SMALL = 4096  #: bytes: on the host smaller storages stay, they free no page
 
 
@@ -41,25 +43,26 @@ class FrameworkTier:
         self.limited = 0
         self._kept: list[tuple[Any, Any, int]] = []  #: storage, its copy (or its place in the file), bytes
         self._file: IO[bytes] | None = None
+        self.stayed = 0
 
     def release(self) -> int:
-        """Copy out and empty. O(bytes), and on a GPU O(objects of the process) to find its tensors."""
-        if self._cuda and any(isinstance(each, torch.cuda.CUDAGraph) for each in gc.get_objects()):
+        """Copy out and empty. O(bytes), and O(objects of the process) more where much would stay."""
+        if self._cuda and noted.has_graphs():
             raise TierError("a CUDA graph holds addresses of device memory")
-        if self._cuda:
-            torch.cuda.synchronize(self._device)  # other streams may still write to them
-        storages = list(self._storages())
+        self.stayed = 0
         try:
-            moved = self._copied_out(storages)
-        except (OSError, RuntimeError) as error:
-            self._drop()
-            raise TierError(
-                f"no room on the host for {sum(each.nbytes() for each in storages)} bytes: {error}"
-            ) from error
-        for storage, _, _ in self._kept:
-            storage.resize_(0)
-        self._empty_cache()
-        return moved
+            if self._cuda:
+                torch.cuda.synchronize(self._device)  # other streams may still write to them
+            self._empty(self._noted_tensors())
+            if self._in_use() > _LITTLE:
+                self._empty(self._all_tensors())
+            left = self._in_use()
+        except Exception as error:  # also one of the script's own objects, as they are looked at
+            self.restore()  # what was emptied so far
+            room = isinstance(error, OSError | RuntimeError)
+            raise TierError(f"{'no room on the host: ' if room else ''}{type(error).__name__}: {error}") from error
+        self.stayed = left if left > _LITTLE else 0
+        return sum(size for _, _, size in self._kept)
 
     def restore(self) -> None:
         """Allocate and fill. :class:`TierError` while the device has no room; then it goes on where it stopped."""
@@ -105,10 +108,17 @@ class FrameworkTier:
 
     # -- what there is
 
-    def _storages(self) -> Iterator[Any]:
-        """Storages on the device that can be emptied, each once."""
-        seen = set()
-        for tensor in self._tensors():
+    def _in_use(self) -> int:
+        """Bytes in tensors on the device; without a GPU, in memory of the process since the runtime started."""
+        if self._cuda:
+            return int(torch.cuda.memory_allocated(self._device))
+        _trim()
+        return max(0, (_anonymous_bytes() or 0) - _AT_START)
+
+    def _storages(self, tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+        """Storages on the device that can be emptied and are not yet, each once."""
+        seen = {storage._cdata for storage, _, _ in self._kept}
+        for tensor in tensors:
             for part in () if is_lazy(tensor) else _dense_parts(tensor):
                 if part.device.type != self._device.type or (self._cuda and part.device != self._device):
                     continue
@@ -119,7 +129,8 @@ class FrameworkTier:
                 if can_be_emptied(storage):
                     yield storage
 
-    def _tensors(self) -> Iterator[torch.Tensor]:
+    def _noted_tensors(self) -> Iterator[torch.Tensor]:
+        """What optimizers and the modules that were noted hold. O(their parameters)."""
         for optimizer in self._optimizers():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -128,28 +139,33 @@ class FrameworkTier:
                         yield parameter.grad
             for state in optimizer.state.values():
                 yield from _tensors_in(state)
-        for each in gc.get_objects():
-            kind = type(each)  # not isinstance: proxies of other libraries answer it by side effects
+        for module in noted.modules():
+            yield from _tensors_of(module)
+
+    def _all_tensors(self) -> Iterator[torch.Tensor]:
+        """What any object of the process holds. O(objects)."""
+        for each in noted.all_objects():
+            kind = type(each)  # not isinstance: proxies answer it by what they stand for, dead ones by an error
             if issubclass(kind, torch.nn.Module):
-                with contextlib.suppress(Exception):  # a module whose __init__ has not come so far
-                    yield from each.parameters(recurse=False)
-                    yield from each.buffers(recurse=False)
+                yield from _tensors_of(each)
             elif self._cuda and issubclass(kind, torch.Tensor):
                 yield each
 
     # -- copies
 
-    def _copied_out(self, storages: list[Any]) -> int:
-        if not self._cuda:
+    def _empty(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy the storages of tensors out, and empty them."""
+        if not self._cuda and self._file is None:
             self._file = tempfile.TemporaryFile(dir=os.environ.get("HIVED_SPILL") or _spill_folder())  # noqa: SIM115
-        place = 0
-        for storage in storages:
+        first, place = len(self._kept), sum(size for _, _, size in self._kept)
+        for storage in self._storages(tensors):
             size = storage.nbytes()
             if self._file is None:
                 copy = torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
                 copy.copy_(storage, non_blocking=True)
                 self._kept.append((storage, copy, size))
             else:
+                self._file.seek(place)
                 self._file.write(as_bytes(storage))
                 self._kept.append((storage, place, size))
                 place += size
@@ -157,7 +173,9 @@ class FrameworkTier:
             torch.cuda.synchronize(self._device)
         else:
             self._file.flush()
-        return sum(size for _, _, size in self._kept)
+        for storage, _, _ in self._kept[first:]:
+            storage.resize_(0)
+        self._empty_cache()
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -205,6 +223,12 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(each)
 
 
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    with contextlib.suppress(Exception):  # a module whose __init__ has not come so far
+        yield from module.parameters(recurse=False)
+        yield from module.buffers(recurse=False)
+
+
 def _spill_folder() -> str | None:
     """A folder on the disk: the usual temporary folder may be in memory."""
     return "/var/tmp" if Path("/var/tmp").is_dir() else None
@@ -224,3 +248,6 @@ def _trim() -> None:
     """Give free memory of the C library back to the system."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+_AT_START = _anonymous_bytes() or 0  #: without a GPU: of Python, PyTorch, and what the script had before it

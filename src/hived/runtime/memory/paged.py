@@ -27,7 +27,7 @@ class PagedTier:
     def __init__(self, pager: Pager, cuda: bool) -> None:
         self.pager = pager
         self._cuda = cuda
-        self.limited = self._most = 0
+        self.limited = self._most = self.stayed = 0
 
     def release(self) -> int:
         """Empty the cache, copy out and unmap. O(bytes)."""

@@ -24,6 +24,7 @@ class Tier(Protocol):
     """One way to manage device memory. Called at boundaries by the training thread; ``held`` by any."""
 
     name: str  #: as reported: pager, framework, stop
+    stayed: int  #: bytes that the last release has left in use
     limited: int  #: device bytes that it keeps to, as it is now; 0: no limit
 
     def release(self) -> int:
@@ -52,7 +53,7 @@ class StopTier:
     """No memory is released: the process only stops. What is left where nothing else works."""
 
     name = "stop"
-    limited = 0
+    limited = stayed = 0
 
     def release(self) -> int:
         """Nothing is released."""

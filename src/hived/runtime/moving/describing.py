@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import bisect
 import collections
 import enum
 import functools
 import gc
 import io
+import itertools
 import logging
 import pickle
 import random
@@ -45,6 +47,8 @@ from .kinds import (
 
 _Lock = type(threading.Lock())
 _Cache = type(functools.lru_cache(len))
+#: what ``open`` makes
+CLOSED_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
 _LEAST_ADDRESS = 1 << 32  #: smaller numbers are no addresses of objects
 #: attributes of classes that have no state of their own
 _OF_CLASSES = (
@@ -205,11 +209,12 @@ class Description:
             return self._compound
         if isinstance(value, dict | list | set | frozenset | tuple | collections.deque):
             return self._container
+        if kind is itertools.count:
+            return self._count
         if isinstance(value, types.CoroutineType | types.AsyncGeneratorType):
-            return lambda number, one: ("stuck", number, type(one).__name__)
-        if has_own_layout(kind):
-            is_iterator = hasattr(kind, "__next__")
-            return (lambda number, one: ("stuck", number, type(one).__name__)) if is_iterator else self._other
+            return self._stuck
+        if has_own_layout(kind) and not isinstance(value, threading.local):  # of that, what this thread has
+            return self._stuck if hasattr(kind, "__next__") else self._other
         return lambda number, one: ("object", number, reference_of(type(one)), self._attributes(one))
 
     def _tensor(self, number: int, tensor: torch.Tensor) -> Node:
@@ -286,13 +291,20 @@ class Description:
             return ("keep", type(file).__name__)
         name = getattr(file, "name", None)
         if file.closed:
-            return ("keep", type(file).__name__)
+            return self._closed_file(number, file, name)
         try:
             if file.writable() or not isinstance(name, str):
                 raise MoveError(f"the file {name!r}, which the script has open for writing")
             return ("file", number, name, file.tell())
         except OSError as error:
             raise MoveError(f"the file {name!r} has no position: {error}") from None
+
+    def _closed_file(self, number: int, file: Any, name: object) -> Node:
+        """A file that the script has done with has no state: where the other run has none yet, one is made."""
+        mode = getattr(file, "mode", None)
+        if type(file) not in CLOSED_FILES or not isinstance(name, str) or not isinstance(mode, str) or "x" in mode:
+            return ("keep", type(file).__name__)
+        return ("closed file", number, type(file).__name__, name, mode)
 
     def _array(self, number: int, array: np.ndarray[Any, Any]) -> Node:
         if array.dtype.hasobject:
@@ -380,6 +392,17 @@ class Description:
             frames.remaining(iterator),
             self.node(frames.over(iterator)),
         )
+
+    def _count(self, number: int, iterator: Any) -> Node:
+        """``itertools.count``: its next number, and its step, as its text has them."""
+        try:
+            start, step = (*ast.literal_eval(f"[{repr(iterator)[6:-1]}]"), 1)[:2]
+        except (ValueError, SyntaxError):  # of numbers that have no literals
+            return self._stuck(number, iterator)
+        return ("count", number, start, step)
+
+    def _stuck(self, number: int, iterator: Any) -> Node:
+        raise MoveError(f"the position of an iterator of type {type(iterator).__name__} cannot be handed over")
 
     def _compound(self, number: int, iterator: Any) -> Node:
         count = frames.count_of(iterator) if type(iterator) is enumerate else None

@@ -32,7 +32,7 @@ def check(job: Path, destination: int = 0) -> None:
         # of queues: they feed loader workers, or another process, which is found below
         is_known = str(module).partition(".")[0] in _KNOWN_THREADS or module == "multiprocessing.queues"
         if thread is not threading.current_thread() and not is_known:
-            raise MoveError(f"the thread {thread.name!r}, which may hold work of the script")
+            raise MoveError(f"the thread {thread.name!r} of {module}, which may hold work of the script")
     known = loaders.worker_pids() | {_tracker()}
     for pid in descendants(os.getpid(), besides=destination):
         if pid not in known and started_at(pid) is not None and not _compiles(pid):

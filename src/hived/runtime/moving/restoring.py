@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import io
+import itertools
 import logging
+import os
 import pickle
 import random
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -430,8 +433,22 @@ class Restoration:
         return here
 
     def _ended(self, node: Node, here: Any) -> Any:
-        self._need(node, here, types.GeneratorType)
+        if not self._is_mine(node, here, types.GeneratorType):
+            here = _ended()
+            self._claim(node, here)
         here.close()
+        return here
+
+    def _count(self, node: Node, here: Any) -> Any:
+        _, _, start, step = node
+        if self._is_mine(node, here, itertools.count):
+            mine = (*ast.literal_eval(f"[{repr(here)[6:-1]}]"), 1)[:2]
+            whole = all(isinstance(each, int) for each in (start, step, *mine))
+            if whole and mine[1] == step and (start - mine[0]) * step >= 0 and not (start - mine[0]) % (step or 1):
+                frames.skip(here, (start - mine[0]) // (step or 1))
+                return here
+        here = itertools.count(start, step)
+        self._claim(node, here)
         return here
 
     def _counted(self, node: Node, here: Any) -> Any:
@@ -484,8 +501,13 @@ class Restoration:
         here.seek(node[3])
         return here
 
-    def _stuck(self, node: Node, here: Any) -> Any:
-        raise self.error(f"the position of an iterator of type {node[2]} cannot be handed over")
+    def _closed_file(self, node: Node, here: Any) -> Any:
+        _, _, kind, name, mode = node
+        mine = (type(here).__name__, getattr(here, "name", None), getattr(here, "mode", None)) == (kind, name, mode)
+        if not (mine and here.closed and self._is_mine(node, here, object)):
+            here = _closed_file(name, mode, unbuffered=kind == "FileIO")
+            self._claim(node, here)
+        return here
 
     # -- containers and objects
 
@@ -612,6 +634,20 @@ def _is_unchanged(before: dict[Any, Any], after: list[tuple[Any, Any]]) -> bool:
     return len(before) == len(after) and all(
         key is mine and value is own for (key, value), (mine, own) in zip(before.items(), after, strict=True)
     )
+
+
+def _ended() -> Iterator[None]:
+    yield
+
+
+def _closed_file(name: str, mode: str, unbuffered: bool) -> Any:
+    """A file that was opened so, and closed."""
+    with open(os.devnull, mode, -1 if not unbuffered else 0) as made:  # noqa: PTH123  # the file itself is left alone
+        raw: Any = made
+        while not isinstance(raw, io.FileIO):
+            raw = raw.buffer if isinstance(raw, io.TextIOWrapper) else raw.raw
+        raw.name = name
+    return made
 
 
 def _is_value(node: Node) -> bool:

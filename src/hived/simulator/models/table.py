@@ -19,8 +19,6 @@ from ..traces.tables import columns, rows_of
 ANY = "*"
 #: largest capacity: above 1 where kernels of several processes run at the same time; more is a wrong unit
 MOST_CAPACITY = 10.0
-#: kinds of phases: without the GPU, training, and decoding (inference with the peak of memory)
-PHASES = ("idle", "train", "decode")
 
 #: bounds of a number: lowest, whether it may be that itself, highest
 _Bounds = tuple[float, bool, float]
@@ -34,7 +32,6 @@ _BOUNDS: Mapping[str, _Bounds] = {
     "across_nodes": (0, False, 1),
     "suspend_s": (0, True, math.inf),
     "migrate_s": (0, True, math.inf),
-    "checkpoint_gib": (0, True, math.inf),
 }
 #: the columns that are numbers, in the order of the file: those that :meth:`Models.scaled` scales
 QUANTITIES = tuple(_BOUNDS)
@@ -59,9 +56,6 @@ class JobModel:
     across_nodes: float  #: speed with GPUs of several nodes, against one socket, at most 1
     suspend_s: float  #: seconds to suspend and to resume, together
     migrate_s: float  #: seconds without progress of a migration
-    checkpoint_gib: float  #: size of its training state
-    #: kind (of :data:`PHASES`) and seconds alone, in order and again from the first; infinite: to the end of the job
-    phases: tuple[tuple[str, float], ...] = ()
     source: str = ""  #: where its numbers are from, as in the file
 
     def __post_init__(self) -> None:
@@ -117,8 +111,7 @@ class Models:
     def _read(cls, text: str, file: str) -> Models:
         rows = rows_of(text, file)
         line, header = next(rows, (1, []))
-        _refuse_unknown(header, Location(file, line))
-        places = columns(header, _COLUMNS, Location(file, line), others=False)
+        places = columns(header, _COLUMNS, Location(file, line), others=True)
         found: dict[str, int] = {}
         models = []
         for line, row in rows:
@@ -170,19 +163,11 @@ def _scaled(model: JobModel, quantity: str, factor: float) -> JobModel:
     return replace(model, **values)
 
 
-def _refuse_unknown(header: Iterable[str], where: Location) -> None:
-    """Raise :class:`~hived.errors.ModelError` for a column that is not of the table, with the likely meant one."""
-    for name in (name.strip() for name in header):
-        if name not in _COLUMNS:
-            hint = did_you_mean(name, _COLUMNS)
-            raise ModelError(f"unknown column {shown(name)}{hint}: the columns are {','.join(_COLUMNS)}", where)
-
-
 def _model(row: Mapping[str, str]) -> JobModel:
     if not row["model"]:
         raise ModelError("model is empty: name it as in traces, or '*' for any other")
     numbers = {name: _number(name, row[name]) for name in QUANTITIES}
-    return JobModel(row["model"], row["family"], **numbers, phases=_phases(row["phases"]), source=row["source"])
+    return JobModel(row["model"], row["family"], **numbers, source=row["source"])
 
 
 def _number(name: str, text: str) -> float:
@@ -207,26 +192,3 @@ def _need(bounds: _Bounds) -> str:
     least = f"of at least {low:g}" if inclusive else f"above {low:g}"
     most = f" and at most {high:g}" if high < math.inf else ""
     return f"it must be a finite number {least}{most}"
-
-
-def _phases(text: str) -> tuple[tuple[str, float], ...]:
-    """``idle:275;train`` as kinds and seconds; only the last may have no seconds, which is infinite."""
-    if not text:
-        return ()
-    parts = text.split(";")
-    found = []
-    for part in parts:
-        kind, colon, length = part.strip().partition(":")
-        if kind not in PHASES:
-            raise ModelError(f"phases has {shown(kind)}{did_you_mean(kind, PHASES)}: give {', '.join(PHASES)}")
-        try:
-            seconds = float(length) if colon or part is not parts[-1] else math.inf
-        except ValueError:
-            seconds = math.nan
-        if not seconds > 0 or (colon and seconds == math.inf):
-            raise ModelError(
-                f"phases has {shown(part.strip())}: give KIND:SECONDS with seconds above 0; "
-                "the last phase may be without seconds, to the end of the job"
-            )
-        found.append((kind, seconds))
-    return tuple(found)

@@ -11,7 +11,7 @@ from .describing import BusiestWeek, Description, Workload, describe
 from .frames import is_frame
 from .generating import generate_table1
 from .model import MS, SYNTHETIC_PREFIX, Trace, TraceJob, seconds
-from .reading import read_trace, trace_of
+from .reading import StillRunning, read_trace, trace_of
 from .shaping import compress_clock, cut_window, filter_jobs, read_window, sample_jobs
 from .table1 import SIZE_CLASSES, TABLE1, TenantRow, size_class
 from .writing import write_trace
@@ -23,6 +23,7 @@ __all__ = [
     "TABLE1",
     "BusiestWeek",
     "Description",
+    "StillRunning",
     "TenantRow",
     "Trace",
     "TraceJob",

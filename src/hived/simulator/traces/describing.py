@@ -49,6 +49,7 @@ class Description:
     name: str
     synthetic: bool
     dropped: tuple[tuple[str, int], ...]  #: (reason, jobs of the file left out for it)
+    running: int  #: jobs that had not ended when their log did, with their time so far
     days: float  #: from the first submission to the last
     window_days: float  #: the window of averages: ``days``, or the mean duration if that is longer
     size_classes: tuple[str, ...]  #: names of the classes of ``jobs_by_size``
@@ -78,6 +79,7 @@ def describe(trace: Trace) -> Description:
         name=trace.name,
         synthetic=trace.synthetic,
         dropped=trace.dropped,
+        running=trace.running,
         days=span_ms / _DAY_MS,
         window_days=window_ms / _DAY_MS,
         size_classes=SIZE_CLASSES,

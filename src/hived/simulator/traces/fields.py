@@ -21,6 +21,9 @@ MAX_GPUS = 10**6  #: a larger number is of a wrong column
 #: how a job may run: on cells of its VC alone, on GPUs that others leave alone, or on either, its own at its turn
 MODES = ("guaranteed", "opportunistic", "either")
 
+#: kinds of errors that several fields have
+EMPTY, BELOW_ZERO, TOO_LARGE, TWICE = "empty", "below zero", "too large", "there twice"
+
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _MILLISECOND = Decimal("0.001")
 _PLAIN_DIGITS = 12  #: an integer of at most this many digits is below MAX_SECONDS and needs no further check
@@ -28,7 +31,11 @@ _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  #: control characters, lone su
 
 
 class FieldError(ValueError):
-    """An invalid field. The message continues from the column's name."""
+    """An invalid field. The message continues from the column's name; ``kind`` is its short form, to count by."""
+
+    def __init__(self, what: str, kind: str = "wrong") -> None:
+        super().__init__(what)
+        self.kind = kind
 
 
 def shown(text: str, limit: int = 40) -> str:
@@ -45,9 +52,13 @@ def milliseconds(text: str) -> int:
         return int(text) * MS
     value = _number(text, "give seconds, for example 12 or 12.5")
     if value < 0:
-        raise FieldError(f"is {shown(text)}, below zero: give seconds since the start of the trace, 0 or more")
+        raise FieldError(
+            f"is {shown(text)}, below zero: give seconds since the start of the trace, 0 or more", BELOW_ZERO
+        )
     if value > MAX_SECONDS:
-        raise FieldError(f"is {shown(text)}, above the limit of {MAX_SECONDS} seconds: is it in milliseconds?")
+        raise FieldError(
+            f"is {shown(text)}, above the limit of {MAX_SECONDS} seconds: is it in milliseconds?", TOO_LARGE
+        )
     return int(value.quantize(_MILLISECOND, ROUND_HALF_UP) * MS)
 
 
@@ -61,11 +72,11 @@ def gpu_count(text: str) -> int:
         return int(text)
     value = _number(text, "give a whole number of GPUs, 1 or more")
     if value < 0:
-        raise FieldError(f"is {shown(text)}, below zero: give a whole number of GPUs, 1 or more")
+        raise FieldError(f"is {shown(text)}, below zero: give a whole number of GPUs, 1 or more", BELOW_ZERO)
     if value > MAX_GPUS:
-        raise FieldError(f"is {shown(text)}, above the limit of {MAX_GPUS} GPUs: is it another column?")
+        raise FieldError(f"is {shown(text)}, above the limit of {MAX_GPUS} GPUs: is it another column?", TOO_LARGE)
     if value != value.to_integral_value():
-        raise FieldError(f"is {shown(text)}, not a whole number: a job takes whole GPUs")
+        raise FieldError(f"is {shown(text)}, not a whole number: a job takes whole GPUs", "not whole")
     return int(value)
 
 
@@ -76,7 +87,9 @@ def priority_of(text: str) -> int:
         return 0
     value = _number(text, f"give a whole number, 0 to {HIGHEST}")
     if value != value.to_integral_value() or not 0 <= value <= HIGHEST:
-        raise FieldError(f"is {shown(text)}: give a whole number, 0 to {HIGHEST}; the higher preempt the lower")
+        raise FieldError(
+            f"is {shown(text)}: give a whole number, 0 to {HIGHEST}; the higher preempt the lower", "out of range"
+        )
     return int(value)
 
 
@@ -84,7 +97,7 @@ def mode_of(text: str) -> str:
     """One of :data:`MODES`, or "". Raises :class:`FieldError` for any other text."""
     text = text.strip(" \t")
     if text and text not in MODES:
-        raise FieldError(f"is {shown(text)}: give {', '.join(MODES[:-1])} or {MODES[-1]}, or leave it empty")
+        raise FieldError(f"is {shown(text)}: give {', '.join(MODES[:-1])} or {MODES[-1]}, or leave it empty", "unknown")
     return text
 
 
@@ -92,7 +105,7 @@ def truth_of(text: str) -> bool:
     """``true`` or ``false``, in any case; empty: false. Raises :class:`FieldError` for any other text."""
     word = text.strip(" \t").lower()
     if word not in ("true", "false", ""):
-        raise FieldError(f"is {shown(text)}: give true or false, or leave it empty")
+        raise FieldError(f"is {shown(text)}: give true or false, or leave it empty", "unknown")
     return word == "true"
 
 
@@ -102,7 +115,7 @@ def identifier(text: str) -> str:
     Raises :class:`FieldError` for blank text, and for line breaks and other control characters.
     """
     if not text or text.isspace():
-        raise FieldError("is empty: every job needs one")
+        raise FieldError("is empty: every job needs one", EMPTY)
     return one_line(text)
 
 
@@ -112,7 +125,9 @@ def one_line(text: str) -> str:
         for character in text:
             if unicodedata.category(character) in _FORBIDDEN:
                 name = f"U+{ord(character):04X}"
-                raise FieldError(f"is {shown(text)}, with the control character {name}: take it out")
+                raise FieldError(
+                    f"is {shown(text)}, with the control character {name}: take it out", "with a control character"
+                )
     return text
 
 
@@ -157,7 +172,7 @@ def check_job(job: TraceJob) -> None:
 def _number(text: str, way_out: str) -> Decimal:
     text = text.strip(" \t")
     if not text:
-        raise FieldError(f"is empty: {way_out}")
+        raise FieldError(f"is empty: {way_out}", EMPTY)
     if not _NUMBER.fullmatch(text):
-        raise FieldError(f"is {shown(text)}, not a number: {way_out}")
+        raise FieldError(f"is {shown(text)}, not a number: {way_out}", "not a number")
     return Decimal(text)

@@ -9,8 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...errors import Location, TraceError
-from .fields import FieldError, gpu_count, identifier, milliseconds, mode_of, one_line, priority_of, shown, truth_of
+from ...errors import Location
+from .fields import (
+    TWICE,
+    FieldError,
+    gpu_count,
+    identifier,
+    milliseconds,
+    mode_of,
+    one_line,
+    priority_of,
+    shown,
+    truth_of,
+)
 from .formats import Parsed
 from .model import TraceJob
 from .tables import Row, columns
@@ -19,11 +30,9 @@ COLUMNS = ("job_id", "tenant", "submit_s", "duration_s", "gpus", "status")
 OPTIONAL = ("user", "model", "priority", "mode", "soft", "elastic")
 
 
-def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
-    """The jobs of ``rows``. O(rows), about a microsecond each.
-
-    Raises :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong.
-    """
+def parse(header: Row, rows: Iterator[Row], parsed: Parsed) -> None:
+    """Add the jobs of ``rows`` to ``parsed``. O(rows), about a microsecond each."""
+    file = parsed.file
     places = columns(header[1], COLUMNS, Location(file, header[0]), optional=OPTIONAL, others=False)
     at_id, at_tenant, at_submit, at_duration, at_gpus, at_status, *at_more = places
     at_user, at_model, at_priority, at_mode, at_soft, at_elastic = at_more
@@ -35,7 +44,7 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
     tenants: set[str] = set()  # few and repeated: each is checked once
     words: set[str] = {""}  # statuses, users and models
     priorities: dict[str, int] = {}
-    jobs: list[TraceJob] = []
+    jobs = parsed.jobs
     for line, row in rows:
         column = "job_id"
         try:
@@ -51,7 +60,7 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
             column = "gpus"
             gpus = gpu_count(row[at_gpus])
             if not gpus:
-                raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out")  # noqa: TRY301 - caught below, where the place in the file is added
+                raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out", "0")  # noqa: TRY301 - caught below, where the place in the file is added
             column = "status"
             status = row[at_status]
             if status not in words:
@@ -77,16 +86,15 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
                 column = "elastic"
                 elastic = at_elastic >= 0 and truth_of(row[at_elastic])
         except FieldError as error:
-            raise TraceError(f"{column} {error}", Location(file, line)) from None
+            parsed.refuse(error, Location(file, line), column)
+            continue
         first = seen.setdefault(job_id, line)
         if first != line:
-            raise TraceError(
-                f"job_id {shown(job_id)} is already in row {first}: give every job its own",
-                Location(file, line),
-            )
+            twice = FieldError(f"{shown(job_id)} is already in row {first}: give every job its own", TWICE)
+            parsed.refuse(twice, Location(file, line), "job_id")
+            continue
         jobs.append(
             TraceJob(
                 job_id, tenant, submit_ms, duration_ms, gpus, status, user, model, priority, mode, soft, elastic
             )
         )  # fmt: skip
-    return Parsed(jobs)

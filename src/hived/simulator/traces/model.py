@@ -16,6 +16,10 @@ MS = 1000  #: milliseconds in a second
 SYNTHETIC_PREFIX = "synthetic-"
 
 
+#: status of a job that had not ended when its log did: its duration is its time so far
+RUNNING = "running"
+
+
 class TraceJob(NamedTuple):
     """One job of a trace."""
 
@@ -24,7 +28,7 @@ class TraceJob(NamedTuple):
     submit_ms: int  #: since the start of the trace; never negative
     duration_ms: int  #: total time it needs to hold its GPUs; never negative, and a job of 0 ends when it starts
     gpus: int  #: at least 1
-    status: str  #: "pass" or "killed_or_failed"; any other value of a file is kept as it is
+    status: str  #: "pass", "killed_or_failed" or "running"; any other value of a file is kept as it is
     user: str = ""  #: of the tenant; empty: unknown
     model: str = ""  #: what the job trains; empty: unknown
     priority: int = 0  #: inside its tenant's virtual cluster, 0 to 1000: the higher preempt the lower
@@ -41,6 +45,11 @@ class Trace:
     jobs: tuple[TraceJob, ...]
     synthetic: bool = False  #: shown wherever the trace is shown
     dropped: tuple[tuple[str, int], ...] = ()  #: (reason, jobs of the file left out for it), in order of reason
+
+    @property
+    def running(self) -> int:
+        """The jobs that had not ended when their log did. O(jobs)."""
+        return sum(job.status == RUNNING for job in self.jobs)
 
 
 def seconds(ms: int) -> str:

@@ -12,9 +12,9 @@ import json
 from typing import Any
 
 from ...errors import Location, TraceError
-from .fields import MAX_GPUS, FieldError, identifier, one_line, shown
+from .fields import MAX_GPUS, TOO_LARGE, TWICE, FieldError, identifier, one_line, shown
 from .formats import KILLED_OR_FAILED, PASS, Parsed, clock_ms, from_first
-from .model import TraceJob
+from .model import RUNNING, TraceJob
 
 NO_RUN_TIME = "no run time"
 NO_GPUS = "no GPUs"
@@ -24,16 +24,22 @@ BACKWARDS = "an attempt ends before it starts"
 _FIELDS = ("jobid", "vc", "status", "submitted_time", "attempts")
 
 
-def parse(text: str, file: str) -> Parsed:
-    """The jobs of the log that ran on GPUs, the first submission at 0; the others counted by reason.
+#: the start and the end of an attempt in milliseconds; no end: it still runs
+_Attempt = tuple[int, int | None]
 
-    A job's duration is the sum of its attempts' ``end - start`` (an attempt without both adds nothing); its
-    GPUs are those of its largest attempt. A log kept in local time steps back once a year: a job with an
-    attempt that ends before it starts is left out. O(length of the text).
 
-    Raises :class:`~hived.errors.TraceError` for broken JSON (line and column) and for an entry that is no
-    job of this format (its place in the list, counted from 1).
+def parse(text: str, parsed: Parsed) -> None:
+    """Add the jobs of the log that ran on GPUs to ``parsed``, the first submission at 0; the others by reason.
+
+    A job's duration is the time during which it has an attempt: those that overlap count once. Its GPUs are those of
+    its largest attempt. A job whose last attempt has no end still ran when the log was taken, and has its time until
+    the latest time in the log; any other attempt without a start or an end adds nothing. A log kept in local time
+    steps back once a year: a job with an attempt that ends before it starts is left out. O(length of the text).
+
+    Raises :class:`~hived.errors.TraceError` for broken JSON (line and column). An entry that is no job of this format
+    is a bad row, told by its place in the list, counted from 1.
     """
+    file = parsed.file
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
@@ -45,51 +51,73 @@ def parse(text: str, file: str) -> Parsed:
         raise TraceError(f"not readable as JSON ({error}): fetch the file again", Location(file)) from None
     if not isinstance(entries, list):
         raise TraceError("the JSON is not a list of jobs: a Philly cluster_job_log begins with '['", Location(file))
-    parsed = Parsed()
     seen: dict[str, int] = {}
+    read: list[tuple[TraceJob, list[_Attempt]]] = []
+    last = 0
     for row, entry in enumerate(entries, start=1):
         try:
-            job_id = _text(entry, "jobid")
-            first = seen.setdefault(job_id, row)
+            job, attempts = _job(entry)
+            first = seen.setdefault(job.job_id, row)
             if first != row:
                 raise FieldError(  # noqa: TRY301 - caught below, where the place in the file is added
-                    f"jobid {shown(job_id)} is already job {first} of the list: give every job its own"
+                    f"jobid {shown(job.job_id)} is already job {first} of the list: give every job its own",
+                    f"jobid {TWICE}",
                 )
-            job = _job(job_id, entry)
         except FieldError as error:
-            raise TraceError(f"job {row} of the list: {error}", Location(file)) from None
-        if isinstance(job, str):
-            parsed.dropped[job] += 1
+            parsed.refuse(FieldError(f"job {row} of the list: {error}", error.kind), Location(file))
+            continue
+        last = max([last, job.submit_ms, *(time for attempt in attempts for time in attempt if time is not None)])
+        read.append((job, attempts))
+    for job, attempts in read:
+        lasts = _covered(attempts, last)
+        why_not = (
+            BACKWARDS if lasts is None
+            else NO_GPUS if not job.gpus
+            else NO_RUN_TIME if not lasts
+            else NO_SUBMISSION if job.submit_ms < 0
+            else None
+        )  # fmt: skip
+        if why_not is None:
+            assert lasts is not None
+            parsed.jobs.append(job._replace(duration_ms=lasts))
         else:
-            parsed.jobs.append(job)
-    return from_first(parsed)
+            parsed.dropped[why_not] += 1
+    parsed.jobs = from_first(parsed.jobs)
 
 
-def _job(job_id: str, entry: dict[str, Any]) -> TraceJob | str:
-    """The job of one entry, or the reason to leave it out."""
+def _covered(attempts: list[_Attempt], last: int) -> int | None:
+    """The milliseconds in which at least one attempt runs, until ``last``; None if one ends before it starts."""
+    total = until = 0
+    for start, end in sorted((start, last if end is None else end) for start, end in attempts):
+        if end < start:
+            return None
+        total += max(end - max(start, until), 0)
+        until = max(until, end)
+    return total
+
+
+def _job(entry: dict[str, Any]) -> tuple[TraceJob, list[_Attempt]]:
+    """The job of one entry, but for its duration (its submission below 0: unknown), and its attempts."""
+    job_id = _text(entry, "jobid")
     missing = next((name for name in _FIELDS if name not in entry), None)
     if missing:
-        raise FieldError(f"{missing} is missing: a job has {', '.join(_FIELDS)}")
+        raise FieldError(f"{missing} is missing: a job has {', '.join(_FIELDS)}", f"{missing} missing")
     tenant = _text(entry, "vc")
-    run_ms = gpus = 0
-    for attempt in _items(entry, "attempts"):
-        start, end = _time(attempt, "start_time"), _time(attempt, "end_time")
-        if start is not None and end is not None:
-            if end < start:
-                return BACKWARDS
-            run_ms += end - start
-        gpus = max(gpus, sum(len(_list(detail, "gpus")) for detail in _items(attempt, "detail")))
-    if not gpus:
-        return NO_GPUS
-    if gpus > MAX_GPUS:
-        raise FieldError(f"has {gpus} GPUs, above the limit of {MAX_GPUS}")
-    if not run_ms:
-        return NO_RUN_TIME
-    submit = _time(entry, "submitted_time")
-    if submit is None:
-        return NO_SUBMISSION
     status = PASS if entry["status"] == "Pass" else KILLED_OR_FAILED
-    return TraceJob(job_id, tenant, submit, run_ms, gpus, status, _user(entry))
+    attempts: list[_Attempt] = []
+    gpus = 0
+    listed = _items(entry, "attempts")
+    for attempt in listed:
+        start, end = _time(attempt, "start_time"), _time(attempt, "end_time")
+        running = end is None and attempt is listed[-1]
+        if start is not None and (end is not None or running):
+            attempts.append((start, end))
+            status = RUNNING if running else status
+        gpus = max(gpus, sum(len(_list(detail, "gpus")) for detail in _items(attempt, "detail")))
+    if gpus > MAX_GPUS:
+        raise FieldError(f"has {gpus} GPUs, above the limit of {MAX_GPUS}", f"GPUs {TOO_LARGE}")
+    submit = _time(entry, "submitted_time")
+    return TraceJob(job_id, tenant, -1 if submit is None else submit, 0, gpus, status, _user(entry)), attempts
 
 
 def _user(entry: dict[str, Any]) -> str:
@@ -98,23 +126,23 @@ def _user(entry: dict[str, Any]) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise FieldError(f"user is {shown(str(value))}, not text")
+        raise FieldError(f"user is {shown(str(value))}, not text", "user not text")
     try:
         return one_line(value)
     except FieldError as error:
-        raise FieldError(f"user {error}") from None
+        raise FieldError(f"user {error}", f"user {error.kind}") from None
 
 
 def _text(entry: object, name: str) -> str:
     if not isinstance(entry, dict):
-        raise FieldError(f"is {shown(str(entry))}, not an object with {', '.join(_FIELDS)}")
+        raise FieldError(f"is {shown(str(entry))}, not an object with {', '.join(_FIELDS)}", "not an object")
     value = entry.get(name)
     if not isinstance(value, str):
-        raise FieldError(f"{name} is {shown(str(value))}, not text: every job needs one")
+        raise FieldError(f"{name} is {shown(str(value))}, not text: every job needs one", f"{name} not text")
     try:
         return identifier(value)
     except FieldError as error:
-        raise FieldError(f"{name} {error}") from None
+        raise FieldError(f"{name} {error}", f"{name} {error.kind}") from None
 
 
 def _list(entry: dict[str, Any], name: str) -> list[Any]:
@@ -122,7 +150,7 @@ def _list(entry: dict[str, Any], name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise FieldError(f"{name} is {shown(str(value))}, not a list")
+        raise FieldError(f"{name} is {shown(str(value))}, not a list", f"{name} not a list")
     return value
 
 
@@ -130,7 +158,7 @@ def _items(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
     items = _list(entry, name)
     for item in items:
         if not isinstance(item, dict):
-            raise FieldError(f"{name} holds {shown(str(item))}, not an object")
+            raise FieldError(f"{name} holds {shown(str(item))}, not an object", f"{name} not an object")
     return items
 
 
@@ -139,8 +167,10 @@ def _time(entry: dict[str, Any], name: str) -> int | None:
     if value is None or value in ("", "None"):
         return None
     if not isinstance(value, str):
-        raise FieldError(f"{name} is {shown(str(value))}, not a time: give YYYY-MM-DD HH:MM:SS or null")
+        raise FieldError(
+            f"{name} is {shown(str(value))}, not a time: give YYYY-MM-DD HH:MM:SS or null", f"{name} not a time"
+        )
     try:
         return clock_ms(value)
     except FieldError as error:
-        raise FieldError(f"{name} {error}") from None
+        raise FieldError(f"{name} {error}", f"{name} {error.kind}") from None

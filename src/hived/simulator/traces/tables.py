@@ -9,18 +9,19 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...errors import Location, TraceError
-from .fields import shown
+from .fields import FieldError, shown
+from .formats import Parsed
 
 Row = tuple[int, list[str]]  #: (1-based line of the file where it starts, its fields)
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
-def rows_of(text: str, file: str) -> Iterator[Row]:
+def rows_of(text: str, file: str, parsed: Parsed | None = None) -> Iterator[Row]:
     """The rows of ``text``, the header first, blank lines left out. O(length).
 
-    Raises :class:`~hived.errors.TraceError` for quotation marks that do not close, and for a row whose
-    number of fields is not the header's.
+    A row whose number of fields is not the header's is one of the bad rows of ``parsed``. Raises
+    :class:`~hived.errors.TraceError` for quotation marks that do not close, and without ``parsed`` for such a row.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     width = 0
@@ -35,11 +36,15 @@ def rows_of(text: str, file: str) -> Iterator[Row]:
             last = reader.line_num
             if len(row) != width:
                 if width:
-                    raise TraceError(
+                    wrong = FieldError(
                         f"the row has {len(row)} fields, the header {width}: "
                         "put quotation marks around a field with a comma in it",
-                        Location(file, line),
+                        "with another number of fields than the header",
                     )
+                    if parsed is None:
+                        raise TraceError(str(wrong), Location(file, line))
+                    parsed.refuse(wrong, Location(file, line))
+                    continue
                 width = len(row)
             yield line, row
     except csv.Error as error:

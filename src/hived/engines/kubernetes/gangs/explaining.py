@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
-from hived.engines.explaining import cells_taken, early_text, trading_text, why_it_waits
+from hived.engines.explaining import cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
 from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
@@ -139,7 +139,7 @@ def event_text(event: Event) -> str:
             return f"a new spec: {data['kept']} groups as before, {data['changed']} not"
         case "recovered":
             return f"{data['groups']} groups, {data['pods']} bound pods"
-    return trading_text(event) or str(data["why"])
+    return shared_text(event) or str(data["why"])
 
 
 def _eviction(gang: Gang, at: float | None) -> str:

@@ -323,6 +323,7 @@ class GangScheduler(GangTable):
     def _preempt(self, gang: Gang, by: Gang | None, at: float) -> None:
         if gang.state is not GangState.PLACED:
             return  # it is being evicted for another gang already
+        self.note_displaced(gang, by, at)
         self.preempted[gang.vc, gang.vc if by is None else by.vc] += 1
         if by is None:
             why = f"preempted by {GHOST.format(gang.vc)}"
