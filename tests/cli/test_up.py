@@ -168,6 +168,26 @@ def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "state").exists()
 
 
+def test_jobs_of_another_database(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is refused with both ways out, and one of them is an option."""
+    state = tmp_path / "state"
+    task = state / "jobs" / "7" / "1" / "0"
+    task.mkdir(parents=True)
+    start = ("up", "--devices", 4, "--state", state)
+    line = refused(hived(*start))
+    for words in (f"{state}: hived.db has 0 jobs and knows nothing of jobs/7", "back", "hived up --set-aside-jobs"):
+        assert words in line
+
+    async def run(_: _Up) -> int:
+        return 0
+
+    monkeypatch.setattr(_Up, "run", run)
+    answer = hived(*start, "--set-aside-jobs")
+    assert (answer.code, task.exists()) == (0, False)
+    assert "1 folder of unknown jobs moved to" in answer.err
+    assert hived(*start).code == 0
+
+
 FOUR = ["--devices", "4"]
 
 

@@ -124,7 +124,7 @@ def test_signals_wait_once_it_has_the_claim(task: RealTask, monkeypatch: pytest.
     monkeypatch.chdir(task.folder)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     blocked: set[int] = set()
-    monkeypatch.setattr(supervisor, "_claim", lambda: blocked.update(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    monkeypatch.setattr(supervisor, "_claim", lambda _: blocked.update(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
     try:
         supervisor.main(str(task.folder))
     finally:

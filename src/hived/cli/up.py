@@ -26,6 +26,7 @@ from hived.engines.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
+from hived.engines.local.ownership import take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
@@ -102,6 +103,12 @@ def up(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Start even if running jobs lose their VC's cells by it.")
     ] = False,
+    set_aside_jobs: Annotated[
+        bool, typer.Option("--set-aside-jobs", help="Move files of jobs aside that the database does not know.")
+    ] = False,
+    adopt_copy: Annotated[
+        bool, typer.Option("--adopt-copy", help="Take over the jobs of the state folder that this one is a copy of.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell what happens.")] = False,
 ) -> None:
     """Run the jobs of several tenants as processes on this machine.
@@ -131,6 +138,8 @@ def up(
         )
     _allow_many_files()
     with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
+        for line in take_over(store, adopt_copy, set_aside_jobs):
+            messages().print(escape(f"hived: {line}"), style="yellow", soft_wrap=True)
         with messages().status("looking for GPUs"):
             if demo_:
                 chosen = _Chosen(demo.demo_spec(), Simulated("8 simulated devices"))

@@ -23,7 +23,7 @@ from hived.engines.local.explaining import by_rank, event_text, explain, in_word
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Liveness
 from hived.engines.trading import LiveTrading
-from hived.errors import RequestError
+from hived.errors import NotFoundError, RequestError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
@@ -150,7 +150,10 @@ class LocalService:
         task = self._engine.task(job, rank, attempt)
         # checked before reading: output written in between is read the next time, and the end is not reported too early
         over = not job.state.holds or (attempt or job.attempt) < job.attempt or rank in job.endings
-        over = over or task.liveness() in (Liveness.ENDED, Liveness.LOST)
+        liveness = task.liveness()
+        if liveness is Liveness.FOREIGN:
+            raise NotFoundError(f"{task.folder} has the files of another job, and nothing of {job.name}")
+        over = over or liveness not in (Liveness.UNCLAIMED, Liveness.ALIVE)
         try:
             # a task may have put anything in the place of its output: never block
             file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

@@ -3,7 +3,7 @@
     events      all events, in order
     jobs        the state of each job after its events: the same facts, indexed
     decisions   the core's event log, one line of JSON each; the part of one start of the engine replays by itself
-    meta        a few values by name, among them the spec of the last start
+    meta        a few values by name, among them the id of this database (``mark``) and the spec of the last start
 
 One engine at a time: it holds a lock on the folder.
 """
@@ -79,8 +79,13 @@ def _virtual_jobs(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE virtual (name TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")
 
 
+def _database_id(db: sqlite3.Connection) -> None:
+    """Version 4 has the id of the database from the beginning, and not from the first start of an engine."""
+    db.execute("INSERT OR IGNORE INTO meta VALUES ('mark', ?)", (os.urandom(6).hex(),))
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs, _database_id)
 
 
 class Store:
@@ -204,6 +209,15 @@ class Store:
         """The value last stored under a name."""
         rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else None
+
+    @property
+    def database(self) -> str:
+        """The random id of this database."""
+        return self.value("mark") or ""
+
+    def numbers(self) -> set[int]:
+        """The numbers of all jobs."""
+        return {number for (number,) in self._rows("SELECT id FROM jobs")}
 
     def last_event(self) -> int:
         """Number of the latest event; 0 for none."""
