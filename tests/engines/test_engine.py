@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict
@@ -403,6 +404,39 @@ def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.M
     events = lives.events()
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert events[-1].kind == "started"
+
+
+def test_job_that_filled_the_disk_is_cancelled(small_disk: Path, tmp_path: Path) -> None:
+    # it ended the engine, for all users, and could not be cancelled before somebody else had made space
+    lives, full = Lives(small_disk / "state"), tmp_path / "full"
+    fills = f"while :; do cat /dev/zero >> $HIVED_JOB_DIR/all 2>/dev/null; touch {full}; sleep 0.02; done"
+
+    async def story(engine: Engine) -> Job:
+        (other,) = await running(engine, shell("speech", "echo here; exec sleep 600"))
+        filler = engine.submit(shell("vision", fills, 4))
+        waits = engine.submit(shell("vision", "true", 4))
+        while not full.exists():
+            await asyncio.sleep(0.005)
+        engine.cancel(str(waits.id))
+        engine.drain(None, 7, False, False)
+        engine.cancel(str(filler.id))
+        found = (await ended(engine, filler))[0]
+        with pytest.raises(StorageError, match="free some space"):  # noqa: PT012
+            for _ in range(1000):
+                engine.submit(shell("vision", "true" + " " * 10_000, 4))
+        assert engine.failed is not None
+        assert not engine.failed.done()
+        for job in list(engine.job_scheduler.jobs.values()):
+            engine.cancel(str(job.id))
+        await ended(engine, other)
+        (lives.folder / "jobs" / str(filler.id) / "shared" / "all").unlink()
+        assert (await ended(engine, engine.submit(shell("vision", "true"))))[0].state is JobState.SUCCEEDED
+        return found
+
+    try:
+        assert lives.live(story).state is JobState.CANCELLED
+    finally:
+        lives.end()
 
 
 @pytest.mark.usefixtures("often")

@@ -203,6 +203,7 @@ class Engine:
         self._refuse_if_failed()
         turn = self.job_scheduler.turn()
         try:
+            self.store.reserve()
             self.store.keep(turn.events, turn.jobs, virtual=turn.virtual)
         except StorageError:
             self.job_scheduler.unsubmit(job)
