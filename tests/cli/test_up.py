@@ -168,6 +168,16 @@ def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "state").exists()
 
 
+def test_full_disk_of_its_output(hived: Hived, tmp_path: Path) -> None:
+    # its journal was on the disk that a job had filled: the next line of it ended the engine
+    state = ("--state", tmp_path / "state")
+    with Path("/dev/full").open("wb") as full, Engine(tmp_path, "--devices", "2", stdout=full) as engine:
+        assert hived("submit", *state, "--vc", "default", "--", "sleep", "300").code == 0
+        assert hived("cancel", *state, "sleep").code == 0
+        assert "cancelled" in hived("wait", *state, "1").out
+        assert engine.stop(signal.SIGINT)[0] == 0
+
+
 def test_jobs_of_another_database(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start is refused with both ways out, and one of them is an option."""
     state = tmp_path / "state"

@@ -40,7 +40,7 @@ from hived.spec import ClusterSpec, load_spec
 from hived.words import counted
 
 from .addresses import ANY, address, exit_signal, link, state_folder, until
-from .console import messages, output
+from .console import messages, outlive_a_full_disk, output
 from .formats import clean
 
 #: loopback addresses
@@ -137,6 +137,7 @@ def up(
             "anything on this machine; start it as a user of its own (User= in a unit of systemd)"
         )
     _allow_many_files()
+    outlive_a_full_disk()
     with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
         for line in take_over(store, adopt_copy, set_aside_jobs):
             messages().print(escape(f"hived: {line}"), style="yellow", soft_wrap=True)
