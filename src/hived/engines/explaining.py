@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
-from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason
+from hived.cluster.reasons import BehindOthers, Fragmented, NeverFits, PreemptedBy, Reason, VcExhausted
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.scheduling.exact import ExactScheduler
@@ -30,8 +30,11 @@ def why_it_waits(
     scheduler: ExactScheduler, trading: LiveTrading, job: EngineJob, core: Iterable[R]
 ) -> list[R | Reason]:
     """Reasons of a waiting job, the decisive one first: the core's, the cells given away, the line, its preemptor."""
-    found = scheduler.with_ended(job.entry, but_the_line(core), MAX_NAMED)
-    found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
+    of_core = but_the_line(core)
+    found = scheduler.with_ended(job.entry, of_core, MAX_NAMED)
+    given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == job.vc)
+    if given and any(_short(reason, given) for reason in of_core):
+        found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
     found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
@@ -39,6 +42,13 @@ def why_it_waits(
         own = job.priority if vc == job.vc and priority > job.priority else OPPORTUNISTIC
         found.append(PreemptedBy(group, vc, priority, own, True))
     return found
+
+
+def _short(reason: object, given: int) -> bool:
+    """Whether a VC could have room for a job with the GPUs that it has given away."""
+    if isinstance(reason, NeverFits) and not reason.vc:
+        return False  # the whole cluster is too small
+    return isinstance(reason, VcExhausted | Fragmented | NeverFits) and reason.have + given >= reason.need
 
 
 def but_the_line(reasons: Iterable[R]) -> list[R]:

@@ -215,12 +215,16 @@ class Engine:
 
     def plan(self, spec: JobSpec) -> PlanAnswer:
         """Dry run of a submission in the core, as if no job were ahead in line."""
-        request = Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
-        answer = self.job_scheduler.scheduler.plan(request)
+        answer = self.job_scheduler.scheduler.plan(self.request(spec))
         first = answer.reasons[0] if answer.reasons else None
         if isinstance(first, Misconfigured):
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
         return answer
+
+    @staticmethod
+    def request(spec: JobSpec) -> Request:
+        """What the core is asked for a submission that is not yet one."""
+        return Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
 
     def cancel(self, ref: str, user: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
