@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import _Up, scattered, up
+from hived.cli.up import _Up, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.store import Store
@@ -170,6 +170,17 @@ def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"--group gpu: hived up runs as root.*start it as a user of its own"):
         up(devices=2, group="gpu", state=tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+def test_group_reads_jobs(tmp_path: Path) -> None:
+    """Submitters could read neither the output nor HIVED_JOB_DIR of their own jobs; and not again without a group."""
+    own = grp.getgrgid(os.getegid()).gr_name
+    open_jobs(tmp_path, own)
+    assert (tmp_path / "jobs").stat().st_mode & 0o7777 == 0o2750
+    assert (tmp_path / "jobs").group() == own
+    assert tmp_path.stat().st_mode & 0o777 == 0o710
+    open_jobs(tmp_path, None)
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
 
 
 def test_door_is_kept(tmp_path: Path, hived: Hived, monkeypatch: pytest.MonkeyPatch) -> None:

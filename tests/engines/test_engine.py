@@ -66,8 +66,42 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
         "HIVED_ATTEMPT": "1", "HIVED_RESUMES": "0", "HIVED_RETRIES": "0", "HIVED_TASK": found["HIVED_TASK"],
     }  # fmt: skip
     assert (found["MINE"], found["HOME"], found["PATH"]) == ("x y", "/mine", os.environ["PATH"])
+    assert found["PYTHONUNBUFFERED"] == "1"
     assert "MASTER_ADDR" not in found
-    assert job_folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_output_of_python_is_there_at_once(lives: Lives) -> None:
+    # what a plain script printed was to be seen when it had ended, and never of one that was killed
+    go = lives.folder.parent / "go"
+    program = f"import os, time; print('here')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
+
+    async def story(engine: Engine) -> None:
+        jobs = [
+            JobSpec("vision", (sys.executable, "-c", program), environment=environment, name="e")
+            for environment in ((), (("PYTHONUNBUFFERED", ""),))
+        ]
+        at_once, as_told = await running(engine, jobs[0]), engine.submit(jobs[1])
+        await state(engine, as_told, JobState.RUNNING)
+        go.touch()
+        await ended(engine, *at_once, as_told)
+
+    lives.live(story)
+
+
+def test_group_may_read_what_a_job_writes(lives: Lives) -> None:
+    """Whoever is let into ``jobs`` may read output and HIVED_JOB_DIR, but no environments: they may hold secrets."""
+    before = os.umask(0o077)
+    try:
+        lives.ran(shell("vision", "umask 027; echo saved > $HIVED_JOB_DIR/state"))
+    finally:
+        os.umask(before)
+    jobs = lives.folder / "jobs"
+    assert jobs.stat().st_mode & 0o7777 == 0o700, "nobody is, unless hived up --group says so"
+    for name in ("1", "1/shared", "1/1", "1/1/0"):
+        assert (jobs / name).stat().st_mode & 0o777 == 0o750, name
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (jobs / "1" / "1" / "0").iterdir()}
+    assert modes == dict.fromkeys(("claim", "exit", "task.json", "supervisor.log"), 0o600) | {"output": 0o640}
+    assert (jobs / "1" / "shared" / "state").stat().st_mode & 0o777 == 0o640
 
 
 def test_hostile_name_is_a_name(lives: Lives) -> None:

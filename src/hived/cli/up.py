@@ -408,9 +408,7 @@ class _Up:
             app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
         local = make_app(service, source, token=None, hosts=(), local=True)
         socket = self.store.folder / "hived.sock"
-        if group is not None:
-            # members may traverse the folder, to the socket; the other files have modes of their own
-            let_in(self.store.folder, group, 0o710)
+        open_jobs(self.store.folder, group)
         try:
             await server.start(app, listen=listen, socket_app=local, socket=socket, group=group)
         except ConflictError:
@@ -498,6 +496,20 @@ class _Up:
         running = _running(engine)
         left = f"{counted(running, 'running job')} left to run, {counted(len(jobs) - running, 'waiting job')} in place"
         self.console.print(f"hived is down: {left}; hived up takes them over")
+
+
+def open_jobs(folder: Path, group: str | None) -> None:
+    """Let a group traverse the state folder, to the socket, and read what jobs write; None: nobody but its owner.
+
+    The other files have modes of their own.
+    """
+    jobs = folder / "jobs"
+    jobs.mkdir(mode=0o700, exist_ok=True)
+    if group is None:
+        jobs.chmod(0o700)
+    else:
+        let_in(folder, group, 0o710)
+        let_in(jobs, group, 0o2750)
 
 
 def _fatal(error: HivedError, engine: Engine) -> HivedError:

@@ -58,7 +58,7 @@ from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
 from .ownership import next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
-from .tasks import Ending, Key, Task, Watching, Work
+from .tasks import Ending, Key, Task, Watching, Work, make_folder
 
 T = TypeVar("T")
 #: how many of the latest events are kept in memory, for followers of the event stream
@@ -130,6 +130,7 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
+        (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
@@ -434,7 +435,7 @@ class Engine:
 
         def work() -> Work:
             shared = self._job_folder(job.id) / "shared"
-            shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(shared)
             visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
             environment = task_environment(job, rank, shared, task.mark, visible)
             return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)

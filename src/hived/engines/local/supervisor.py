@@ -161,6 +161,7 @@ class _Supervisor:
                 return
             nothing = os.open(os.devnull, os.O_RDONLY)
             output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)

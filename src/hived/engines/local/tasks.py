@@ -87,7 +87,7 @@ class Task:
 
     def write(self, work: Work) -> None:
         """Write the task's work for the supervisor. O(size); ``OSError`` where the disk is full."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.folder)
         draft = self.folder / "task.json.part"
         draft.touch(mode=0o600)  # before there is anything in it: an environment holds secrets
         draft.write_text(json.dumps(asdict(work)), encoding="ascii")
@@ -244,6 +244,14 @@ class Task:
             return ""
         last = next((line for line in reversed(lines) if line.strip()), "")
         return f": {last[:200]}" if last else ""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of a job, and those above it, for the group of ``jobs`` to read: who is let in there, decides."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True, mode=0o750)
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o050)  # whatever the umask; a setgid bit stays
 
 
 def _terminate(supervisor: int) -> None:
