@@ -77,9 +77,9 @@ def with_cures(
 
 def _before(job_scheduler: JobScheduler, request: Request, precedes: Callable[[Entry], bool]) -> list[Entry]:
     """Waiting jobs that could take the devices that a request waits for: a VC's own decisions depend on it alone."""
-    found = []
+    found, vcs = [], {vc.name for vc in job_scheduler.cluster.spec.virtual_clusters}
     for job in job_scheduler.jobs.values():
-        if job.state is JobState.QUEUED:
+        if job.state is JobState.QUEUED and job.vc in vcs:
             loan = job.entry.awaited.opportunistic
             same, alike = job.vc == request.vc, loan is request.opportunistic
             if (same and alike and precedes(job.entry)) or (request.opportunistic and not (same and alike)):

@@ -36,7 +36,8 @@ export class TotalsLine {
     const idle = Math.max(0, gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad - (totals.drained ?? 0));
     const values = { drained: 0, ...totals, idle };
     PARTS.forEach(([key], at) => {
-      this.#set(key, count(values[key]), gpus ? percent(values[key] / gpus) : "");
+      const used = totals[`${key}_used`]; // beside those that the map marks, since it marks these too
+      this.#set(key, count(values[key]), [gpus ? percent(values[key] / gpus) : "", used ? `+ ${count(used)} in use` : ""].filter(Boolean).join(" "));
       this.bar.children[at].style.flexGrow = values[key];
     });
     this.#set("gpus", count(gpus), "");
