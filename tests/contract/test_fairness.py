@@ -77,12 +77,6 @@ def test_late_tenant_gets_its_share(weights: dict[str, float], late: int) -> Non
         assert (reason.vc, reason.need, reason.held, reason.share) == (vc, 1, has, has)
 
 
-def test_share_is_no_reason_without_loans_to_take() -> None:
-    """All is in guaranteed use: a larger share would change nothing."""
-    driver = running(flat({"a": 1, "b": 1}), wants("one", "a", 4), wants("other", "b", 4))
-    assert ReasonKind.SHARE_USED_UP not in {reason.kind for reason in driver.wait(lent("loan", "b", 1)).reasons}
-
-
 @pytest.mark.parametrize("pinned", [False, True])
 def test_default_weight_is_the_size_of_the_vc(pinned: bool) -> None:
     pins = {2: "b", 3: "b"} if pinned else {}

@@ -77,7 +77,7 @@ class LocalService:
         request = self._engine.request(spec)
         why = with_cures(job_scheduler, request, answer.reasons, lambda other: other.priority >= spec.priority)
         outcome, text, decision, found = planned(
-            replace(answer, reasons=why), line, "it", in_words, by_rank(spec.tasks)
+            replace(answer, reasons=why), line, "it", in_words, job_scheduler.usage.lent, by_rank(spec.tasks)
         )
         return schema.Plan(
             outcome=outcome,

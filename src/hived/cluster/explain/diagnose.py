@@ -186,8 +186,7 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]
     _, idle = lent_of_type(state, choice.chain)
     found: list[why.Reason] = [why.NothingIdle(need, idle)]
     lent, share = shares_with(state, demand.tenant, choice.chain, need)
-    obtainable = sum(lent) - lent[demand.tenant] + idle  # with the loans of others, if its share were larger
-    if lent[demand.tenant] + need > share[demand.tenant] and obtainable >= need:
+    if lent[demand.tenant] + need > share[demand.tenant]:
         found.append(why.ShareUsedUp(request.vc, need, lent[demand.tenant], int(share[demand.tenant])))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))

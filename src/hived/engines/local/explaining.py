@@ -37,7 +37,8 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    return tuple(why_it_waits(job_scheduler.scheduler, job_scheduler.trading, job, _core_reasons(job_scheduler, job)))
+    core, lent = _core_reasons(job_scheduler, job), job_scheduler.usage.lent
+    return tuple(why_it_waits(job_scheduler.scheduler, job_scheduler.trading, job, core, lent))
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
@@ -48,7 +49,8 @@ def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
         return in_words(reasons(job_scheduler, job))
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    return in_words(but_the_line(_core_reasons(job_scheduler, job))) or ["its turn is about to come"]
+    core = but_the_line(_core_reasons(job_scheduler, job), job_scheduler.usage.lent)
+    return in_words(core) or ["its turn is about to come"]
 
 
 def _core_reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:

@@ -9,7 +9,7 @@ const PARTS = [
   ["reserved", "Reserved", "Idle GPUs kept for a job that waits for others to go"],
   ["idle", "Idle", "Healthy GPUs that nobody uses"],
   ["bad", "Bad", "Faulty GPUs that nobody uses: no job is placed there"],
-  ["drained", "Drained", "Healthy GPUs that no job uses, kept from new ones by their owner, or for pods that HiveD did not place"],
+  ["drained", "Drained", "Healthy GPUs that no job uses, kept from new ones (hived drain), or for pods that HiveD did not place"],
 ];
 
 export class TotalsLine {
