@@ -162,6 +162,8 @@ SENTENCES: list[tuple[Reason, str]] = [
         "it needs 8 GPUs on loan, more than the fair share of VC research, which is 5 now; "
         "beyond that it gets only what is idle",
     ),
+    (OutOfService((), (), (), (), ()), "it waits for GPUs that are out of service"),
+    (OutOfService((), (), (), (), ("job-1",)), "it waits for GPUs that are out of service, after job-1"),
     (
         OutOfService((("node", (0, 1, 5)),), (), (), ()),
         "it would start with GPUs 0-1,5 of node not drained (hived drain --undo)",

@@ -185,7 +185,9 @@ def test_jobs_behind_others_wait_for_those(engine: Driver) -> None:
     engine.drain(EVERYWHERE[:7])
     first, second = engine.submit(job("vision", 4)), engine.submit(job("vision", 4))
     assert [type(reason) for reason in engine.reasons(first)] == [OutOfService]
-    assert OutOfService not in map(type, engine.reasons(second))
+    assert OutOfService((), (), (), (), (first.name,)) in engine.reasons(second)
+    assert f"it waits for GPUs that are out of service, after {first.name}" in engine.explain(second)
+    assert "drain" not in engine.explain(second)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -212,7 +214,7 @@ def test_cure_of_a_reason_starts_the_job(seed: int) -> None:
                 engine.submit(job(vc, choose.randint(1, 4 if vc == "vision" else 1), priority=choose.choice((0, 0, 1))))
         for waiting in [found for found in engine.job_scheduler.jobs.values() if found.state is JobState.QUEUED]:
             for reason in engine.reasons(waiting):
-                if isinstance(reason, OutOfService):
+                if isinstance(reason, OutOfService) and (reason.drained or reason.broken or reason.kept):
                     _cure(engine, waiting, reason)
                     cured += 1
                     break

@@ -214,7 +214,7 @@ def test_copy_touches_nothing_of_the_original(lives: Lives) -> None:
     # a copy of the folder, started, killed the jobs of the original
     (job,) = lives.killed_with(shell("vision", STAYS))
     copy = copied(lives)
-    refused(copy, f"is a copy of {lives.folder}", "1 job (1 running)", "--adopt-copy")
+    refused(copy, f"is a copy of {lives.folder}", "jobs (1, 1 of them running)", "--adopt-copy")
     refused(copy, f"its original is still there: {lives.folder}", **ADOPT)
     assert alive(pid_of(lives, job))
     goes_on(lives, job)

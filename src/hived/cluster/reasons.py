@@ -205,13 +205,17 @@ Places = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class OutOfService:
-    """It would start if these devices of one machine were in service again, each by its own cure: no fewer would do."""
+    """It would start if these devices of one machine were in service again, each by its own cure: no fewer would do.
+
+    Without devices: there is no such cure, since others come before it.
+    """
 
     kind: ClassVar[ReasonKind] = ReasonKind.OUT_OF_SERVICE
     drained: Places
     broken: Places
     kept: Places  #: the spec of now gives them to no job that could free them
     kept_by: tuple[str, ...]  #: the jobs that hold these since an earlier spec
+    before: tuple[str, ...] = ()  #: without devices: jobs of its VC that wait for the same, some of them
 
 
 Reason = (

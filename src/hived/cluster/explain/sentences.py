@@ -107,6 +107,9 @@ def _out_of_service(reason: why.OutOfService) -> str:
         cures.append(f"{_places(reason.broken)} healthy")
     if reason.kept:
         cures.append(f"{_places(reason.kept)} free, when {_some(reason.kept_by)} {_have(reason.kept_by)} ended")
+    if not cures:
+        after = f", after {_some(reason.before)}" if reason.before else ""
+        return f"it waits for GPUs that are out of service{after}"
     return f"it would start with {' and '.join(cures)}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
-from hived.cluster.explain.sentences import in_lines, say
+from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, trading_text, why_it_waits
@@ -68,12 +68,12 @@ def with_cures(
 ) -> tuple[Reason, ...]:
     """The core's reasons of a request, with bad hardware by what it is here: drained, broken, or kept by other jobs.
 
-    It is given only if the request would start without it. ``precedes``: whether a waiting job of the same VC comes
+    Devices are named only if the request would start with them back in service. ``precedes``: whether a waiting job of the same VC comes
     before it. Where hardware is bad it costs a few copies of the core: O(cluster) each.
     """
     others: list[Reason] = [reason for reason in found if not isinstance(reason, BadHardware)]
     if any(isinstance(reason, BadHardware) for reason in found):
-        others += _out_of_service(job_scheduler, request, _before(job_scheduler, request, precedes), excluded)
+        others.append(_out_of_service(job_scheduler, request, _before(job_scheduler, request, precedes), excluded))
     return tuple(others)
 
 
@@ -91,7 +91,7 @@ def _before(job_scheduler: JobScheduler, request: Request, precedes: Callable[[E
 
 def _out_of_service(
     job_scheduler: JobScheduler, request: Request, before: Sequence[Entry], excluded: Collection[str]
-) -> list[Reason]:
+) -> OutOfService:
     health = job_scheduler.health
     causes: dict[str, Collection[Device]] = {"drained": health.drained, "broken": health.bad, "kept": health.claimed}
     kept = {place: {cause for cause, places in causes.items() if place in places} for place in health.bad_devices}
@@ -128,8 +128,9 @@ def _out_of_service(
                     for number, pods in job_scheduler.beyond.items()
                     if any((pod.node, device) in places for pod in pods for device in pod.leaf_cells)
                 ]
-                return [OutOfService(at["drained"], at["broken"], at["kept"], tuple(holders))]
-    return []
+                return OutOfService(at["drained"], at["broken"], at["kept"], tuple(holders))
+    alike = [entry.name for entry in before if entry.vc == request.vc]
+    return OutOfService((), (), (), (), tuple(alike[:MAX_NAMED]))
 
 
 def _by_node(places: Iterable[Device]) -> Places:

@@ -121,8 +121,8 @@ def _copied(folder: Path, before: Home | None, now: Home, active: Sequence[Job])
         of += f" on another machine ({before.machine})"
     running = sum(job.state.holds for job in active)
     return (
-        f"{folder} is a copy of {of}: its {counted(len(active), 'job')} ({running} running) were submitted there, and "
-        "nothing was done to them; start hived up there, or, once that folder and its processes are gone for good, "
+        f"{folder} is a copy of {of}: its jobs ({len(active):,}, {running:,} of them running) were submitted there, "
+        "and nothing was done to them; start hived up there, or, once that folder and its processes are gone for good, "
         "hived up --adopt-copy takes the jobs over here"
     )
 
