@@ -68,8 +68,8 @@ def with_cures(
 ) -> tuple[Reason, ...]:
     """The core's reasons of a request, with bad hardware by what it is here: drained, broken, or kept by other jobs.
 
-    Devices are named only if the request would start with them back in service. ``precedes``: whether a waiting job of the same VC comes
-    before it. Where hardware is bad it costs a few copies of the core: O(cluster) each.
+    Devices are named only if the request would start with them back in service. ``precedes``: whether a waiting job of
+    the same VC comes before it. Where hardware is bad it costs a few copies of the core: O(cluster) each.
     """
     others: list[Reason] = [reason for reason in found if not isinstance(reason, BadHardware)]
     if any(isinstance(reason, BadHardware) for reason in found):
