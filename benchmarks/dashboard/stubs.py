@@ -162,12 +162,19 @@ class LiveStub:
         kinds = {"guaranteed": 0, "opportunistic": 0, "reserved": 0}
         for holder in self.holders.values():
             kinds[holder.kind] += holder.gpus
+        held = {
+            place for holder in self.holders.values() if holder.kind != "reserved" for place in _places(holder.parts)
+        }
+        bad, drained = set(_places(self.bad)), set(_places(self.drained))
         return Totals(
             gpus=self.gpus,
             guaranteed=kinds["guaranteed"],
             opportunistic=kinds["opportunistic"],
             reserved=kinds["reserved"],
-            bad=sum(stretch[3] for stretch in self.bad),
+            bad=len(bad - held),
+            drained=len(drained - held),
+            bad_used=len(bad & held),
+            drained_used=len(drained & held),
             fragmentation=0.0 if not self.holders else 0.125,
         )
 
@@ -278,6 +285,11 @@ LEVELS = [
     Level(cell_type="SOCKET", gpus=4),
     Level(cell_type="NODE", gpus=8),
 ]
+
+
+def _places(stretches: list[Stretch]) -> list[tuple[int, int, int]]:
+    """The GPUs of stretches, one by one."""
+    return [(chain, node, first + at) for chain, node, first, count in stretches for at in range(count)]
 
 
 def held(

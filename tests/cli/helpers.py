@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -79,13 +80,21 @@ def refused(answer: Answer, code: int = 2) -> str:
 class Engine:
     """``hived up`` as a process, with nothing of the environment that could lead it elsewhere; it is ready at once."""
 
-    def __init__(self, folder: Path, *arguments: str, state: bool = True, first: str = "", **more: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        state: bool = True,
+        first: str = "",
+        stdout: IO[bytes] | int = subprocess.PIPE,
+        **more: str,
+    ) -> None:
         """``state``: in ``folder/state``, and wait for its socket there. ``first``: statements before it starts."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HIVED_", "XDG_"))}
         environment = {**kept, "HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", **more}
         self._process = subprocess.Popen(
             [*HIVED[:2], first + HIVED[2], "up", *arguments, *(["--state", str(folder / "state")] if state else [])],
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,

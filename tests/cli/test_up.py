@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import json
 import os
 import re
 import signal
+import socket
 import textwrap
 from pathlib import Path
 
@@ -13,9 +16,10 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import _Up, scattered, up
+from hived.cli.up import _Up, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
+from hived.engines.local.store import Store
 from hived.errors import InputError
 from hived.spec import parse_spec
 from hived.words import counted
@@ -170,6 +174,92 @@ def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"--group gpu: hived up runs as root.*start it as a user of its own"):
         up(devices=2, group="gpu", state=tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+def test_group_reads_jobs(tmp_path: Path) -> None:
+    """Submitters could read neither the output nor HIVED_JOB_DIR of their own jobs; and not again without a group."""
+    own = grp.getgrgid(os.getegid()).gr_name
+    open_jobs(tmp_path, own)
+    assert (tmp_path / "jobs").stat().st_mode & 0o7777 == 0o2750
+    assert (tmp_path / "jobs").group() == own
+    assert tmp_path.stat().st_mode & 0o777 == 0o710
+    open_jobs(tmp_path, None)
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
+
+
+def test_door_is_kept(tmp_path: Path, hived: Hived, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it listens, for which group, and its exchange, until another start says otherwise."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    own = grp.getgrgid(os.getegid()).gr_name
+    started: list[tuple[object, ...]] = []
+
+    async def run(start: _Up) -> int:
+        started.append((start.listen, start.door.group, start.exchange.value))
+        start.keep_door()
+        return 0
+
+    monkeypatch.setattr(_Up, "run", run)
+    for arguments in (
+        ("--listen", "127.0.0.1:0", "--group", own, "--exchange", "auction"),
+        (),
+        ("--vc", "other=2"),  # another cluster behind the same door
+        ("--listen", "none"),
+        ("--group", "none", "--exchange", "balanced"),
+        (),
+    ):
+        assert hived("up", "--devices", 2, *arguments, "--state", tmp_path / "state").code == 0
+    here = ("127.0.0.1", 0)
+    assert started == [
+        (here, own, "auction"), (here, own, "auction"), (here, own, "auction"), (None, own, "auction"),
+        (None, None, "balanced"), (None, None, "balanced"),
+    ]  # fmt: skip
+
+
+def test_door_that_is_kept_and_closed(tmp_path: Path, hived: Hived) -> None:
+    """A start says that its address is that of the last one, and how it is given up."""
+    with Engine(tmp_path, "--devices", "2", "--listen", "127.0.0.1:0", "-q") as engine:
+        told = engine.stop(signal.SIGINT)[1]
+    assert "dashboard  http://127.0.0.1:" in told
+    with Engine(tmp_path, "-q") as engine:  # both were forgotten, and colleagues had neither
+        told = engine.stop(signal.SIGINT)[1]
+    assert "dashboard  http://127.0.0.1:" in told
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(hived("up", "--listen", f"127.0.0.1:{port}", "--state", tmp_path / "state"))
+        assert "last start" not in line
+        with contextlib.closing(Store(tmp_path / "state")) as store:
+            store.keep((), (), values={"door": json.dumps({"listen": f"127.0.0.1:{port}"})})
+        assert "as at the last start; --listen none" in refused(hived("up", "--state", tmp_path / "state"))
+
+
+def test_full_disk_of_its_output(hived: Hived, tmp_path: Path) -> None:
+    # its journal was on the disk that a job had filled: the next line of it ended the engine
+    state = ("--state", tmp_path / "state")
+    with Path("/dev/full").open("wb") as full, Engine(tmp_path, "--devices", "2", stdout=full) as engine:
+        assert hived("submit", *state, "--vc", "default", "--", "sleep", "300").code == 0
+        assert hived("cancel", *state, "sleep").code == 0
+        assert "cancelled" in hived("wait", *state, "1").out
+        assert engine.stop(signal.SIGINT)[0] == 0
+
+
+def test_jobs_of_another_database(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is refused with both ways out, and one of them is an option."""
+    state = tmp_path / "state"
+    task = state / "jobs" / "7" / "1" / "0"
+    task.mkdir(parents=True)
+    start = ("up", "--devices", 4, "--state", state)
+    line = refused(hived(*start))
+    for words in (f"{state}: hived.db has 0 jobs and knows nothing of jobs/7", "back", "hived up --set-aside-jobs"):
+        assert words in line
+
+    async def run(_: _Up) -> int:
+        return 0
+
+    monkeypatch.setattr(_Up, "run", run)
+    answer = hived(*start, "--set-aside-jobs")
+    assert (answer.code, task.exists()) == (0, False)
+    assert "1 folder of unknown jobs moved to" in answer.err
+    assert hived(*start).code == 0
 
 
 FOUR = ["--devices", "4"]

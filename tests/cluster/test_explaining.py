@@ -21,6 +21,7 @@ from hived.cluster.reasons import (
     NeverFits,
     NothingIdle,
     NotSuggested,
+    OutOfService,
     PreemptedBy,
     Reason,
     ReasonKind,
@@ -108,7 +109,7 @@ SENTENCES: list[tuple[Reason, str]] = [
     (
         VcExhausted("research", need=16, have=4, size=16, held_by=(("job-1", 8),), more=0),
         "VC research has 4 of the 16 GPUs it needs: 8 of its 16 are held by job-1 (8), and 4 cannot be used now; "
-        "it starts when that ends, or with a higher priority than its own",
+        "it starts when enough of all these can be used",
     ),
     (
         VcExhausted("research", need=16, have=4, size=40, held_by=(("job-1", 8), ("job-2", 4)), more=3),
@@ -153,8 +154,30 @@ SENTENCES: list[tuple[Reason, str]] = [
     (BehindOthers(4, ("job-1", "job-2")), "4 groups of its VC are ahead of it in line: job-1, job-2 and 2 others"),
     (
         ShareUsedUp("research", need=4, held=12, share=10),
-        "it needs 4 GPUs, and VC research already holds 12 as opportunistic, where its fair share is 10; "
-        "it gets more only while GPUs are idle",
+        "it needs 4 GPUs on loan, and VC research has 12 on loan already, where its fair share is 10; "
+        "beyond that it gets only what is idle",
+    ),
+    (
+        ShareUsedUp("research", need=8, held=0, share=5),
+        "it needs 8 GPUs on loan, more than the fair share of VC research, which is 5 now; "
+        "beyond that it gets only what is idle",
+    ),
+    (OutOfService((), (), (), (), ()), "it waits for GPUs that are out of service"),
+    (OutOfService((), (), (), (), ("job-1",)), "it waits for GPUs that are out of service, after job-1"),
+    (
+        OutOfService((("node", (0, 1, 5)),), (), (), ()),
+        "it would start with GPUs 0-1,5 of node not drained (hived drain --undo)",
+    ),
+    (
+        OutOfService((("node", (0,)),), (("node", (2,)), ("other", (1,))), (("other", (0,)),), ("job-1", "job-2")),
+        "it would start with GPU 0 of node not drained (hived drain --undo) and GPU 2 of node, GPU 1 of other healthy "
+        "and GPU 0 of other free, when job-1 and job-2 have ended",
+    ),
+    (
+        OutOfService(tuple((f"n{number}", (0, 1)) for number in range(10)), (), (), ()),
+        "it would start with "
+        + ", ".join(f"GPUs 0-1 of n{number}" for number in range(8))
+        + " and 4 GPUs elsewhere not drained (hived drain --undo)",
     ),
     (NothingIdle(need=8, idle=0), "it needs 8 idle GPUs, and none are idle; it starts when others end"),
     (NothingIdle(need=8, idle=1), "it needs 8 idle GPUs, and 1 is idle; it starts when others end"),

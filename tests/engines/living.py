@@ -7,9 +7,10 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hived import Cluster, RecordedCluster, replay
@@ -18,6 +19,7 @@ from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import MARK, environments
 from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.ownership import take_over
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError
 from hived.policies import YarnCS, by_vc
@@ -55,11 +57,12 @@ class Lives:
         killed: bool = False,
         wrong: int = 0,
         devices: Devices | None = None,
+        takes: Mapping[str, bool] = MappingProxyType({}),
         **options: Any,
     ) -> Any:
         """One life of an engine. ``killed``: it ends where the story does, and does nothing more.
 
-        ``wrong``: how often something may go wrong that nobody was there to be told of.
+        ``wrong``: how often something may go wrong that nobody was there to be told of; ``takes``: of ``take_over``.
         """
 
         async def life() -> Any:
@@ -68,6 +71,7 @@ class Lives:
             loop.set_exception_handler(lambda _, context: unhandled.append(context))
             store = Store(self.folder)
             try:
+                take_over(store, **takes)
                 engine = Engine(self.spec, store, devices or Simulated(), **options)
             except BaseException:
                 store.close()
@@ -86,7 +90,8 @@ class Lives:
         try:
             return asyncio.run(life())
         finally:
-            self._as_the_kernel_does(self.engines[-1])
+            if self.engines:
+                self._as_the_kernel_does(self.engines[-1])
 
     def ran(self, spec: JobSpec, **more: Any) -> Job:
         """A life in which one job comes and ends."""
@@ -133,7 +138,7 @@ class Lives:
 
     def marked(self) -> dict[int, str]:
         """Processes of tasks of this folder, and the task of each."""
-        mark = f"{self.engines[-1]._mark}/"
+        mark = f"{self.engines[-1]._database}/"
         found = {}
         for pid, environment in environments():
             for variable in environment:

@@ -28,8 +28,7 @@ class RealTask(Task):
     """A task with its mark, and the supervisors that were started for it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.mark = f"{folder}/mark"
+        super().__init__(folder, f"{folder}/mark")
         self.supervisors: list[subprocess.Popen[bytes]] = []
 
     def ready(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict
@@ -65,8 +66,42 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
         "HIVED_ATTEMPT": "1", "HIVED_RESUMES": "0", "HIVED_RETRIES": "0", "HIVED_TASK": found["HIVED_TASK"],
     }  # fmt: skip
     assert (found["MINE"], found["HOME"], found["PATH"]) == ("x y", "/mine", os.environ["PATH"])
+    assert found["PYTHONUNBUFFERED"] == "1"
     assert "MASTER_ADDR" not in found
-    assert job_folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_output_of_python_is_there_at_once(lives: Lives) -> None:
+    # what a plain script printed was to be seen when it had ended, and never of one that was killed
+    go = lives.folder.parent / "go"
+    program = f"import os, time; print('here')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
+
+    async def story(engine: Engine) -> None:
+        jobs = [
+            JobSpec("vision", (sys.executable, "-c", program), environment=environment, name="e")
+            for environment in ((), (("PYTHONUNBUFFERED", ""),))
+        ]
+        at_once, as_told = await running(engine, jobs[0]), engine.submit(jobs[1])
+        await state(engine, as_told, JobState.RUNNING)
+        go.touch()
+        await ended(engine, *at_once, as_told)
+
+    lives.live(story)
+
+
+def test_group_may_read_what_a_job_writes(lives: Lives) -> None:
+    """Whoever is let into ``jobs`` may read output and HIVED_JOB_DIR, but no environments: they may hold secrets."""
+    before = os.umask(0o077)
+    try:
+        lives.ran(shell("vision", "umask 027; echo saved > $HIVED_JOB_DIR/state"))
+    finally:
+        os.umask(before)
+    jobs = lives.folder / "jobs"
+    assert jobs.stat().st_mode & 0o7777 == 0o700, "nobody is, unless hived up --group says so"
+    for name in ("1", "1/shared", "1/1", "1/1/0"):
+        assert (jobs / name).stat().st_mode & 0o777 == 0o750, name
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (jobs / "1" / "1" / "0").iterdir()}
+    assert modes == dict.fromkeys(("claim", "exit", "task.json", "supervisor.log"), 0o600) | {"output": 0o640}
+    assert (jobs / "1" / "shared" / "state").stat().st_mode & 0o777 == 0o640
 
 
 def test_hostile_name_is_a_name(lives: Lives) -> None:
@@ -403,6 +438,39 @@ def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.M
     events = lives.events()
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert events[-1].kind == "started"
+
+
+def test_job_that_filled_the_disk_is_cancelled(small_disk: Path, tmp_path: Path) -> None:
+    # it ended the engine, for all users, and could not be cancelled before somebody else had made space
+    lives, full = Lives(small_disk / "state"), tmp_path / "full"
+    fills = f"while :; do cat /dev/zero >> $HIVED_JOB_DIR/all 2>/dev/null; touch {full}; sleep 0.02; done"
+
+    async def story(engine: Engine) -> Job:
+        (other,) = await running(engine, shell("speech", "echo here; exec sleep 600"))
+        filler = engine.submit(shell("vision", fills, 4))
+        waits = engine.submit(shell("vision", "true", 4))
+        while not full.exists():
+            await asyncio.sleep(0.005)
+        engine.cancel(str(waits.id))
+        engine.drain(None, 7, False, False)
+        engine.cancel(str(filler.id))
+        found = (await ended(engine, filler))[0]
+        with pytest.raises(StorageError, match="free some space"):  # noqa: PT012
+            for _ in range(1000):
+                engine.submit(shell("vision", "true" + " " * 10_000, 4))
+        assert engine.failed is not None
+        assert not engine.failed.done()
+        for job in list(engine.job_scheduler.jobs.values()):
+            engine.cancel(str(job.id))
+        await ended(engine, other)
+        (lives.folder / "jobs" / str(filler.id) / "shared" / "all").unlink()
+        assert (await ended(engine, engine.submit(shell("vision", "true"))))[0].state is JobState.SUCCEEDED
+        return found
+
+    try:
+        assert lives.live(story).state is JobState.CANCELLED
+    finally:
+        lives.end()
 
 
 @pytest.mark.usefixtures("often")

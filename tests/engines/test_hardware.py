@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from hived.engines.local.job_scheduler import Health
+from hived.cluster.reasons import OutOfService
+from hived.engines.local.job_scheduler import Health, JobScheduler
+from hived.engines.local.model import Job, JobState
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import cell_types, cluster_spec, reserves
-from .driver import EVERYWHERE, Driver, job, shares, small_spec, states
+from .driver import EVERYWHERE, WELL, Driver, job, shares, small_spec, states
 
 # -- drained ------------------------------------------------------------------------------------------------------
 
@@ -21,7 +25,7 @@ def test_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
     late, loan = engine.submit(job("vision", 1)), engine.submit(job("research", 6, priority=-1))
     assert states(running, late, loan) == "running queued queued"
     for text in (engine.explain(late), engine.shortly(late)):
-        assert "8 GPUs are drained by the machine's owner; hived drain --undo" in text
+        assert "not drained (hived drain --undo)" in text
         assert "healthy" not in text
         assert "repaired" not in text
     engine.drain(undo=True, now=True)
@@ -146,3 +150,96 @@ def test_reserved_gpus_are_those_of_the_spec(engine: Driver) -> None:
     one = reserves({"NODE.SOCKET.GPU": 3}, pinned=["own"])
     pinned = cluster_spec(cell_types(), nodes, {"one": one})
     assert Health(Told(spec_from_dict(pinned))).reserved_gpus("one") == 7  # type: ignore[arg-type]
+
+
+# -- what is said of it -------------------------------------------------------------------------------------------
+
+
+def test_drained_device_that_changes_nothing(engine: Driver) -> None:
+    # "1 GPU is drained by the machine's owner; hived drain --undo ..." to every job that waited for anything else
+    holders = [engine.submit(job("vision", 4)), engine.submit(job("speech", 2))]
+    waits, loan = engine.submit(job("vision", 4)), engine.submit(job("speech", 8, priority=-1))
+    engine.drain([("node", 7)])
+    for waiting in (waits, loan):
+        assert "drain" not in engine.explain(waiting)
+        assert "drain" not in engine.shortly(waiting)
+    engine.drain([("node", 7)], undo=True)
+    assert states(*holders, waits, loan) == "running running queued queued"
+
+
+def test_fewest_drained_devices_are_named() -> None:
+    engine = Driver(shares(("vision", 8)))
+    engine.drain()
+    waits = engine.submit(job("vision", 1))
+    (reason,) = engine.reasons(waits)
+    assert isinstance(reason, OutOfService)
+    ((node, devices),) = reason.drained
+    assert len(devices) == 1
+    assert f"it would start with GPU {devices[0]} of node not drained (hived drain --undo)" in engine.explain(waits)
+    engine.drain([(node, devices[0])], undo=True)
+    assert states(waits) == "running"
+
+
+def test_jobs_behind_others_wait_for_those(engine: Driver) -> None:
+    """The cure of the first in line is not theirs."""
+    engine.drain(EVERYWHERE[:7])
+    first, second = engine.submit(job("vision", 4)), engine.submit(job("vision", 4))
+    assert [type(reason) for reason in engine.reasons(first)] == [OutOfService]
+    assert OutOfService((), (), (), (), (first.name,)) in engine.reasons(second)
+    assert f"it waits for GPUs that are out of service, after {first.name}" in engine.explain(second)
+    assert "drain" not in engine.explain(second)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cure_of_a_reason_starts_the_job(seed: int) -> None:
+    """Devices are drained, break, or stay with jobs that a spec has cut off; each reason with a cure is undone."""
+    choose, engine = random.Random(seed), Driver()
+    cured = 0
+    for _ in range(60):
+        match choose.randrange(6):
+            case 0:
+                engine.drain(choose.sample(EVERYWHERE, choose.randint(1, 4)), undo=choose.random() < 0.4)
+            case 1:
+                places = choose.sample(EVERYWHERE, choose.randint(1, 3))
+                engine.set_health(places, None if choose.random() < 0.4 else "NVML: lost")
+            case 2 if len(engine.job_scheduler.jobs) > 3:
+                running = [found for found in engine.job_scheduler.jobs.values() if found.state.holds]
+                for found in running[:1]:
+                    engine.end(found)
+            case 3:
+                devices = choose.choice((6, 7, 8))
+                engine.reconfigure(shares(("vision", 4), ("speech", 1), ("research", 1), devices=devices))
+            case _:
+                vc = choose.choice(("vision", "speech", "research"))
+                engine.submit(job(vc, choose.randint(1, 4 if vc == "vision" else 1), priority=choose.choice((0, 0, 1))))
+        for waiting in [found for found in engine.job_scheduler.jobs.values() if found.state is JobState.QUEUED]:
+            for reason in engine.reasons(waiting):
+                if isinstance(reason, OutOfService) and (reason.drained or reason.broken or reason.kept):
+                    _cure(engine, waiting, reason)
+                    cured += 1
+                    break
+            else:
+                continue
+            break
+    assert cured
+
+
+def _cure(engine: Driver, waiting: Job, reason: OutOfService) -> None:
+    """Do what the reason says: the job starts by it, or is about to when its victims have gone."""
+    drained, broken = ([(node, device) for node, of in at for device in of] for at in (reason.drained, reason.broken))
+
+    def cures(job_scheduler: JobScheduler) -> None:  # at once: what is cured first could go to others
+        job_scheduler.drain(drained, True, False, "some", engine.now)
+        job_scheduler.set_health(broken, None, engine.now)
+        for name in reason.kept_by:
+            holder = next(found for found in engine.jobs.values() if found.name == name)
+            for key in sorted(key for key in engine.alive if key[0] == holder.id):
+                engine.alive.discard(key)
+                job_scheduler.task_ended(*key, WELL, engine.now)
+
+    last = len(engine.events)
+    engine.do(cures)
+    started = {event.job for event in engine.events[last:] if event.kind in ("started", "reserved")}
+    # of the cells of two VCs that wait for one device, which of them has it next is a matter of the cells' past
+    others = [engine.jobs[number] for number in started if number is not None and engine.jobs[number].vc != waiting.vc]
+    assert waiting.id in started or others, (waiting.name, reason, engine.explain(waiting))

@@ -16,7 +16,7 @@ from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import event_text
 from hived.engines.local.model import JOB_TABLE, Job, JobEvent, JobState, default_name
 
-from .driver import FAILED, STOPPED, WELL, Driver, job, shares, states
+from .driver import FAILED, SHARES, STOPPED, WELL, Driver, job, shares, states
 
 PAGE = next((Path(__file__).parents[2] / "docs").rglob("states.md"))
 
@@ -388,6 +388,19 @@ def test_restart_in_the_middle_of_a_preemption(engine: Driver) -> None:
     assert states(loan, owner) == "stopping reserved"
     engine.gone(loan)
     assert states(owner) == "running"
+
+
+def test_share_is_no_reason_without_loans_to_take(engine: Driver) -> None:
+    """All is in guaranteed use: a larger share would change nothing."""
+    held = [engine.submit(job(vc, gpus)) for vc, gpus in SHARES]
+    loan = engine.submit(job("speech", 3, priority=-1))
+    assert [reason.kind.value for reason in engine.reasons(loan)] == ["nothing idle"]
+    assert "share" not in engine.shortly(loan)
+    for found in held[:1]:
+        engine.end(found)
+    assert states(loan) == "running"
+    more = engine.submit(job("research", 4, priority=-1))
+    assert "more than the fair share of VC research, which is 2 now" in engine.explain(more)
 
 
 def test_stopping_job_is_stopped_again_after_a_restart(engine: Driver) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -168,9 +168,9 @@ def test_folder_that_cannot_be_used_is_refused(folder: Path, tmp_path: Path) -> 
     one_storage_error(tmp_path / "file" / "below", "Not a directory")
     one_storage_error(Path("/proc/hived"), "No such file or directory")
     folder.mkdir(parents=True)
-    for name, why in (("engine.lock", "Is a directory"), ("hived.db", "unable to open database file")):
+    for name in ("engine.lock", "hived.db"):
         (folder / name).mkdir()
-        one_storage_error(folder, why)
+        one_storage_error(folder, "Is a directory")
         (folder / name).rmdir()
     Store(folder).close()  # and the refused ones hold no lock
 
@@ -198,6 +198,44 @@ def test_full_disk_keeps_what_there_is(store: Store) -> None:
     assert [found.id for found in store.active()] == list(range(1, kept + 1))
     store._db.execute("PRAGMA max_page_count = 100000")
     submitted(store, kept + 1)
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """No file of the folder can grow; what there is of them can be written again."""
+    most = max(file.stat().st_size for file in folder.glob("hived.db*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("disk", ["the database is full", "no file can grow"])
+def test_full_disk_leaves_room_for_ends(store: Store, folder: Path, disk: str) -> None:
+    """What gives space back is kept, hundreds of times; what takes more is refused before it takes that room."""
+    for number in range(1, 200):
+        store.reserve()
+        submitted(store, number, name="x" * 3000)
+    store.close()
+    again = Store(folder)
+    with ExitStack() as stack:
+        stack.callback(again.close)
+        if disk == "the database is full":
+            again._db.execute(f"PRAGMA max_page_count = {again._db.execute('PRAGMA page_count').fetchone()[0]}")
+        else:
+            stack.enter_context(full_disk(folder))
+        number = 200
+        with pytest.raises(StorageError):  # noqa: PT012
+            while number < 2000:
+                again.reserve()
+                submitted(again, number, name="x" * 3000)
+                number += 1
+        for found in again.active():
+            ended(again, found)
+        assert again.active() == []
+    assert number < 2000
 
 
 def test_folder_of_the_first_version_goes_on(folder: Path) -> None:

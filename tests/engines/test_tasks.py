@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,8 +30,9 @@ def old(task: RealTask) -> RealTask:
     return task
 
 
-def claim(task: Task, pid: int, world: str | None = None) -> None:
-    (task.folder / "claim").write_text(f"{pid} {world or supervisor.world()}\n")
+def claim(task: Task, pid: int, world: str | None = None, mark: str | None = None) -> None:
+    words = f"{pid} {world or supervisor.world()} {task.mark if mark is None else mark}"
+    (task.folder / "claim").write_text(f"{words}\n")
 
 
 # -- watching and telling -----------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ def test_reused_pid_is_no_supervisor(old: RealTask) -> None:
         bystander.kill()
 
 
-@pytest.mark.parametrize("text", ["", "0 x", "-1 x", "a b", "1", "1 2 3", "9" * 30 + " x", "\udcff"])
+@pytest.mark.parametrize("text", ["", "0 x", "-1 x", "a b", "1", "9" * 30 + " x", "\udcff"])
 def test_unreadable_claim_is_no_supervisors(old: RealTask, text: str) -> None:
     (old.folder / "claim").write_bytes(os.fsencode(text))
     assert old.watch() is None
@@ -110,6 +112,35 @@ def test_scarce_files_do_not_make_a_task_lost(task: RealTask, monkeypatch: pytes
         with pytest.raises(OSError, match="Too many"):
             task.liveness()
     assert task.liveness() is Liveness.ALIVE
+
+
+@pytest.mark.parametrize("version", ["this", "the last"])
+def test_claim_of_another_submission(task: RealTask, version: str) -> None:
+    """Its end and its supervisor are none of this task, whatever the number of the folder is."""
+    task.shell("echo here; exec sleep 600").started()
+    if version == "the last":  # the mark was in the work alone; the claim is written in place, so it stays locked
+        claim(task, task.pid, mark="")
+    again = Task(task.folder, "database/submission.1.0@2.5")
+    assert again.liveness() is Liveness.FOREIGN
+    assert again.watch() is None
+    assert task.liveness() is Liveness.ALIVE
+    task.stop()
+    assert task.end().stopped
+    assert again.liveness() is Liveness.FOREIGN
+    assert again.ending() == Ending(137, error=f"{task.folder} has the files of another job", lost=True)
+
+
+def test_copied_claim_is_not_killed_for(task: RealTask, tmp_path: Path) -> None:
+    """A copy of its folder does not have the lock, and was taken for a task whose supervisor was killed."""
+    task.shell("echo here; exec sleep 600").started()
+    shutil.copytree(task.folder, tmp_path / "copy")
+    copy = Task(tmp_path / "copy", task.mark)
+    assert copy.liveness() is Liveness.ELSEWHERE
+    assert copy.watch() is None
+    assert copy.ending().lost
+    os.kill(task.pid, 9)
+    task.supervisors[0].wait(PATIENCE_S)
+    assert copy.liveness() is Liveness.LOST
 
 
 # -- how it ended -------------------------------------------------------------------------------------------------

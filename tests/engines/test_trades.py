@@ -78,6 +78,16 @@ def surplus(engine: Driver) -> dict[str, float]:
     return dict(engine.job_scheduler.trading.market.surplus)
 
 
+def test_given_cells_are_no_reason_of_every_job(engine: Driver) -> None:
+    """A loan waits for no cells of its VC."""
+    give(engine, 60.0)
+    for vc in ("speech", "speech", "speech", "vision"):
+        engine.submit(job(vc, 2))
+    loan = engine.submit(job("vision", 1, priority=-1))
+    assert states(loan) == "queued"
+    assert "has given" not in engine.explain(loan)
+
+
 # -- between jobs -----------------------------------------------------------------------------------------------------
 
 

@@ -374,7 +374,7 @@ class FakeService(LocalService):
             ],
             totals=pictures.Totals(
                 gpus=self.gpus, guaranteed=sum(used.values()), opportunistic=sum(lent.values()), reserved=0, bad=0,
-                drained=len(self.drained - held), fragmentation=0.5,
+                drained=len(self.drained - held), drained_used=len(self.drained & held), fragmentation=0.5,
             ),
         )  # fmt: skip
 

@@ -113,6 +113,8 @@ def check_picture(
         reserved=len((reserved - held) & known),
         bad=len(bad - held),
         drained=len(kept - held),
+        bad_used=len(bad & held),
+        drained_used=len(kept & held),
         fragmentation=len(nodes) / len({node for node, _ in known}),
     )
     counted = totals.guaranteed + totals.opportunistic + totals.reserved + totals.bad + totals.drained

@@ -264,7 +264,8 @@ class Engine:
                 probe.connect(str(self._socket))
         except PermissionError:
             raise ForbiddenError(
-                f"{self.address}: the engine is another user's; ask them to listen with a token, and use --engine"
+                f"{self.address}: the engine is another user's, and serves no group of yours (hived up --group GROUP); "
+                "or use --engine with the address and the token of hived up --listen"
             ) from None
         except OSError:
             raise self._no_engine() from None

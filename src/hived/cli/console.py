@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import select
 import sys
@@ -11,7 +13,7 @@ import time
 import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -49,6 +51,30 @@ def output() -> Console:
 def messages() -> Console:
     """Standard error: progress and errors."""
     return _Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+
+class _Lossy(io.FileIO):
+    """A file that drops what it cannot write for want of space."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return len(memoryview(data))
+
+
+def outlive_a_full_disk() -> None:
+    """Lose lines of standard output and error, rather than end, while the disk that they go to is full."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper:  # the real one
+            lossy = io.BufferedWriter(_Lossy(stream.fileno(), "wb", closefd=False))
+            text = io.TextIOWrapper(
+                lossy, stream.encoding, stream.errors, None, stream.line_buffering, stream.write_through
+            )
+            setattr(sys, name, text)
 
 
 def numbers(first: str, headings: Iterable[str]) -> Table:

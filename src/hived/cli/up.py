@@ -26,6 +26,7 @@ from hived.engines.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
+from hived.engines.local.ownership import take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
@@ -39,9 +40,11 @@ from hived.spec import ClusterSpec, load_spec
 from hived.words import counted
 
 from .addresses import ANY, address, exit_signal, link, state_folder, until
-from .console import messages, output
+from .console import messages, outlive_a_full_disk, output
 from .formats import clean
 
+#: the value of an option that is given up after earlier starts had one
+_NONE = "none"
 #: loopback addresses
 _HERE = ("127.0.0.1", "::1", "localhost")
 _ON_THE_NETWORK = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
@@ -77,17 +80,30 @@ def up(
         ),
     ] = None,
     exchange: Annotated[
-        ArbiterKind,
-        typer.Option(help="How offers of cells are matched with requests: see docs/explanation/exchange.md."),
-    ] = ArbiterKind.BALANCED,
+        ArbiterKind | None,
+        typer.Option(
+            help="How offers of cells are matched with requests: see docs/explanation/exchange.md.",
+            show_default="that of the last start, else balanced",
+        ),
+    ] = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="The spec's devices are numbers: any spec runs on any machine.")
     ] = False,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the dashboard and the API there too, with a token; or none.",
+            show_default="that of the last start",
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Members of this group may use the socket too.")
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Members of this group may use the socket too; or none.",
+            show_default="that of the last start",
+        ),
     ] = None,
     state: Annotated[
         Path | None,
@@ -102,13 +118,19 @@ def up(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Start even if running jobs lose their VC's cells by it.")
     ] = False,
+    set_aside_jobs: Annotated[
+        bool, typer.Option("--set-aside-jobs", help="Move files of jobs aside that the database does not know.")
+    ] = False,
+    adopt_copy: Annotated[
+        bool, typer.Option("--adopt-copy", help="Take over the jobs of the state folder that this one is a copy of.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell what happens.")] = False,
 ) -> None:
     """Run the jobs of several tenants as processes on this machine.
 
-    Finds the GPUs (NVML), or takes a spec; without any of spec, --devices and --vc it goes on as at the last start. If
-    the engine is killed, jobs run on, and the next one takes them over. Ctrl-C ends the engine and leaves jobs running;
-    with --demo it ends them too.
+    Finds the GPUs (NVML), or takes a spec; without any of spec, --devices and --vc it goes on as at the last start. So
+    do --listen, --group and --exchange where they are not given. If the engine is killed, jobs run on, and the next
+    one takes them over. Ctrl-C ends the engine and leaves jobs running; with --demo it ends them too.
 
     \b
     Examples:
@@ -117,20 +139,20 @@ def up(
       hived up spec.yaml --listen 127.0.0.1:8080
       hived up big-cluster.yaml --simulated
     """
-    where = address(listen) if listen is not None else None
+    if listen not in (None, _NONE):
+        address(listen)
     if demo_ and (spec is not None or devices is not None or vc):
         raise InputError("--demo brings its own cluster; give no spec, --devices or --vc with it")
     if devices is not None and spec is not None:
         raise InputError("give a spec or --devices, not both")
     if spec is not None and vc:
         raise InputError("--vc is for a machine without a spec; in a spec they stand under virtualClusters")
-    if group is not None and os.geteuid() == 0:
-        raise InputError(
-            f"--group {group}: hived up runs as root, and jobs run as it does, so every member of the group could do "
-            "anything on this machine; start it as a user of its own (User= in a unit of systemd)"
-        )
+    _check_group(group)
     _allow_many_files()
+    outlive_a_full_disk()
     with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
+        for line in take_over(store, adopt_copy, set_aside_jobs):
+            messages().print(escape(f"hived: {line}"), style="yellow", soft_wrap=True)
         with messages().status("looking for GPUs"):
             if demo_:
                 chosen = _Chosen(demo.demo_spec(), Simulated("8 simulated devices"))
@@ -141,9 +163,20 @@ def up(
             kept = last.spec if last is not None and spec is None and devices is None and not vc else None
             chosen = chosen._replace(spec=_with_policies(chosen.spec, policy or [], kept))
         _may_displace(chosen.spec, store, yes)
-        code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet, exchange).run())
+        door = _Door(listen, group, exchange and exchange.value)
+        door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
+        _check_group(door.group)
+        code = asyncio.run(_Up(chosen, store, door, demo_, quiet, kept_listen=listen is None).run())
     if code:
         raise typer.Exit(code)
+
+
+def _check_group(group: str | None) -> None:
+    if group not in (None, _NONE) and os.geteuid() == 0:
+        raise InputError(
+            f"--group {group}: hived up runs as root, and jobs run as it does, so every member of the group could do "
+            "anything on this machine; start it as a user of its own (User= in a unit of systemd)"
+        )
 
 
 def _allow_many_files() -> None:
@@ -162,6 +195,19 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="hived-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
+
+
+class _Door(NamedTuple):
+    """How others reach the engine, and what it does for them beside jobs; kept for the next start."""
+
+    listen: str | None = None
+    group: str | None = None
+    exchange: str | None = None
+
+    def over(self, last: _Door) -> _Door:
+        """What is given here, and else what was at the last start."""
+        chosen = (old if new is None else new for new, old in zip(self, last, strict=True))
+        return _Door(*(None if value == _NONE else value for value in chosen))
 
 
 class _Chosen(NamedTuple):
@@ -293,12 +339,26 @@ class _Up:
 
     chosen: _Chosen
     store: Store
-    listen: tuple[str, int] | None
-    group: str | None
+    door: _Door
     is_demo: bool
     quiet: bool
-    exchange: ArbiterKind = ArbiterKind.BALANCED
+    kept_listen: bool = False  #: whether its address is that of the last start
     console: Console = field(default_factory=output)
+
+    @property
+    def listen(self) -> tuple[str, int] | None:
+        """Host and port."""
+        return None if self.door.listen is None else address(self.door.listen)
+
+    @property
+    def exchange(self) -> ArbiterKind:
+        """How offers of cells are matched with requests."""
+        return ArbiterKind(self.door.exchange or ArbiterKind.BALANCED)
+
+    def keep_door(self) -> None:
+        """Keep its door for the next start, once it is open."""
+        if not self.is_demo:
+            self.store.keep((), (), values={"door": json.dumps(self.door._asdict())})
 
     async def run(self) -> int:
         """Run until a signal or a fatal error; the exit code."""
@@ -341,24 +401,25 @@ class _Up:
     async def _serve(self, engine: Engine, source: Source, server: Server) -> str:
         service = LocalService(engine)
         token = _token(self.store.folder)
-        listen, app = self.listen, None
+        listen, group, app = self.listen, self.door.group, None
         if self.is_demo and listen is None:
             listen = ("127.0.0.1", _DEMO_PORT)
         if listen is not None:
             app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
         local = make_app(service, source, token=None, hosts=(), local=True)
         socket = self.store.folder / "hived.sock"
-        if self.group is not None:
-            # members may traverse the folder, to the socket; the other files have modes of their own
-            let_in(self.store.folder, self.group, 0o710)
+        open_jobs(self.store.folder, group)
         try:
-            await server.start(app, listen=listen, socket_app=local, socket=socket, group=self.group)
+            await server.start(app, listen=listen, socket_app=local, socket=socket, group=group)
         except ConflictError:
             raise
-        except InputError:
+        except InputError as error:
+            if self.kept_listen and self.listen is not None:
+                raise InputError(f"{error} (as at the last start; --listen none gives that up)") from None
             if not self.is_demo or self.listen is not None:
                 raise
-            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=self.group)
+            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=group)
+        self.keep_door()
         return token
 
     def _greet(self, engine: Engine, server: Server, token: str) -> None:
@@ -436,6 +497,20 @@ class _Up:
         running = _running(engine)
         left = f"{counted(running, 'running job')} left to run, {counted(len(jobs) - running, 'waiting job')} in place"
         self.console.print(f"hived is down: {left}; hived up takes them over")
+
+
+def open_jobs(folder: Path, group: str | None) -> None:
+    """Let a group traverse the state folder, to the socket, and read what jobs write; None: nobody but its owner.
+
+    The other files have modes of their own.
+    """
+    jobs = folder / "jobs"
+    jobs.mkdir(mode=0o700, exist_ok=True)
+    if group is None:
+        jobs.chmod(0o700)
+    else:
+        let_in(folder, group, 0o710)
+        let_in(jobs, group, 0o2750)
 
 
 def _fatal(error: HivedError, engine: Engine) -> HivedError:

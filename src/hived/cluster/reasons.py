@@ -29,6 +29,7 @@ class ReasonKind(Enum):
     SUSPENDED = "suspended"
     KEPT_FOR_ENDED = "kept for ended"
     CELLS_GIVEN = "cells given"
+    OUT_OF_SERVICE = "out of service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,25 @@ class CellsGiven:
     trade: int
 
 
+#: devices by node
+Places = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfService:
+    """It would start if these devices of one machine were in service again, each by its own cure: no fewer would do.
+
+    Without devices: there is no such cure, since others come before it.
+    """
+
+    kind: ClassVar[ReasonKind] = ReasonKind.OUT_OF_SERVICE
+    drained: Places
+    broken: Places
+    kept: Places  #: the spec of now gives them to no job that could free them
+    kept_by: tuple[str, ...]  #: the jobs that hold these since an earlier spec
+    before: tuple[str, ...] = ()  #: without devices: jobs of its VC that wait for the same, some of them
+
+
 Reason = (
     Misconfigured
     | NeverFits
@@ -215,4 +235,5 @@ Reason = (
     | Suspended
     | KeptForEnded
     | CellsGiven
+    | OutOfService
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -9,7 +10,16 @@ from typing import Literal, TypeVar
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
-from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason
+from hived.cluster.reasons import (
+    BehindOthers,
+    Fragmented,
+    NeverFits,
+    NothingIdle,
+    PreemptedBy,
+    Reason,
+    ShareUsedUp,
+    VcExhausted,
+)
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.scheduling.exact import ExactScheduler
@@ -27,11 +37,14 @@ def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
 
 
 def why_it_waits(
-    scheduler: ExactScheduler, trading: LiveTrading, job: EngineJob, core: Iterable[R]
+    scheduler: ExactScheduler, trading: LiveTrading, job: EngineJob, core: Iterable[R], lent: Counter[str]
 ) -> list[R | Reason]:
     """Reasons of a waiting job, the decisive one first: the core's, the cells given away, the line, its preemptor."""
-    found = scheduler.with_ended(job.entry, but_the_line(core), MAX_NAMED)
-    found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
+    of_core = but_the_line(core, lent)
+    found = scheduler.with_ended(job.entry, of_core, MAX_NAMED)
+    given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == job.vc)
+    if given and any(_short(reason, given) for reason in of_core):
+        found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
     found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
@@ -41,9 +54,27 @@ def why_it_waits(
     return found
 
 
-def but_the_line(reasons: Iterable[R]) -> list[R]:
-    """Reasons without the core's own :class:`BehindOthers`: the scheduler's line is more exact."""
-    return [reason for reason in reasons if not isinstance(reason, BehindOthers)]
+def _short(reason: object, given: int) -> bool:
+    """Whether a VC could have room for a job with the GPUs that it has given away."""
+    if isinstance(reason, NeverFits) and not reason.vc:
+        return False  # the whole cluster is too small
+    return isinstance(reason, VcExhausted | Fragmented | NeverFits) and reason.have + given >= reason.need
+
+
+def but_the_line(reasons: Iterable[R], lent: Counter[str]) -> list[R]:
+    """The core's reasons without its :class:`BehindOthers`, since the scheduler's line is more exact.
+
+    And without a fair share where a larger one would change nothing. ``lent``: GPUs on loan to each VC.
+    """
+    found = list(reasons)
+    idle = next((reason.idle for reason in found if isinstance(reason, NothingIdle)), 0)
+
+    def counts(reason: R) -> bool:
+        if isinstance(reason, ShareUsedUp):
+            return lent.total() - lent[reason.vc] + idle >= reason.need  # there are loans of others to take
+        return not isinstance(reason, BehindOthers)
+
+    return [reason for reason in found if counts(reason)]
 
 
 def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
@@ -116,6 +147,7 @@ def planned(
     line: tuple[int, Sequence[Entry]],
     name: str,
     in_words: Callable[[Sequence[Reason]], list[str]],
+    lent: Counter[str],
     pod: Callable[[int], str] = "pod {}: ".format,
 ) -> tuple[Literal["now", "waits", "never"], str, Bind | Preempt | None, Sequence[Reason]]:
     """The outcome of a dry run: in a word, as text, the placement if it would start now, and else the reasons.
@@ -125,7 +157,7 @@ def planned(
     if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
         decision = replace(answer.decision, group=name)
         return "now", in_lines(explained(decision, pod=pod)), decision, ()
-    found = but_the_line(answer.reasons)
+    found = but_the_line(answer.reasons, lent)
     if answer.outcome == "never":
         return "never", in_lines(["it can never start:", *in_words(found)]), None, found
     found += behind(*line)

@@ -66,7 +66,7 @@ from .slicing.slicers import Slicers
 
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
-_NON_BLOCKING = (Misconfigured, NeverFits, BadHardware, NotSuggested)
+NON_BLOCKING = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 #: reasons to wait that may be over once a job of another VC has ended
 _OTHERS_MAY_END = (BadHardware, NotSuggested)
 #: how many shapes of jobs are cached
@@ -775,7 +775,7 @@ class Scheduler:
             trial = replace(entry.request, group=f"{entry.name} (its turn)")
             reasons = self._reasons[key] = self.cluster.plan(trial, excluded_nodes=entry.excluded).reasons
         self._awaits(entry, reasons)
-        return None if reasons and isinstance(reasons[0], _NON_BLOCKING) else False
+        return None if reasons and isinstance(reasons[0], NON_BLOCKING) else False
 
     def _awaits(self, entry: Entry, reasons: Iterable[Reason]) -> None:
         """A head of a line waits, for these reasons."""
@@ -826,7 +826,7 @@ class Scheduler:
         if entry.status is RESERVED:  # the nodes of its reservation are not usable any more
             self._drop_reservation(entry)
             self._carry_out(Unreserve(entry.number))
-        return None if isinstance(reasons[0], _NON_BLOCKING) else False
+        return None if isinstance(reasons[0], NON_BLOCKING) else False
 
     def _apply(self, entry: Entry, decision: Bind | Preempt, kept: bool = False) -> bool:
         """Carry out a decision (``kept``: committed already); whether the job has left its queues."""
@@ -1158,7 +1158,7 @@ class Scheduler:
             reasons = self._reasons[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
         if entry.line is None and reasons:  # it waits for nothing else
             self._carry_out(Hold(entry.number, reasons))
-        return None if reasons and isinstance(reasons[0], _NON_BLOCKING) else False
+        return None if reasons and isinstance(reasons[0], NON_BLOCKING) else False
 
     # -- the queues ---------------------------------------------------------------------------------------------------
 

@@ -312,5 +312,7 @@ class DashboardView(Generic[J]):
             reserved=0 if now.cluster is None else kept_idle(now.cluster, now.reserved),
             bad=len(now.faulty) - len(held & now.faulty),
             drained=len(now.kept) - len(held & now.kept),
+            bad_used=len(held & now.faulty),
+            drained_used=len(held & now.kept),
             fragmentation=len(now.usage.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )

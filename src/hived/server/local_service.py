@@ -7,8 +7,8 @@ import codecs
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import lru_cache, partial
+from dataclasses import asdict, replace
+from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
 
@@ -19,11 +19,11 @@ from hived.cluster.reasons import Reason
 from hived.engines.explaining import planned
 from hived.engines.job import Event
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly
+from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly, with_cures
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Liveness
 from hived.engines.trading import LiveTrading
-from hived.errors import RequestError
+from hived.errors import NotFoundError, RequestError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
@@ -74,15 +74,17 @@ class LocalService:
         answer = self._engine.plan(spec)
         job_scheduler = self._engine.job_scheduler
         line = job_scheduler.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
-        outcome, text, decision, why = planned(
-            answer, line, "it", partial(in_words, job_scheduler), by_rank(spec.tasks)
+        request = self._engine.request(spec)
+        why = with_cures(job_scheduler, request, answer.reasons, lambda other: other.priority >= spec.priority)
+        outcome, text, decision, found = planned(
+            replace(answer, reasons=why), line, "it", in_words, job_scheduler.usage.lent, by_rank(spec.tasks)
         )
         return schema.Plan(
             outcome=outcome,
             text=text,
             placement=_places(None if decision is None else decision.placement),
             victims=list(getattr(decision, "victims", ())),
-            reasons=[_reason(reason) for reason in why],
+            reasons=[_reason(reason) for reason in found],
         )
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
@@ -150,7 +152,10 @@ class LocalService:
         task = self._engine.task(job, rank, attempt)
         # checked before reading: output written in between is read the next time, and the end is not reported too early
         over = not job.state.holds or (attempt or job.attempt) < job.attempt or rank in job.endings
-        over = over or task.liveness() in (Liveness.ENDED, Liveness.LOST)
+        liveness = task.liveness()
+        if liveness is Liveness.FOREIGN:
+            raise NotFoundError(f"{task.folder} has the files of another job, and nothing of {job.name}")
+        over = over or liveness not in (Liveness.UNCLAIMED, Liveness.ALIVE)
         try:
             # a task may have put anything in the place of its output: never block
             file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

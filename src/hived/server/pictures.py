@@ -177,6 +177,8 @@ class Totals(Model):
     reserved: int  #: idle, in a reservation whose other victims are still being stopped
     bad: int  #: faulty and not in use
     drained: int = 0  #: healthy, kept from new jobs (on Kubernetes for foreign pods too), and no job uses them
+    bad_used: int = 0  #: faulty, and in use
+    drained_used: int = 0  #: healthy, kept from new jobs, and in use
     #: share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use
     fragmentation: float
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from benchmarks.dashboard.serving import Served, find_chromium, launch
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, Route, sync_playwright
 
 from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
@@ -47,6 +47,7 @@ class Shown:
         self.server = server
         self.problems: list[str] = []
         self.forgiven: tuple[str, ...] = ("willReadFrequently",)  #: said when a test reads pixels
+        self.withheld: list[Route] = []  #: requests that wait for their answer
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
         page.on("requestfailed", self._failed)
@@ -74,6 +75,15 @@ class Shown:
                 return found
             assert time.monotonic() < give_up, f"never true: {expression}"
             time.sleep(0.02)
+
+    def answer(self) -> None:
+        """Answer what is withheld, once there is something."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not self.withheld:
+            assert time.monotonic() < give_up, "nothing was asked"
+            self.page.wait_for_timeout(20)
+        while self.withheld:
+            self.withheld.pop().continue_()
 
     def until_text(self, selector: str, text: str) -> None:
         """Once the element has the text in it."""
@@ -146,8 +156,15 @@ def show(browser: Browser) -> Iterator[Show]:
     shown: list[Shown] = []
 
     def open_it(
-        source: Source, width: int = 1440, height: int = 900, scheme: str = "light", ratio: float = 1, path: str = ""
+        source: Source,
+        width: int = 1440,
+        height: int = 900,
+        scheme: str = "light",
+        ratio: float = 1,
+        path: str = "",
+        withheld: str = "",
     ) -> Shown:
+        """``withheld``: what is asked of this address waits for :meth:`Shown.answer`; so may the first picture."""
         server = Served(source)
         context = browser.new_context(
             viewport={"width": width, "height": height},
@@ -158,8 +175,14 @@ def show(browser: Browser) -> Iterator[Show]:
         )
         one = Shown(context.new_page(), server)
         shown.append(one)
+        if withheld:
+            one.page.route(withheld, lambda route: one.withheld.append(route))
         one.page.goto(server.url + path)
-        one.until("window.__hived?.app && performance.getEntriesByName('hived:first-picture').length > 0")
+        one.until(
+            "window.__hived?.app?.palette"
+            if withheld
+            else "window.__hived?.app && performance.getEntriesByName('hived:first-picture').length > 0"
+        )
         return one
 
     yield open_it

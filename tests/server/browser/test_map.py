@@ -123,6 +123,10 @@ def test_drained_gpu_in_use(show: Show) -> None:
     ):
         assert all(word in shown.hover(leaf) for word in words)
     assert "bad" not in shown.hover(0)
+    # "Drained 0", and a GPU was marked as drained
+    for part in ("drained", "bad"):
+        assert shown.text(f".s-{part} .value") == "1"
+        assert "1 in use" in shown.text(f".s-{part} .more")
     source.change(drained=[], bad=[])
     shown.until("__hived.app.cells.bad.every((one) => one === 0)")
     assert "drained" not in shown.hover(0)

@@ -47,6 +47,29 @@ def test_queue(show: Show) -> None:
     shown.until_text("#job .tags", "running")
 
 
+def test_nothing_is_said_before_it_is_known(show: Show) -> None:
+    # "No job waits", until the first picture came with three that did
+    shown = show(small_cluster(), withheld="**/v1/dashboard/stream*")
+    shown.until("document.getElementById('list-waiting')?.textContent")
+    for name in ("waiting", "running"):
+        shown.page.click(f"#list-{name}")
+        assert shown.text(f"#list-{name}") == name.capitalize()
+        assert "No job" not in shown.text("#queue")
+    shown.page.click("#list-waiting")
+    shown.answer()
+    shown.until_text("#list-waiting", "Waiting 3")
+    shown.until_text("#queue", "swin-large-7")
+
+
+def test_no_job_has_ended_once_that_is_known(show: Show) -> None:
+    shown = show(small_cluster(), withheld="**/v1/dashboard/ended*")
+    shown.until_text("#list-waiting", "Waiting 3")
+    shown.page.click("#list-ended")
+    assert "No job" not in shown.text("#queue")
+    shown.answer()
+    shown.until_text("#queue", "No job has ended yet")
+
+
 def test_story_of_a_job(show: Show) -> None:
     shown = show(small_cluster(), path="#job=1")
     shown.until_text("#job .command", "python train.py")

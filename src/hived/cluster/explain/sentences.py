@@ -62,9 +62,12 @@ def say(reason: why.Reason) -> str:
             groups = _some(reason.ahead, max(0, reason.position - len(reason.ahead)))
             return f"{_count(reason.position, 'group')} of its VC {are} ahead of it in line: {groups}"
         case why.ShareUsedUp():
-            held = f"VC {_name(reason.vc)} already holds {reason.held} as opportunistic"
-            share = f"{held}, where its fair share is {reason.share}"
-            return f"it needs {_gpus(reason.need)}, and {share}; it gets more only while GPUs are idle"
+            needs, vc = f"it needs {_gpus(reason.need)} on loan", f"VC {_name(reason.vc)}"
+            if not reason.held:
+                needs += f", more than the fair share of {vc}, which is {reason.share} now"
+            else:
+                needs += f", and {vc} has {reason.held} on loan already, where its fair share is {reason.share}"
+            return f"{needs}; beyond that it gets only what is idle"
         case why.NothingIdle():
             return _nothing_idle(reason)
         case why.NotSuggested():
@@ -91,7 +94,29 @@ def say(reason: why.Reason) -> str:
                 now = f"{_name(reason.owner)} has some of them now, and its VC has no such guests"
                 return f"it was a guest on {_gpus(reason.leaf_cells)}, and {now}; schedule it again to go on"
             return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
+        case why.OutOfService():
+            return _out_of_service(reason)
     assert_never(reason)
+
+
+def _out_of_service(reason: why.OutOfService) -> str:
+    cures = []
+    if reason.drained:
+        cures.append(f"{_places(reason.drained)} not drained (hived drain --undo)")
+    if reason.broken:
+        cures.append(f"{_places(reason.broken)} healthy")
+    if reason.kept:
+        cures.append(f"{_places(reason.kept)} free, when {_some(reason.kept_by)} {_have(reason.kept_by)} ended")
+    if not cures:
+        after = f", after {_some(reason.before)}" if reason.before else ""
+        return f"it waits for GPUs that are out of service{after}"
+    return f"it would start with {' and '.join(cures)}"
+
+
+def _places(places: why.Places) -> str:
+    devices = [f"{'GPU' if len(of) == 1 else 'GPUs'} {ranges(of)} of {_name(node)}" for node, of in places[:MAX_NAMED]]
+    left = sum(len(of) for _, of in places[MAX_NAMED:])
+    return ", ".join(devices) + (f" and {_gpus(left)} elsewhere" if left else "")
 
 
 def _moment(at: float) -> str:
@@ -136,6 +161,9 @@ def _exhausted(reason: why.VcExhausted) -> str:
     else:
         held = sum(held for _, held in reason.held_by)
         unusable = reason.size - reason.have - held
+        if reason.have + held < reason.need:
+            by += f", and {unusable} cannot be used now; it starts when enough of all these can be used"
+            return f"{has}: {held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken = f"{held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken += f", and {unusable} cannot be used now" if unusable > 0 else ""
     if len(reason.held_by) + reason.more == 1:

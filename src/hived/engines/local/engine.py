@@ -55,9 +55,10 @@ from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
+from .ownership import next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
-from .tasks import Ending, Key, Task, Watching, Work
+from .tasks import Ending, Key, Task, Watching, Work, make_folder
 
 T = TypeVar("T")
 #: how many of the latest events are kept in memory, for followers of the event stream
@@ -102,19 +103,16 @@ class Engine:
         policies = Policies(YarnCS(), by_vc(spec))
         self._trading = restored_trades(renamed(last.spec, self._names), store, self.clock(), arbiter)
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
-        self._mark = self.store.value("mark") or ""
-        if not self._mark:
-            self._mark = os.urandom(6).hex()
-            self.store.keep((), (), values={"mark": self._mark})
+        self._database = store.database
         self.job_scheduler = JobScheduler(cluster, policies, free_port, self.store.last_event(), self._trading)
-        self._next_job = self.store.next_job()
+        self._next_job = max(store.next_job(), next_number(self.folder))
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
         self._new_events = asyncio.Event()
         self._planned = False
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
-        self._watching = Watching(self._ended, self._task_mark)
+        self._watching = Watching(self._ended)
         self._timers: set[asyncio.TimerHandle] = set()
         self._review: asyncio.TimerHandle | None = None
         self._health: asyncio.Task[None] | None = None
@@ -132,6 +130,7 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
+        (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
@@ -197,6 +196,7 @@ class Engine:
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
+        spec = replace(spec, submission=os.urandom(8).hex())
         if self._planned:
             self._advance_or_raise()  # so that the turn stored below is this submission alone
         with self._failing():
@@ -204,6 +204,7 @@ class Engine:
         self._refuse_if_failed()
         turn = self.job_scheduler.turn()
         try:
+            self.store.reserve()
             self.store.keep(turn.events, turn.jobs, virtual=turn.virtual)
         except StorageError:
             self.job_scheduler.unsubmit(job)
@@ -215,12 +216,16 @@ class Engine:
 
     def plan(self, spec: JobSpec) -> PlanAnswer:
         """Dry run of a submission in the core, as if no job were ahead in line."""
-        request = Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
-        answer = self.job_scheduler.scheduler.plan(request)
+        answer = self.job_scheduler.scheduler.plan(self.request(spec))
         first = answer.reasons[0] if answer.reasons else None
         if isinstance(first, Misconfigured):
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
         return answer
+
+    @staticmethod
+    def request(spec: JobSpec) -> Request:
+        """What the core is asked for a submission that is not yet one."""
+        return Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
 
     def cancel(self, ref: str, user: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
@@ -323,7 +328,8 @@ class Engine:
         if not 1 <= number <= job.attempt:
             started = f"was started {job.attempt} times" if job.attempt else "has not been started yet"
             raise NotFoundError(f"{job.name} {started}: there is no attempt {number}")
-        return Task(self._job_folder(job.id) / str(number) / str(rank))
+        mark = job.mark(self._database, rank if number == job.attempt else None)
+        return Task(self._job_folder(job.id) / str(number) / str(rank), mark)
 
     def _job_folder(self, number: int) -> Path:
         return self.folder / "jobs" / str(number)
@@ -425,16 +431,16 @@ class Engine:
 
     def _ensure(self, job: Job, rank: int) -> None:
         """Start or watch a task, or take in its end. Idempotent."""
-        key = (job.id, job.attempt, rank)
+        key, task = (job.id, job.attempt, rank), self.task(job, rank)
 
         def work() -> Work:
             shared = self._job_folder(job.id) / "shared"
-            shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(shared)
             visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
-            environment = task_environment(job, rank, shared, self._task_mark(key), visible)
+            environment = task_environment(job, rank, shared, task.mark, visible)
             return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
 
-        self._watching.ensure(key, self.task(job, rank), work, (job.started_at or 0) < self.started_at)
+        self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at)
 
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():
@@ -443,10 +449,6 @@ class Engine:
             at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
             self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
-
-    def _task_mark(self, key: Key) -> str:
-        """The mark of a task, unique among the tasks of all engines."""
-        return f"{self._mark}/{key[0]}.{key[1]}.{key[2]}"
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ def task_environment(
     ``CUDA_VISIBLE_DEVICES`` is ``visible``, the devices as CUDA names them. A gang gets the variables that
     ``torch.distributed`` reads (``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``, ``WORLD_SIZE``, ...) and those of
     ``torchrun`` (``PET_*``), where one task is one node: so the tasks find each other under both ``python train.py``
-    and ``torchrun train.py``. ``HIVED_JOB_DIR`` outlives a preemption.
+    and ``torchrun train.py``. ``HIVED_JOB_DIR`` outlives a preemption. Python does not buffer its output, unless the
+    submitter says so.
     """
     assert job.placement is not None
     node, devices = job.placement.pods[rank]
@@ -46,6 +47,7 @@ def task_environment(
         "PET_NPROC_PER_NODE": str(len(devices)),
     }
     return {
+        "PYTHONUNBUFFERED": "1",  # output is a file, and Python would keep the last 8 KiB of it until the end
         **{name: own[name] for name in _KEPT if name in own},
         **dict(job.spec.environment),
         **(meeting if job.spec.tasks > 1 else {}),

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import combinations, groupby
+from operator import itemgetter
 from typing import Any
 
-from hived.cluster.explain.sentences import in_lines, say
-from hived.cluster.reasons import BadHardware, Reason, WaitingForPreemption
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Wait
+from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
+from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
+from hived.cluster.requests import Request
 from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
+from hived.scheduling import Entry
+from hived.scheduling.scheduler import NON_BLOCKING
+from hived.spec.compiled import Device
 from hived.words import counted, duration, ranges
 
 from .job_scheduler import JobScheduler
 from .model import Job, JobState
+
+#: jobs before another, at most, for which its cures are looked for
+_MOST_BEFORE = 16
+#: devices out of service, at most, of which those that would do alone are looked for
+_MOST_TRIED = 16
 
 
 def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
@@ -24,8 +37,8 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    core = job_scheduler.scheduler.awaits(job.entry).reasons
-    return tuple(why_it_waits(job_scheduler.scheduler, job_scheduler.trading, job, core))
+    core, lent = _core_reasons(job_scheduler, job), job_scheduler.usage.lent
+    return tuple(why_it_waits(job_scheduler.scheduler, job_scheduler.trading, job, core, lent))
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
@@ -33,24 +46,100 @@ def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
     if job.state is JobState.BACKOFF:
         return [job.reason]
     if job.state is JobState.RESERVED:
-        return [say(reason) for reason in reasons(job_scheduler, job)]
+        return in_words(reasons(job_scheduler, job))
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    core = job_scheduler.scheduler.awaits(job.entry).reasons
-    return in_words(job_scheduler, but_the_line(core)) or ["its turn is about to come"]
+    core = but_the_line(_core_reasons(job_scheduler, job), job_scheduler.usage.lent)
+    return in_words(core) or ["its turn is about to come"]
 
 
-def in_words(job_scheduler: JobScheduler, found: Sequence[Reason]) -> list[str]:
-    """Reasons as sentences. Drained devices are named as such, although they are bad hardware to the core."""
-    drained, bad = job_scheduler.health.drained, job_scheduler.health.bad
-    kept = [reason for reason in found if bad or not drained or not isinstance(reason, BadHardware)]
-    lines = [say(reason) for reason in kept]
-    if drained:
-        are = "GPUs are" if len(drained) != 1 else "GPU is"
-        lines.append(
-            f"{len(drained):,} {are} drained by the machine's owner; hived drain --undo lets jobs come there again"
-        )
-    return lines
+def _core_reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
+    entry = job.entry
+    found = job_scheduler.scheduler.awaits(entry).reasons
+    return with_cures(job_scheduler, entry.awaited, found, lambda other: other.key < entry.key, entry.excluded)
+
+
+def with_cures(
+    job_scheduler: JobScheduler,
+    request: Request,
+    found: Iterable[Reason],
+    precedes: Callable[[Entry], bool],
+    excluded: Collection[str] = (),
+) -> tuple[Reason, ...]:
+    """The core's reasons of a request, with bad hardware by what it is here: drained, broken, or kept by other jobs.
+
+    Devices are named only if the request would start with them back in service. ``precedes``: whether a waiting job of
+    the same VC comes before it. Where hardware is bad it costs a few copies of the core: O(cluster) each.
+    """
+    others: list[Reason] = [reason for reason in found if not isinstance(reason, BadHardware)]
+    if any(isinstance(reason, BadHardware) for reason in found):
+        others.append(_out_of_service(job_scheduler, request, _before(job_scheduler, request, precedes), excluded))
+    return tuple(others)
+
+
+def _before(job_scheduler: JobScheduler, request: Request, precedes: Callable[[Entry], bool]) -> list[Entry]:
+    """Waiting jobs that could take the devices that a request waits for: a VC's own decisions depend on it alone."""
+    found, vcs = [], {vc.name for vc in job_scheduler.cluster.spec.virtual_clusters}
+    for job in job_scheduler.jobs.values():
+        if job.state is JobState.QUEUED and job.vc in vcs:
+            loan = job.entry.awaited.opportunistic
+            same, alike = job.vc == request.vc, loan is request.opportunistic
+            if (same and alike and precedes(job.entry)) or (request.opportunistic and not (same and alike)):
+                found.append(job.entry)
+    return sorted(found, key=lambda entry: (entry.awaited.opportunistic, entry.key))
+
+
+def _out_of_service(
+    job_scheduler: JobScheduler, request: Request, before: Sequence[Entry], excluded: Collection[str]
+) -> OutOfService:
+    health = job_scheduler.health
+    causes: dict[str, Collection[Device]] = {"drained": health.drained, "broken": health.bad, "kept": health.claimed}
+    kept = {place: {cause for cause, places in causes.items() if place in places} for place in health.bad_devices}
+
+    def would_start(places: Collection[Device]) -> bool:
+        """Ask a copy of the core in which these devices are healthy, and those before it have had their turn."""
+        now, policies = job_scheduler.cluster, job_scheduler.policies
+        copy = Cluster(now.spec, rank=policies.rank, ranks=policies.ranks)
+        for node, device in kept:
+            copy.set_device_health(node, device, healthy=False)
+        copy.recover(now.records())
+        copy.plan(request)  # cells are doomed by the hardware of now, and only then healed
+        for node, device in places:
+            copy.set_device_health(node, device, healthy=True)
+        for entry in (*(job.entry for job in job_scheduler.reserved()), *before):
+            decision = copy.schedule(entry.awaited, excluded_nodes=entry.excluded)
+            copy.commit(decision)
+            alike = entry.vc == request.vc and entry.awaited.opportunistic is request.opportunistic
+            if alike and isinstance(decision, Wait) and not isinstance(decision.reasons[0], NON_BLOCKING):
+                return False  # the line of its VC waits with this one
+        return copy.plan(request, excluded_nodes=excluded).outcome == "now"
+
+    for number in range(1, len(causes) + 1 if len(before) <= _MOST_BEFORE else 0):  # the fewest cures first
+        for chosen in combinations(causes, number):
+            places = sorted(place for place, why in kept.items() if why <= set(chosen))
+            if places and would_start(places):
+                for place in list(places) if len(places) <= _MOST_TRIED else ():
+                    fewer = [other for other in places if other != place]
+                    if would_start(fewer):
+                        places = fewer
+                at = {cause: _by_node(place for place in places if cause in kept[place]) for cause in causes}
+                holders = [
+                    job_scheduler.jobs[number].name
+                    for number, pods in job_scheduler.beyond.items()
+                    if any((pod.node, device) in places for pod in pods for device in pod.leaf_cells)
+                ]
+                return OutOfService(at["drained"], at["broken"], at["kept"], tuple(holders))
+    alike = [entry.name for entry in before if entry.vc == request.vc]
+    return OutOfService((), (), (), (), tuple(alike[:MAX_NAMED]))
+
+
+def _by_node(places: Iterable[Device]) -> Places:
+    return tuple((node, tuple(device for _, device in of)) for node, of in groupby(places, key=itemgetter(0)))
+
+
+def in_words(found: Iterable[Reason]) -> list[str]:
+    """Reasons as sentences."""
+    return [say(reason) for reason in found]
 
 
 def explain(job_scheduler: JobScheduler, job: Job, at: float) -> str:
@@ -63,7 +152,7 @@ def explain(job_scheduler: JobScheduler, job: Job, at: float) -> str:
         left = max(0.0, (job.retry_at or at) - at)
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return in_lines([f"{job.name} failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"])
-    lines = in_words(job_scheduler, reasons(job_scheduler, job)) or ["its turn is about to come"]
+    lines = in_words(reasons(job_scheduler, job)) or ["its turn is about to come"]
     if job.reason and job.state is JobState.QUEUED and job.displaced_by is None:
         lines.append(job.reason)
     return in_lines([f"{job.name} waits, for {duration(at - job.since)} now:", *lines])

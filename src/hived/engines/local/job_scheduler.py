@@ -212,7 +212,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             wanted = set(places)
             for job in list(self.jobs.values()):
                 if job.state is JobState.RUNNING and not wanted.isdisjoint(job.devices()):
-                    self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
+                    self._stop(job, at, "drained", f"{what} is drained")
         self._hardware_changed(at)
 
     def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:

@@ -104,6 +104,7 @@ class JobSpec:
     lazy_preemption: bool = False  #: when its own VC preempts it: it runs on as opportunistic while it can
     user: str = ""  #: its submitter
     early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
+    submission: str = ""  #: random id of this submission, from the engine; "": of a version that had none
 
     @property
     def opportunistic(self) -> bool:
@@ -166,6 +167,17 @@ class Job(EngineJob):
     def holds(self) -> bool:
         """Whether it holds GPUs."""
         return self.state.holds
+
+    def mark(self, database: str, rank: int | None = None) -> str:
+        """Mark of a task of the present attempt; ``rank`` None: what the marks of all its tasks begin with.
+
+        Numbers of jobs and attempts come again, in another database and in a copy of this one, so they are not in it
+        alone. ``database``: the id of the database.
+        """
+        own = f"{database}/{self.spec.submission or self.id}."
+        if rank is None:
+            return own
+        return f"{own}{self.attempt}.{rank}" + (f"@{self.started_at!r}" if self.spec.submission else "")
 
     @property
     def limit_at(self) -> float | None:

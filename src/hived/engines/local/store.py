@@ -3,7 +3,7 @@
     events      all events, in order
     jobs        the state of each job after its events: the same facts, indexed
     decisions   the core's event log, one line of JSON each; the part of one start of the engine replays by itself
-    meta        a few values by name, among them the spec of the last start
+    meta        a few values by name, among them the id of this database (``mark``) and the spec of the last start
 
 One engine at a time: it holds a lock on the folder.
 """
@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,9 @@ from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec
 
 from .model import Job, JobState
+
+#: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
+_RESERVE = 1 << 20
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -79,8 +82,13 @@ def _virtual_jobs(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE virtual (name TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")
 
 
+def _database_id(db: sqlite3.Connection) -> None:
+    """Version 4 has the id of the database from the beginning, and not from the first start of an engine."""
+    db.execute("INSERT OR IGNORE INTO meta VALUES ('mark', ?)", (os.urandom(6).hex(),))
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs, _database_id)
 
 
 class Store:
@@ -101,6 +109,9 @@ class Store:
                 raise ConflictError(message) from None
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+            # never closed before the database is: that would release its locks
+            self._file = os.open(folder / "hived.db", os.O_CREAT | os.O_RDWR, 0o600)
+            undone.callback(os.close, self._file)
             self._db = sqlite3.connect(folder / "hived.db", isolation_level=None)
             undone.callback(self._db.close)
             (folder / "hived.db").chmod(0o600)
@@ -112,6 +123,9 @@ class Store:
                 self._migrate(version)
                 # so that a full disk is found now, and not at the first job
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {_RESERVE // 4096}")
+            with suppress(StorageError):  # an almost full disk: the engine goes on while it can
+                self._allocate()
             undone.pop_all()
 
     def _version(self) -> int:
@@ -147,6 +161,7 @@ class Store:
         """Close the file, and release the lock for another engine."""
         if self._lock >= 0:
             self._db.close()
+            os.close(self._file)
             os.close(self._lock)
             self._lock = -1
 
@@ -181,6 +196,26 @@ class Store:
                 rows = [(name, _json([to_plain(of) for of in _plain(state)])) for name, state in virtual if state]
                 self._db.executemany("INSERT INTO virtual VALUES (?, ?)", rows)
 
+    def reserve(self) -> None:
+        """Refuse what would take the space left for :meth:`keep` on a full disk, where what gives space back is kept.
+
+        Amortized O(1). Raises :class:`StorageError`.
+        """
+        free, size = self._rows("PRAGMA freelist_count")[0][0], self._rows("PRAGMA page_size")[0][0]
+        if free * size < _RESERVE:
+            self._allocate()
+
+    def _allocate(self) -> None:
+        """Allocate blocks on the disk: free pages of the database, and a log that is written again from its start."""
+        (pages,), (size,) = self._rows("PRAGMA page_count")[0], self._rows("PRAGMA page_size")[0]
+        with _failing(self.folder):  # first: pages in the log that have no blocks here would keep it from its start
+            os.posix_fallocate(self._file, 0, pages * size + 3 * _RESERVE)
+        with self._transaction():
+            self._db.execute("INSERT INTO meta VALUES ('reserve', hex(zeroblob(?)))", (_RESERVE,))  # twice as long
+        with self._transaction():  # not in one: pages that are free at the end of a transaction are not written
+            self._db.execute("DELETE FROM meta WHERE name = 'reserve'")
+        self._rows("PRAGMA wal_checkpoint(RESTART)")
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         try:  # SQLite would go on writing to a deleted file
@@ -204,6 +239,15 @@ class Store:
         """The value last stored under a name."""
         rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else None
+
+    @property
+    def database(self) -> str:
+        """The random id of this database."""
+        return self.value("mark") or ""
+
+    def numbers(self) -> set[int]:
+        """The numbers of all jobs."""
+        return {number for (number,) in self._rows("SELECT id FROM jobs")}
 
     def last_event(self) -> int:
         """Number of the latest event; 0 for none."""
@@ -314,7 +358,7 @@ def _failing(folder: Path) -> Iterator[None]:
         what = getattr(error, "strerror", None) or str(error)
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise _damaged(folder, what) from None
-        full = getattr(error, "errno", 0) == errno.ENOSPC or "full" in what
+        full = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "full" in what
         way_out = "free some space, or give another --state" if full else "give another --state"
         raise StorageError(f"{folder}: cannot be written ({what}); {way_out}") from None
 

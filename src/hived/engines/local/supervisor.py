@@ -5,7 +5,8 @@ needs nothing but the standard library and a few files of FOLDER:
 
     task.json   what to run, written by the engine before
     claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
-                while this process lives, and holds its pid and the world it is of. On the disk before the task starts
+                while this process lives, and holds its pid, the world it is of and the task's mark. On the disk before
+                the task starts
     stop        written by the engine before it signals: a task that has not started yet will not start. It may hold a
                 shorter grace
     exit        how the task ended. Its space on the disk is allocated before the claim, so a full disk cannot lose it
@@ -62,13 +63,13 @@ def _room() -> int:
     return room
 
 
-def _claim() -> int | None:
+def _claim(mark: str) -> int | None:
     """The locked claim, or ``None`` if another supervisor has it."""
     draft = f".claim.{os.getpid()}"
     lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.write(lock, f"{os.getpid()} {world()}\n".encode())
+        os.write(lock, f"{os.getpid()} {world()} {mark}\n".encode(errors="replace"))
         os.fsync(lock)
         os.link(draft, "claim")
         _sync_folder()  # after a power cut the task must not look as if never started
@@ -160,6 +161,7 @@ class _Supervisor:
                 return
             nothing = os.open(os.devnull, os.O_RDONLY)
             output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -294,7 +296,7 @@ def main(folder: str) -> None:
     room = _room()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
-    lock = _claim()
+    lock = _claim(task["environment"].get("HIVED_TASK", ""))  # environment.MARK
     if lock is None:
         os.unlink(f".exit.{os.getpid()}")
         return

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from . import supervisor
-from .environment import kill_marked
+from .environment import MARK, kill_marked
 
 #: errors for want of open files, processes or memory: the same may succeed a little later
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
@@ -43,6 +43,8 @@ class Liveness(Enum):
     ALIVE = "alive"  #: its supervisor runs
     ENDED = "ended"  #: the task has ended, and its supervisor has written how
     LOST = "lost"  #: its supervisor has ended without writing how the task ended
+    FOREIGN = "foreign"  #: the files are those of another submission or attempt
+    ELSEWHERE = "elsewhere"  #: the files are a copy, and its supervisor runs in the folder of the original
 
 
 class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,8 +75,10 @@ class Work:
 class Task:
     """One task of one attempt, by its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mark: str = "") -> None:
+        """``mark``: of its processes and its claim; or what it begins with, where the rest is not known any more."""
         self.folder = folder
+        self.mark = mark
 
     @property
     def output(self) -> Path:
@@ -83,7 +87,7 @@ class Task:
 
     def write(self, work: Work) -> None:
         """Write the task's work for the supervisor. O(size); ``OSError`` where the disk is full."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.folder)
         draft = self.folder / "task.json.part"
         draft.touch(mode=0o600)  # before there is anything in it: an environment holds secrets
         draft.write_text(json.dumps(asdict(work)), encoding="ascii")
@@ -115,12 +119,44 @@ class Task:
                 raise
             return Liveness.LOST  # a claim that no supervisor made
         try:
+            whose = self.whose()
+            if whose is not None and not whose.startswith(self.mark):
+                return Liveness.FOREIGN
             fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return Liveness.ALIVE
         finally:
             os.close(claim)
-        return Liveness.ENDED if (self.folder / "exit").exists() else Liveness.LOST
+        if (self.folder / "exit").exists():
+            return Liveness.ENDED
+        return Liveness.ELSEWHERE if self._elsewhere() else Liveness.LOST
+
+    def whose(self) -> str | None:
+        """The mark in its claim, or, for a claim of an earlier version, in its work; ``None`` where neither has one."""
+        try:
+            words = _read(self.folder / "claim").split(maxsplit=2)
+            if len(words) == 3:
+                return words[2].strip()
+            return str(json.loads(_read(self.folder / "task.json"))["environment"][MARK])
+        except OSError as error:
+            if error.errno in SCARCE:
+                raise
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _elsewhere(self) -> bool:
+        """Whether the supervisor that our claim names runs in another folder, which has the same claim."""
+        try:
+            there = Path(f"/proc/{self.pid}/cwd")
+            return not there.samefile(self.folder) and _read(there / "claim") == _read(self.folder / "claim")
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def pid(self) -> int:
+        """Pid of its supervisor, as claimed. ``OSError``, ``ValueError`` where there is no claim."""
+        return self._claimed()[0]
 
     def watch(self) -> int | None:
         """A pidfd of its supervisor, readable when that ends; ``None`` if it has ended. The caller closes it."""
@@ -156,7 +192,12 @@ class Task:
             raise problem
 
     def ending(self) -> Ending:
-        """How it ended, once its :meth:`liveness` is ended or lost."""
+        """How it ended, once it is neither unclaimed nor alive."""
+        liveness = self.liveness()
+        if liveness is Liveness.FOREIGN:
+            return Ending(137, error=f"{self.folder} has the files of another job", lost=True)
+        if liveness is Liveness.ELSEWHERE:
+            return Ending(137, error="its folder was replaced by a copy", lost=True)
         ending = self._written()
         rebooted = self._rebooted()
         if ending is None and rebooted:
@@ -191,7 +232,7 @@ class Task:
 
     def _claimed(self) -> tuple[int, str]:
         """Pid of its supervisor, and the supervisor's :func:`~.supervisor.world`."""
-        pid, world = _read(self.folder / "claim").split()
+        pid, world, *_ = _read(self.folder / "claim").split(maxsplit=2)
         if not 0 < int(pid) < 2**31:
             raise ValueError(f"{self.folder}: no pid: {pid}")
         return int(pid), world
@@ -203,6 +244,14 @@ class Task:
             return ""
         last = next((line for line in reversed(lines) if line.strip()), "")
         return f": {last[:200]}" if last else ""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of a job, and those above it, for the group of ``jobs`` to read: who is let in there, decides."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True, mode=0o750)
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o050)  # whatever the umask; a setgid bit stays
 
 
 def _terminate(supervisor: int) -> None:
@@ -230,10 +279,9 @@ Key = tuple[int, int, int]
 class Watching:
     """Watches the supervisors of the engine's tasks for their end. One event loop; O(1) per task."""
 
-    def __init__(self, ended: Callable[[Key, Ending], None], mark: Callable[[Key], str]) -> None:
-        """``ended`` is called once per task; ``mark``: unique name of a task among the tasks of all engines."""
+    def __init__(self, ended: Callable[[Key, Ending], None]) -> None:
+        """``ended`` is called once per task."""
         self._ended = ended
-        self._mark = mark
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[Key, int] = {}
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -263,7 +311,7 @@ class Watching:
                 self._look(key, task)
                 return
             if inherited:
-                kill_marked(self._mark(key))
+                kill_marked(task.mark)
             task.write(work())
             child = task.spawn()
             fd = os.pidfd_open(child.pid)
@@ -307,6 +355,6 @@ class Watching:
                 self._watch(key, task, fd)
                 return
             liveness = task.liveness()
-        if liveness is not Liveness.ENDED:
-            kill_marked(self._mark(key))
+        if liveness in (Liveness.UNCLAIMED, Liveness.LOST):
+            kill_marked(task.mark)
         self._ended(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending())

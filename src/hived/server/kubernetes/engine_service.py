@@ -392,7 +392,9 @@ def _planned(gang_scheduler: GangScheduler, ask: pod_request.PodRequest) -> Plan
         request = replace(request, group=f"{ask.group} (planned)")
     answer = gang_scheduler.scheduler.plan(request)
     line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
-    outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, gang_scheduler))
+    outcome, text, decision, reasons = planned(
+        answer, line, ask.group, partial(in_words, gang_scheduler), gang_scheduler.usage.lent
+    )
     pods = decision.placement.pods if decision is not None else ()
     return PlannedGroup(
         group=ask.group,

@@ -53,7 +53,7 @@ def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
         said = next(iter(first.pod.turned_down), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
     # a gang never asked about has its queue as reason, another keeps the reasons of the core
-    return (*found, *why_it_waits(table.scheduler, table.trading, gang, gang.reasons))
+    return (*found, *why_it_waits(table.scheduler, table.trading, gang, gang.reasons, table.usage.lent))
 
 
 def shortly(table: GangTable, gang: Gang) -> list[str]:

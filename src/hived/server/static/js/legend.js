@@ -10,7 +10,7 @@ const KINDS = [
   ["stopping", "stopping", "Told to end; its GPUs are free soon"],
   ["idle", "idle", "Nobody uses it"],
   ["bad", "bad", "Faulty: no job is placed there; on a GPU in use, the sign is in the corner"],
-  ["drained", "drained", "Kept from new jobs by its owner, or for a pod that HiveD did not place; on a GPU in use, the sign is in the corner"],
+  ["drained", "drained", "Kept from new jobs (hived drain), or for a pod that HiveD did not place; on a GPU in use, the sign is in the corner"],
 ];
 
 export function kindsLegend(parent) {

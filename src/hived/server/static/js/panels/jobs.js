@@ -23,7 +23,8 @@ export class JobsPanel {
     this.queue = [];
     this.total = 0;
     this.beyond = []; //: of the queue, after what pictures have
-    this.over = { jobs: [], total: 0 };
+    this.over = null; //: those that have ended, once the server has said it
+    this.known = false; //: whether a picture of this moment has come
     this.shown = "waiting";
     this.most = PAGE;
     this.list = el("ol.queue-list");
@@ -52,7 +53,8 @@ export class JobsPanel {
   /** Another view, or another moment of one: what was asked for besides is of no use. */
   forget() {
     this.beyond = [];
-    this.over = { jobs: [], total: 0 };
+    this.over = null;
+    this.known = false;
     this.most = PAGE;
   }
 
@@ -69,6 +71,7 @@ export class JobsPanel {
   show(queue, total) {
     this.queue = queue ?? this.queue;
     this.total = total;
+    this.known = true;
     this.draw();
     this.#ask();
   }
@@ -90,7 +93,7 @@ export class JobsPanel {
     say(this.more, words.length ? "Look through more of them" : `Show more of ${count(total)}`);
     let running = 0;
     for (const { kind } of this.on.holders().values()) if (kind !== "reserved") running++;
-    const totals = { waiting: this.total, running, ended: null };
+    const totals = this.known ? { waiting: this.total, running, ended: null } : { waiting: null, running: null, ended: null };
     LISTS.forEach((name, at) => {
       say(this.tabs[at], `${name[0].toUpperCase()}${name.slice(1)}${totals[name] === null ? "" : ` ${count(totals[name])}`}`);
       this.tabs[at].setAttribute("aria-selected", String(name === this.shown));
@@ -119,8 +122,9 @@ export class JobsPanel {
   }
 
   ended() {
-    const jobs = this.over.jobs.map((job) => ({ ...job, place: "", since: job.at, note: job.state, why: job.why ? [job.why] : [] }));
-    return { jobs, total: this.over.total };
+    const over = this.over ?? { jobs: [], total: 0 };
+    const jobs = over.jobs.map((job) => ({ ...job, place: "", since: job.at, note: job.state, why: job.why ? [job.why] : [] }));
+    return { jobs, total: over.total };
   }
 
   // -- what the server is asked for besides ----------------------------------------------------------------------------
@@ -169,6 +173,10 @@ export class JobsPanel {
   #empty(shown, filtered) {
     this.empty.hidden = shown > 0;
     if (shown) return;
+    if (this.shown === "ended" ? !this.over : !this.known) {
+      this.empty.replaceChildren(el("p", {}, "Waiting for the answer."));
+      return;
+    }
     if (!filtered && this.shown === "waiting" && this.live) this.empty.replaceChildren(el("p", {}, "No job waits. Submit one:"), el("code", {}, this.example));
     else this.empty.replaceChildren(el("p", {}, NONE[this.shown][filtered ? 1 : 0]));
   }

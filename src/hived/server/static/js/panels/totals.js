@@ -9,7 +9,7 @@ const PARTS = [
   ["reserved", "Reserved", "Idle GPUs kept for a job that waits for others to go"],
   ["idle", "Idle", "Healthy GPUs that nobody uses"],
   ["bad", "Bad", "Faulty GPUs that nobody uses: no job is placed there"],
-  ["drained", "Drained", "Healthy GPUs that no job uses, kept from new ones by their owner, or for pods that HiveD did not place"],
+  ["drained", "Drained", "Healthy GPUs that no job uses, kept from new ones (hived drain), or for pods that HiveD did not place"],
 ];
 
 export class TotalsLine {
@@ -36,7 +36,8 @@ export class TotalsLine {
     const idle = Math.max(0, gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad - (totals.drained ?? 0));
     const values = { drained: 0, ...totals, idle };
     PARTS.forEach(([key], at) => {
-      this.#set(key, count(values[key]), gpus ? percent(values[key] / gpus) : "");
+      const used = totals[`${key}_used`]; // beside those that the map marks, since it marks these too
+      this.#set(key, count(values[key]), [gpus ? percent(values[key] / gpus) : "", used ? `+ ${count(used)} in use` : ""].filter(Boolean).join(" "));
       this.bar.children[at].style.flexGrow = values[key];
     });
     this.#set("gpus", count(gpus), "");
