@@ -19,7 +19,7 @@ from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec, Device
 
-from .gang import Gang, GangEvent, GangState, PodEntry, RecordEvent
+from .gang import Gang, GangEvent, GangState, PodEntry
 from .gang_table import GangTable
 
 
@@ -168,7 +168,7 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
             taken |= dict.fromkeys(one.placement.devices(), one.ask.group)
     unknown += _recover(table, ready, at)
     for pod in unknown:
-        _hold(table, pod, at)
+        table.keep_devices(pod.entry, pod.error, pod.devices, at)
     for entry in again:
         table.join(entry, entry.members, at)
     table.nodes_applied(at)
@@ -304,19 +304,3 @@ def _register(table: GangTable, found: Found, at: float) -> None:
     gang.keep_places([(entry.place, entry.uid) for entry in gang.pods.values()], core)
     if core.pods == found.info.pods and core != found.info.placement(table.cluster.spec):
         table.annotate(gang)
-
-
-def _hold(table: GangTable, unknown: Unknown, at: float) -> None:
-    """Keep the devices that a pod of no gang may use from jobs."""
-    entry, error = unknown.entry, unknown.error
-    entry.refused, entry.bound, entry.binding = error, True, 0
-    table.refused[entry.uid] = entry
-    if unknown.devices != ():
-        table.conflicts[entry.uid] = str(error)
-        why = f"pod {entry.key} may be using it: {error}"
-        node = entry.pod.spec.node_name or ""
-        table.nodes.hold(entry.uid, node, unknown.devices, why)
-        table.foreign.mark_dirty(node)
-        table.nodes_applied(at)
-        table.yield_slots(node, at)
-    table.instruct(RecordEvent(entry.uid, entry.key, "HivedConflict", str(error), True))

@@ -17,6 +17,7 @@ from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.engines.trading import LiveTrading
 from hived.scheduling import SomePolicies, Status
 
+from . import late_pods
 from .foreign import ForeignPods
 from .gang import GANG_TABLE, Annotate, Gang, GangEvent, GangState, Instruction, PodEntry, RecordEvent, Wake
 from .nodes import Nodes
@@ -56,6 +57,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD did not place
         self.foreign = ForeignPods()
+        #: gangs that may have late pods, or a rest that is out of date; and rests that were just placed
+        self.unsettled: dict[str, Gang] = {}
+        self.placed_rests: list[Gang] = []
         self._number = 0
 
     @property
@@ -80,6 +84,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             return
         gang = self.gangs.get(ask.group)
         if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
+            late_pods.grow(self, gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
         wrong = None
         if gang is None:
@@ -99,6 +104,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang.asked = gang.asked or entry.needs_wake  # kube-scheduler may not ask again for a pod that it holds back
         if gang.state is GangState.PLACED:
             self.give_slot(entry, gang, at)
+            self.unsettled[gang.name] = gang
         else:
             self.line_up(gang)
 
@@ -132,16 +138,25 @@ class GangTable(Dispatcher[Gang, Instruction]):
             entry.reported = str(error)
             self.instruct(RecordEvent(entry.uid, entry.key, "HivedRefused", str(error), True))
 
+    def keep_devices(self, entry: PodEntry, error: PodRequestError, devices: tuple[int, ...] | None, at: float) -> None:
+        """Refuse a bound pod that is of no gang, and keep the devices that it may use (None: all) from jobs."""
+        entry.refused, entry.bound, entry.binding = error, True, 0
+        self.refused[entry.uid] = entry
+        if devices != ():
+            self.conflicts[entry.uid] = str(error)
+            node = entry.pod.spec.node_name or ""
+            self.nodes.hold(entry.uid, node, devices, f"pod {entry.key} may be using it: {error}")
+            self.foreign.mark_dirty(node)
+            self.nodes_applied(at)
+            self.yield_slots(node, at)
+        self.instruct(RecordEvent(entry.uid, entry.key, "HivedConflict", str(error), True))
+
     def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """Assign ``entry`` the first free slot of its size, if there is one."""
         assert gang.placement is not None
         assert entry.ask is not None
         for slot, pod in enumerate(gang.placement.pods):
-            if (
-                gang.slots[slot] is None
-                and len(pod.leaf_cells) == entry.ask.leaf_cells
-                and not self.nodes.may_be_used(pod.node, pod.leaf_cells)
-            ):
+            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells and self.nodes.usable(*pod):
                 gang.slots[slot], entry.slot = entry.uid, slot
                 self.ready_to_bind(entry, gang, at)
                 return
@@ -210,16 +225,17 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.foreign.mark_placement_dirty(gang.placement)
         self._refresh_to_bind(gang, at)
 
-    def leave(self, entry: PodEntry, at: float) -> None:
-        """Remove a pod from its gang."""
+    def leave(self, entry: PodEntry, at: float, why: str = "its last pod is gone") -> None:
+        """Remove a pod from its gang. ``why``: the gang ends with its last pod."""
         gang, slot = entry.gang, entry.slot
         entry.gang = entry.slot = None
         if gang is None:
             return
         del gang.pods[entry.uid]
         if not gang.pods:
-            self.end(gang, at)
+            self.end(gang, at, why)
             return
+        self.unsettled[gang.name] = gang
         if slot is not None:
             gang.slots[slot] = None
             self.foreign.mark_placement_dirty(gang.placement)
@@ -243,6 +259,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         held = gang.holds
         self.foreign.mark_placement_dirty(gang.placement)
         gang.state = state
+        for changed in (gang, gang.rest):
+            if changed is not None:
+                self.unsettled[changed.name] = changed
         if event is GangEvent.PLACED:
             gang.waited_since, gang.since = gang.since, at
         elif event is GangEvent.RELEASED:  # a gang without a bound pod has waited all the time
@@ -289,6 +308,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def requeue(self, gang: Gang) -> None:
         """Queue or unqueue a gang after its pods, or their scheduling gates, have changed."""
+        self.unsettled[gang.name] = gang
         if gang.in_line and not gang.complete:
             self.scheduler.withdraw(gang.entry)
         self.line_up(gang)
@@ -309,8 +329,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
             self.spared(at)
 
-    def end(self, gang: Gang, at: float) -> None:
+    def end(self, gang: Gang, at: float, why: str = "its last pod is gone") -> None:
         """End a gang whose last pod is removed, and free its GPUs."""
+        if gang.part_of is not None:
+            gang.part_of.rest = None
+        if gang.rest is not None:
+            self.unsettled[gang.rest.name] = gang.rest
         if gang.holds:
             self.scheduler.free(gang.entry, now=at)
             if gang.state is GangState.PREEMPTED:
@@ -323,7 +347,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.foreign.mark_placement_dirty(gang.placement)
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
-        gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
+        gang.remember(self.note("ended", gang.name, at, {"why": why}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
         if len(self.ended) > _ENDED:
@@ -398,6 +422,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             )
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under it turned bad", at)
             for gang in [gang for node in names for gang in self.gangs_on(node)]:
+                self.unsettled[gang.name] = gang
                 self.release_from_bad_hardware(gang, at)
 
     def release_from_bad_hardware(self, gang: Gang, at: float) -> None:
@@ -407,5 +432,4 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def on_bad_hardware(self, gang: Gang) -> bool:
         """Whether any of its devices is bad. O(its GPUs)."""
-        healthy, bad = self.nodes.healthy, self.nodes.bad_devices
-        return any(node not in healthy or (node, device) in bad for node, device in gang.devices())
+        return not all(self.nodes.usable(node, (device,)) for node, device in gang.devices())

@@ -166,6 +166,15 @@ class Nodes(Hardware):
                 found.setdefault(why, []).append(device)
         return found
 
+    def lost(self, name: str) -> bool:
+        """Whether a node is gone or not ready: nobody there ends a pod that is being deleted."""
+        known = self._known.get(name)
+        return known is None or not known.ready
+
+    def usable(self, node: str, devices: Iterable[int]) -> bool:
+        """Whether jobs may start on these devices."""
+        return node in self.healthy and not any((node, device) in self.bad_devices for device in devices)
+
     @property
     def missing(self) -> list[str]:
         """Nodes of the spec that are missing in Kubernetes. O(nodes)."""
