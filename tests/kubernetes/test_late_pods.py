@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.kubernetes.pods.objects import Pod
+from hived.cluster.requests import Member
+from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.spec import spec_from_dict
 
 from .fake_kubernetes import World
@@ -183,3 +184,73 @@ def test_affinity_is_kept(within: bool) -> None:
         assert lost not in world.nodes_of(new, again)
     else:
         assert world.home(new) not in (None, lost)
+
+
+# -- gangs that grow ---------------------------------------------------------------------------------------------------
+
+JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
+THREE = (Member(3, 4),)
+
+
+def of_job(*numbers: int, created: int = 0) -> list[Pod]:
+    return [pod(f"train-{number}", 4, owner=JOB, created=created) for number in numbers]
+
+
+def test_job_grows() -> None:
+    """Its first pod was a group of its own, and the two others a gang of three for ever."""
+    world = World(a=3)
+    (first,) = of_job(0)
+    world.run(first, members=(Member(1, 4),))
+    home = world.home(first)
+    more = of_job(1, 2, created=9)
+    world.create(*more, members=THREE)
+    world.quiesce()
+    assert None not in world.nodes_of(*more)
+    assert world.home(first) == home
+    assert list(world.gang_scheduler.gangs) == ["t/train"]
+    assert len(world.gang("train").slots) == 3
+    world.restart()
+    assert list(world.gang_scheduler.gangs) == ["t/train"]
+
+
+def test_growth_is_all_or_none() -> None:
+    """The pods that come later are placed together; meanwhile the first one runs on."""
+    world = World(a=2)
+    (first,) = of_job(0)
+    world.run(first, members=(Member(1, 4),))
+    more = of_job(1, 2, created=9)
+    world.submit(*more, members=THREE)
+    world.quiesce()
+    assert world.nodes_of(*more) == [None, None]
+    assert "2 of its 3 pods wait for a place" in world.explained("train")
+
+
+def test_waiting_job_grows() -> None:
+    """A Job that grows while it waits is one gang of its new size."""
+    world = World(a=3)
+    blocker = gang_of("g", 3, 4)
+    world.run(*blocker)
+    (first,) = of_job(0)
+    world.submit(first, members=(Member(1, 4),))
+    more = of_job(1, 2, created=9)
+    world.submit(*more, members=THREE)
+    assert list(world.gang_scheduler.gangs) == ["t/g", "t/train"]
+    assert world.gang("train").ask.size == 3
+    world.ended(*blocker)
+    world.quiesce()
+    assert None not in world.nodes_of(first, *more)
+
+
+def test_growth_seen_late() -> None:
+    """The owner was read before it grew, and is read again."""
+    world = World(a=2)
+    first, more = of_job(0, 1)
+    world.run(first, members=(Member(1, 4),))
+    world.submit(more, members=(Member(1, 4),))
+    (late,) = world.gang_scheduler.incomplete()
+    assert late.uid == more.metadata.uid
+    world.members[late.uid] = (Member(2, 4),)
+    world.gang_scheduler.resize(late.uid, (Member(2, 4),), world.now)
+    world.step()
+    world.quiesce()
+    assert world.home(more) != world.home(first)

@@ -129,7 +129,7 @@ class Walk:
             job = Owner(api_version="batch/v1", kind="Job", name=name, uid=f"job-{number}", controller=True)
             if kind == "alone":
                 labels["gang"] = "false"
-            elif rng.random() < 0.8:
+            else:
                 members = (Member(size, gpus),) if rng.random() < 0.8 else (Member(size, gpus), Member(1, 1))
             made = [pod(f"{name}-{i}", gpus, vc, created=created, owner=job, more=labels) for i in range(size)]
             if members is not None and len(members) > 1:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hived.cluster.decisions import Placement, PodPlacement, Record
+from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
 from hived.engines.kubernetes.pods.objects import Pod
@@ -59,11 +60,13 @@ def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found],
             said.setdefault(ask.group, []).append((entry, ask, info))
     found = []
     for of in said.values():
-        info = _majority([info for _, _, info in of])
-        one = Found(of[0][1], info, info.placement(spec))
+        infos = [info for _, _, info in of]
+        info = (_united(infos) if of[0][1].owner else None) or _majority(infos)
+        ask = replace(of[0][1], members=info.members) if of[0][1].owner else of[0][1]
+        one = Found(ask, info, info.placement(spec))
         wrong = _wrong(one)
-        for entry, ask, info in of:
-            if (problem := wrong or _add(one, entry, ask, info)) is not None:
+        for entry, of_pod, said_info in of:
+            if (problem := wrong or _add(one, entry, of_pod, said_info)) is not None:
                 unknown.append(Unknown(entry, problem, _devices(entry)))
         if one.entries:
             found.append(one)
@@ -83,6 +86,23 @@ def _read(pod: Pod, said: dict[str, list[_Report]]) -> tuple[PodRequest, BindInf
     if (of := said.get(ask.group)) and (why := of[0][1].disagrees(ask)) is not None:
         raise PodRequestError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
     return ask, info
+
+
+def _united(infos: list[BindInfo]) -> BindInfo | None:
+    """One placement of several groups of one pod; None: they are no such groups.
+
+    A former version placed each pod alone whose owner defined one pod at a time.
+    """
+    pods = dict.fromkeys(info.pod for info in infos)
+    devices = {(pod.node, device) for pod in pods for device in pod.leaf_cells}
+    if len(infos) == 1 or any(len(info.pods) > 1 or info.chain != infos[0].chain for info in infos):
+        return None
+    if len(pods) < len(infos) or len(devices) < sum(len(pod.leaf_cells) for pod in pods):
+        return None
+    types = tuple(info.cell_types[0] for info in infos)
+    return BindInfo(
+        infos[0].pod, infos[0].chain, tuple(pods), types, tuple(Member(1, len(pod.leaf_cells)) for pod in pods)
+    )
 
 
 def _majority(infos: list[BindInfo]) -> BindInfo:

@@ -86,6 +86,14 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
             late_pods.grow(self, gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
+        elif gang is not None and ask.owner and gang.ask.owner == ask.owner and gang.ask.members != ask.members:
+            # its owner defines other pods by now
+            others = list(gang.pods.values())
+            for other in others:
+                self.leave(other, at)
+            for other in others:
+                self.join(other, members, at)
+            gang = self.gangs.get(ask.group)
         wrong = None
         if gang is None:
             gang = self.new_gang(ask, entry.pod.created_at, at)

@@ -147,7 +147,9 @@ def give_up(table: GangTable, gang: Gang, gone: list[int], at: float) -> None:
 def grow(table: GangTable, gang: Gang, members: tuple[Member, ...], at: float) -> None:
     """Follow the owner of a running gang that defines more pods by now; fewer are defined once pods have succeeded."""
     now, before = sizes_of(members), sizes_of(gang.ask.members)
-    if gang.placement is None or now == before or before - now or not may_reshape(gang):
+    if gang.placement is None or gang.state is not GangState.PLACED or not may_reshape(gang):
+        return
+    if now == before or before - now:
         return
     gang.ask = replace(gang.ask, members=members)
     gang.gpus = gang.ask.gpus

@@ -116,7 +116,7 @@ class PodRequest:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')}: {word(mine)} here, {word(theirs)} there"
-        if self.members != other.members:
+        if self.members != other.members and not (self.owner and self.owner == other.owner):  # it may have changed
             return f"members: {_members(self.members)} here, {_members(other.members)} there"
         return None
 
@@ -329,9 +329,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
     group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
     owner = gang_owner(pod)
     name, uid = pod.key, ""
-    # one pod is no gang: bind info has no owner, so its annotations mean the same after a restart
-    unsized = owner is None or members is None or sum(member.pods for member in members) == 1
-    if alone or (group is None and unsized and size is None):
+    if alone or (group is None and owner is None and size is None):
         members = (Member(1, cells),)
     else:
         if group is not None and size is None:
@@ -346,8 +344,8 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
         name = f"{pod.metadata.namespace}/{job}"
         if size is not None:
             members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
-        elif owner is not None and members is not None:
-            members = _checked(members, f"{owner.kind} {owner.name}")
+        elif owner is not None:  # with one pod too: it may define more later
+            members = _checked(members or (Member(1, cells),), f"{owner.kind} {owner.name}")
     assert members is not None
     if all(member.leaf_cells != cells for member in members):
         raise PodRequestError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
