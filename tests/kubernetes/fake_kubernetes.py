@@ -223,7 +223,7 @@ class World:
         self.suspect.add(there.metadata.uid)
         entry = self.gang_scheduler.pods.get(there.metadata.uid)
         if entry is not None and entry.gang is not None:
-            self.tainted.add(entry.gang.name)
+            self.tainted.add((entry.gang.part_of or entry.gang).name)
         mine = devices_of(self.pods.get(there.metadata.uid, there))
         for gang in self.gang_scheduler.gangs.values():
             places = {(p.node, d) for p in (gang.placement.pods if gang.placement else ()) for d in p.leaf_cells}

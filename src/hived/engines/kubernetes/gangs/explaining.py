@@ -14,7 +14,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
 
 from .gang import Gang, GangState, PodEntry
-from .gang_table import GangTable
+from .gang_table import REJECTED_S, GangTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,9 @@ def shortly(table: GangTable, gang: Gang) -> list[str]:
     said = in_words(table, reasons(table, gang)) or (
         ["its turn is about to come"] if gang.state is GangState.WAITING else []
     )
+    if said:
+        nodes = table.rejections.get(gang.family, {}).items()
+        said += [f"{node} is avoided for up to {REJECTED_S:g} s: {why}" for node, (_, why) in nodes]
     if said and gang.part_of is not None and gang.barred:
         near = f"the {gang.part_of.ask.within}" if gang.part_of.ask.within else "nodes of the kind"
         said.append(

@@ -128,6 +128,8 @@ class Gang(EngineJob):
         self.rest: Gang | None = None
         #: the gang whose rest this is
         self.part_of: Gang | None = None
+        #: what pods that replace each other have in common (:func:`~..pods.pod_request.family`)
+        self.family = self.name
         #: nodes that the rest of a gang cannot use, since they are too far from the gang
         self.barred: frozenset[str] = frozenset()
         #: whether kube-scheduler has asked for it

@@ -119,7 +119,10 @@ class GangScheduler(GangTable):
         if pod.ended:
             entry = self.pods.get(uid)
             if entry is not None and entry.gang is not None:
-                entry.gang.ran_out = True
+                entry.gang.ran_out = entry.gang.ran_out or not pod.rejected
+                if pod.rejected:
+                    entry.pod = pod
+                    self.rejected(entry, at)
             self.pod_removed(uid, at)
             return
         entry = self.pods.get(uid)
@@ -144,6 +147,7 @@ class GangScheduler(GangTable):
         elif not pod.spec.node_name and not entry.holds and (changed or entry.refused is not None):
             self._reread_request(entry, members, at)
         if pod.held_back is not held_back and entry.gang is not None:
+            self.unsettled[entry.gang.name] = entry.gang
             self.requeue(entry.gang)
 
     def _restore_annotations(self, entry: PodEntry, pod: Pod) -> None:
@@ -252,6 +256,7 @@ class GangScheduler(GangTable):
 
     def due(self, at: float) -> None:
         """Act on timeouts: evict victims that are still there, remind kube-scheduler of pods that can be bound."""
+        self.forget_rejections(at)
         for gang in list(self.evicting.values()):
             if at < gang.evict_at:
                 continue
@@ -409,7 +414,7 @@ class GangScheduler(GangTable):
             excluded = gang.not_offered
             if emptied or gang.state is GangState.RESERVED:
                 excluded -= gang.emptied
-            excluded |= gang.barred
+            excluded = excluded.union(gang.barred, self.rejections.get(gang.family, ()))
             if len(self._exclusions) >= _EXCLUSIONS:
                 self._exclusions.clear()
             excluded = self._exclusions.setdefault(excluded, excluded)  # interned, so that comparison is fast

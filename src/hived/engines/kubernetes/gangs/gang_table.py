@@ -24,6 +24,7 @@ from .nodes import Nodes
 
 _RECENT = 20_000  #: events
 _ENDED = 1_000  #: ended gangs that are kept for display
+REJECTED_S = 300.0  #: for so long pods do not return to a node whose kubelet has rejected one of their kind
 
 
 class GangTable(Dispatcher[Gang, Instruction]):
@@ -60,6 +61,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
         #: gangs that may have late pods, or a rest that is out of date; and rests that were just placed
         self.unsettled: dict[str, Gang] = {}
         self.placed_rests: list[Gang] = []
+        #: by family of pods: the nodes whose kubelets have rejected one of them, until when they are avoided, and why
+        self.rejections: dict[str, dict[str, tuple[float, str]]] = {}
         self._number = 0
 
     @property
@@ -96,7 +99,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang = self.gangs.get(ask.group)
         wrong = None
         if gang is None:
-            gang = self.new_gang(ask, entry.pod.created_at, at)
+            gang = self.new_gang(ask, entry.pod.created_at, at, pod_request.family(entry.pod, ask.group))
         elif gang.ask.owner != ask.owner:
             wrong = PodRequestError(
                 "name-taken", f"pods of a former {ask.group} are still there; it waits for them to end"
@@ -123,14 +126,55 @@ class GangTable(Dispatcher[Gang, Instruction]):
         pod_request.check_labels(pod)
         return ask
 
-    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float) -> Gang:
+    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
         """Add a gang, with the request of its first pod."""
         self._number += 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
+        gang.family = family
+        self.exclude(gang)
         self.usage.add(gang)
         gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
         return gang
+
+    def exclude(self, gang: Gang) -> None:
+        """Have a gang avoid the nodes that kube-scheduler left out, those too far away, and those that rejected it."""
+        excluded = frozenset() if gang.ask.anywhere else gang.not_offered
+        excluded = excluded.union(gang.barred, self.rejections.get(gang.family, ()))
+        if excluded != gang.entry.excluded:
+            self.scheduler.exclude(gang.entry, excluded)
+
+    def usable(self, gang: Gang, place: PodPlacement) -> bool:
+        """Whether pods of ``gang`` may start there."""
+        return self.nodes.usable(*place) and place.node not in self.rejections.get(gang.family, ())
+
+    def rejected(self, entry: PodEntry, at: float) -> None:
+        """The kubelet of its node has rejected a pod: those that replace it avoid the node for a while."""
+        node, gang = entry.pod.spec.node_name, entry.gang
+        if gang is None or not node:
+            return
+        why = f"its kubelet has rejected {entry.key} ({entry.pod.status.reason})"
+        self.rejections.setdefault(gang.family, {})[node] = at + REJECTED_S, why
+        gang.remember(self.note("rejected", gang.name, at, {"why": f"{node}: {why}"}))
+        self.rejections_changed(gang.family)
+
+    def rejections_changed(self, family: str) -> None:
+        """Have the gangs of a family follow its rejections. O(gangs)."""
+        for gang in self.gangs.values():
+            if gang.family == family:
+                self.exclude(gang)
+                self.unsettled[gang.name] = gang
+
+    def forget_rejections(self, at: float) -> None:
+        """Use nodes again that were avoided for long enough."""
+        for family, nodes in list(self.rejections.items()):
+            over = [node for node, (until, _) in nodes.items() if at >= until]
+            for node in over:
+                del nodes[node]
+            if not nodes:
+                del self.rejections[family]
+            if over:
+                self.rejections_changed(family)
 
     def forget_refusal(self, entry: PodEntry) -> None:
         """Drop the refusal of a pod."""
@@ -164,7 +208,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         assert gang.placement is not None
         assert entry.ask is not None
         for slot, pod in enumerate(gang.placement.pods):
-            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells and self.nodes.usable(*pod):
+            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells and self.usable(gang, pod):
                 gang.slots[slot], entry.slot = entry.uid, slot
                 self.ready_to_bind(entry, gang, at)
                 return
@@ -316,7 +360,6 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def requeue(self, gang: Gang) -> None:
         """Queue or unqueue a gang after its pods, or their scheduling gates, have changed."""
-        self.unsettled[gang.name] = gang
         if gang.in_line and not gang.complete:
             self.scheduler.withdraw(gang.entry)
         self.line_up(gang)

@@ -52,7 +52,7 @@ def _settle(table: GangTable, gang: Gang, at: float) -> None:
     assert placement is not None
     for slot, place in enumerate(placement.pods):
         entry = gang.pods.get(gang.slots[slot] or "")
-        if entry is not None and not entry.holds and not table.nodes.usable(*place):
+        if entry is not None and not entry.holds and not table.usable(gang, place):
             take_slot(entry, gang)
     table.give_slots(gang, at)
     late = late_pods(gang)
@@ -62,7 +62,7 @@ def _settle(table: GangTable, gang: Gang, at: float) -> None:
             table.release_from_bad_hardware(gang, at)
             return
         free = [slot for slot, uid in enumerate(gang.slots) if uid is None]
-        give_up(table, gang, [slot for slot in free if not table.nodes.usable(*placement.pods[slot])], at)
+        give_up(table, gang, [slot for slot in free if not table.usable(gang, placement.pods[slot])], at)
     missing = _missing(gang)
     if rest is not None and _is_out_of_date(table, gang, rest, missing):
         _dissolve(table, rest, at)
@@ -213,14 +213,12 @@ def _wait_as_rest(
     rest = gang.rest
     if rest is None:
         ask = _ask_of_rest(gang, missing)
-        rest = gang.rest = table.new_gang(ask, gang.submitted_at, at)
+        rest = gang.rest = table.new_gang(ask, gang.submitted_at, at, gang.family)
         rest.part_of, rest.since, rest.asked = gang, at, True
         rest.entry.may_preempt = gang.entry.may_preempt
         rest.not_offered, rest.emptied = gang.not_offered, gang.emptied
         rest.barred = _too_far(table.cluster.spec, gang, gang.ask, set())
-        excluded = rest.barred if ask.anywhere else rest.barred | rest.not_offered
-        if excluded:
-            table.scheduler.exclude(rest.entry, excluded)
+        table.exclude(rest)
     room = sizes_of(missing) - Counter(entry.ask.leaf_cells for entry in rest.pods.values() if entry.ask is not None)
     for entry in late:
         assert entry.ask is not None
@@ -271,7 +269,7 @@ def _is_out_of_date(table: GangTable, gang: Gang, rest: Gang, missing: tuple[Mem
     if rest.state is not GangState.WAITING:
         return False
     free = [place for place, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None]
-    usable = {len(place.leaf_cells) for place in free if table.nodes.usable(*place)}
+    usable = {len(place.leaf_cells) for place in free if table.usable(gang, place)}
     return any(entry.ask is not None and entry.ask.leaf_cells in usable for entry in rest.pods.values())
 
 

@@ -16,7 +16,7 @@ from hived.errors import InputError, SpecError
 from hived.spec import read_documents
 
 from . import keys
-from .objects import Container, Owner, Pod
+from .objects import Container, Node, Owner, Pod
 
 #: pods of a gang: each is annotated with the placement of all
 MOST_PODS = 1000
@@ -149,6 +149,12 @@ def gang_owner(pod: Pod) -> Owner | None:
         if owner.controller and (owner.api_version.partition("/")[0], owner.kind) in GANG_OWNERS:
             return owner
     return None
+
+
+def family(pod: Pod, group: str) -> str:
+    """What the pods that replace each other have in common: their group, or the owner of a group of one pod."""
+    owners = (owner.uid for owner in pod.metadata.owner_references or () if owner.controller)
+    return next(owners, group) if group == pod.key else group
 
 
 def read_request(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
@@ -499,6 +505,18 @@ def _whole(value: object) -> int | None:
     except ValueError:
         return None
     return int(number) if number == number // 1 and abs(number) < 2**53 else None
+
+
+def advertised(node: Node) -> int | None:
+    """Devices that a node has for pods, by what its device plugins report; None: it has no such plugin.
+
+    A plugin of each kind of device is added up. The resource of our own names the same devices again.
+    """
+    given = {name: _whole(value) for name, value in (node.status.allocatable or {}).items()}
+    ours = given.get(keys.GPU)
+    theirs = [number for name in keys.GPU_RESOURCES if name != keys.GPU and (number := given.get(name)) is not None]
+    found = [number for number in (ours, sum(theirs) if theirs else None) if number is not None]
+    return min(found, default=None)
 
 
 def limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
