@@ -208,7 +208,9 @@ def test_every_label() -> None:
     assert read_request(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
     more = {"priority": "7", "leaf_cell_type": "V100", "pinned_cell": "PIN", "within": "RACK"}
     found = read_request(pod("p", 4, "a", group="g", group_size="3", lazy_preemption="true", more=more))
-    assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
+    assert found == PodRequest(
+        "t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True, counted=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_pods_of_a_group_that_differ() -> None:
     assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
     assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
     assert one.disagrees(with_fields(one, early=True)) == "mode: 'guaranteed' here, 'either' there"
-    assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"
+    assert one.disagrees(with_fields(one, members=(Member(3, 1),), counted=3)) == "members: 2 x 1 here, 3 x 1 there"
 
 
 # -- GPUs -------------------------------------------------------------------------------------------------------------

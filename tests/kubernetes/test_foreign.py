@@ -191,15 +191,31 @@ def test_marked_gpu_rather_than_one_in_use(world: Shared) -> None:
 
 
 def test_refused_pod_that_is_bound_is_foreign(world: Shared) -> None:
-    """Until it is given a VC."""
+    """Also with the label of a VC: its whole node was withheld then."""
     one = foreign("serve", 2)
     assert world.submit(one) == ["refused"]
     world.bound_behind(on(world.there(one), "n1"))
     assert len(world.kept(one.metadata.uid)) == 2
     assert not world.gang_scheduler.refused
     world.update(labelled(world.there(one), vc="a"))
-    assert not world.gang_scheduler.foreign.pods
-    world.nobody_gets("n1", *FOUR)
+    assert len(world.kept(one.metadata.uid)) == 2
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_pod_of_a_vc_bound_by_others(world: Shared, seen_before: bool) -> None:
+    """A pod of the default scheduler with the label of a VC has as many GPUs as it requests, not its whole node."""
+    one = labelled(foreign("serve", 1), vc="a")
+    if seen_before:
+        world.update(one)
+    world.update(on(one, "n1"))
+    for _ in range(2):
+        kept = world.kept(one.metadata.uid)
+        assert len(kept) == 1
+        assert not world.conflicts
+        world.restart(compare=False)
+    world.nobody_gets("n1", *kept)
+    given = {device for there in world.pods.values() for device in devices_of(there) if device[0] == "n1"}
+    assert len(given) == 3
 
 
 def test_no_cost_for_gangs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

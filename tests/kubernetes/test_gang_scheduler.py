@@ -14,10 +14,24 @@ from hived.engines.kubernetes.gangs.explaining import event_text, reasons
 from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
+from hived.engines.kubernetes.pods.pod_request import may_concern
 from hived.errors import ConflictError, InputError, NotFoundError
 
 from .fake_kubernetes import Members, World
-from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
+from .pods import (
+    Limits,
+    devices_of,
+    flat_spec,
+    gang_of,
+    labelled,
+    node,
+    node_names,
+    on,
+    pod,
+    terminating,
+    with_limits,
+    with_vcs,
+)
 
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
 NEW_JOB = replace(JOB, uid="job-2")
@@ -468,3 +482,63 @@ def test_documentation_has_the_states() -> None:
         if cell != "-"
     }
     assert shown == {(state.value, event.value): after.value for (state, event), after in GANG_TABLE.items()}
+
+
+# -- pods without GPUs ------------------------------------------------------------------------------------------------
+
+
+def launcher(name: str, group: str = "g", size: int = 3, created: int = 0) -> Pod:
+    """A pod without GPUs that is counted in a group."""
+    made = pod(name, 0, created=created, group=group, group_size=str(size))
+    return with_limits(made, {"cpu": "1"})
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "1"}, {"nvidia.com/gpu": "0"}, {"hived.io/gpu": 0}])
+def test_cpu_pod_of_a_vc(limits: Limits) -> None:
+    """It is not HiveD's: no refusal, and no conflict once another client has bound it."""
+    world = World(a=1)
+    one = with_limits(pod("one", 0), limits)
+    assert not may_concern(one)
+    world.update(one)
+    world.update(on(one, "n0"))
+    assert not world.events
+    assert not world.gang_scheduler.pods
+    assert not world.gang_scheduler.refused
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_launcher_of_a_gang(first: bool) -> None:
+    """It is counted in the label of its group, and blocked the group for ever."""
+    world = World(a=2)
+    workers = [pod(f"w{number}", 4, group="g", group_size="3") for number in range(2)]
+    if first:
+        world.update(launcher("launcher"))
+    world.submit(*workers)
+    if not first:
+        world.update(launcher("launcher"))
+    world.quiesce()
+    assert None not in world.nodes_of(*workers)
+    world.restart()
+    world.gone("launcher")
+    assert world.state("g") == "placed"
+    world.ended(workers[0])
+    new = world.recreated(workers[0], 9)
+    world.create(new)
+    world.quiesce()
+    assert world.home(new)
+
+
+def test_launcher_that_is_not_counted() -> None:
+    """A gang of two workers has both, whether or not a launcher has the labels too."""
+    world = World(a=2)
+    world.update(launcher("launcher", size=2))
+    workers = [pod(f"w{number}", 4, group="g", group_size="2") for number in range(2)]
+    world.submit(*workers)
+    world.quiesce()
+    assert None not in world.nodes_of(*workers)
+    assert len(world.placement("g").pods) == 2
+
+
+def test_wrong_number_of_gpus_is_refused() -> None:
+    world = World(a=1)
+    assert world.submit(with_limits(pod("one", 0), {"nvidia.com/gpu": "1500m"})) == ["refused"]

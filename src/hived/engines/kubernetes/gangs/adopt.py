@@ -166,6 +166,8 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
         table.forget_refusal(entry)
     freed = {node for entry in entries if (node := table.nodes.free(entry.uid)) is not None}
     found, unknown = gather(entries, table.cluster.spec)
+    for one in found:
+        one.ask = table.sized(one.ask, len(one.info.pods))
     taken: dict[Device, str] = {}
     ready: list[Found] = []
     again: list[PodEntry] = []

@@ -174,6 +174,11 @@ class Gang(EngineJob):
         return any(entry.holds for entry in self.pods.values())
 
     @property
+    def all_pods(self) -> int:
+        """Number of its pods, those of its rest among them."""
+        return len(self.pods) + (0 if self.rest is None else len(self.rest.pods))
+
+    @property
     def complete(self) -> bool:
         """Whether all pods that must exist before it is placed do, and can be bound.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
@@ -97,6 +98,7 @@ class GangScheduler(GangTable):
             if pod.ended or pod.metadata.uid in self.pods:
                 continue
             if not pod_request.concerns(pod):
+                self.helper_changed(pod.metadata.uid, pod_request.helps(pod), at)
                 others.append(pod)
                 continue
             entry = self.pods[pod.metadata.uid] = PodEntry(pod)
@@ -133,6 +135,7 @@ class GangScheduler(GangTable):
                 foreign.removed(self, uid, at)
                 self._pod_came(pod, members, at)
             else:
+                self.helper_changed(uid, pod_request.helps(pod), at)
                 foreign.take(self, (pod,), at)
             return
         if entry.bound:
@@ -186,7 +189,10 @@ class GangScheduler(GangTable):
     def _reread_request(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """Read the request of a waiting pod again: it may have changed, or be valid by now."""
         try:
-            same = entry.gang is not None and self.valid_request(entry.pod, members or entry.members) == entry.ask
+            ask = self.valid_request(entry.pod, members or entry.members)
+            if entry.ask is not None and ask.changes_to(entry.ask):
+                ask = replace(ask, members=entry.ask.members)
+            same = entry.gang is not None and ask == entry.ask
         except PodRequestError:
             same = False
         if not same:
@@ -200,6 +206,7 @@ class GangScheduler(GangTable):
             self._removed.popitem(last=False)
         entry = self.pods.pop(uid, None)
         if entry is None:
+            self.helper_changed(uid, None, at)
             foreign.removed(self, uid, at)
             return
         self.forget_refusal(entry)
@@ -497,7 +504,7 @@ class GangScheduler(GangTable):
         if not gang.shared:
             gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         entry.binding, entry.place = entry.binding + 1, place
-        entry.annotations = bindinfo.pod_annotations(place, gang.shared)
+        entry.annotations = bindinfo.pod_annotations(place, gang.shared, entry.pod)
         return Binding(uid, entry.key, node, entry.annotations)
 
     def bound(self, uid: str, at: float) -> None:

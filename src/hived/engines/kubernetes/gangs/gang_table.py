@@ -61,6 +61,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         #: gangs that may have late pods, or a rest that is out of date; and rests that were just placed
         self.unsettled: dict[str, Gang] = {}
         self.placed_rests: list[Gang] = []
+        #: by group: pods without GPUs that are counted in it by its label, as a launcher may be; and the reverse
+        self.helpers: dict[str, set[str]] = {}
+        self.helps: dict[str, str] = {}
         #: by family of pods: the nodes whose kubelets have rejected one of them, until when they are avoided, and why
         self.rejections: dict[str, dict[str, tuple[float, str]]] = {}
         self._number = 0
@@ -86,17 +89,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.refuse(entry, error)
             return
         gang = self.gangs.get(ask.group)
-        if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
+        ask = self.sized(ask, 1 + (0 if gang is None else gang.all_pods))
+        if gang is not None and gang.holds and ask.changes_to(gang.ask):
             late_pods.grow(self, gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
-        elif gang is not None and ask.owner and gang.ask.owner == ask.owner and gang.ask.members != ask.members:
-            # its owner defines other pods by now
-            others = list(gang.pods.values())
-            for other in others:
-                self.leave(other, at)
-            for other in others:
-                self.join(other, members, at)
-            gang = self.gangs.get(ask.group)
+        elif gang is not None and ask.changes_to(gang.ask) and gang.ask.members != ask.members:
+            self.redefine(gang, ask.members, at)
         wrong = None
         if gang is None:
             gang = self.new_gang(ask, entry.pod.created_at, at, pod_request.family(entry.pod, ask.group))
@@ -125,6 +123,39 @@ class GangTable(Dispatcher[Gang, Instruction]):
         pod_request.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
         pod_request.check_labels(pod)
         return ask
+
+    def sized(self, ask: pod_request.PodRequest, pods: int) -> pod_request.PodRequest:
+        """The request of a group whose label counts its pods: as many with GPUs as are left, or as exist (``pods``)."""
+        number = max(ask.counted - len(self.helpers.get(ask.group, ())), min(pods, ask.counted))
+        return replace(ask, members=(Member(number, ask.leaf_cells),)) if ask.counted else ask
+
+    def helper_changed(self, uid: str, group: str | None, at: float) -> None:
+        """A pod without GPUs is counted in ``group``, or (None) in no group any more."""
+        before = self.helps.pop(uid, None)
+        if before is not None:
+            self.helpers[before].discard(uid)
+            if not self.helpers[before]:
+                del self.helpers[before]
+        if group is not None:
+            self.helps[uid] = group
+            self.helpers.setdefault(group, set()).add(uid)
+        for name in {before, group} - {None} if before != group else ():
+            gang = self.gangs.get(name or "")
+            if gang is not None and not gang.holds:
+                self.redefine(gang, self.sized(gang.ask, len(gang.pods)).members, at)
+
+    def redefine(self, gang: Gang, members: tuple[Member, ...], at: float) -> None:
+        """Have a gang without GPUs ask for other pods."""
+        if members == gang.ask.members:
+            return
+        self.withdraw(gang, at)
+        gang.ask = replace(gang.ask, members=members)
+        gang.gpus = gang.ask.gpus
+        gang.entry.resize(gang.ask.request(), gang.gpus)
+        for entry in gang.pods.values():
+            if entry.ask is not None:
+                entry.ask = replace(entry.ask, members=members)
+        self.line_up(gang)
 
     def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
         """Add a gang, with the request of its first pod."""
@@ -435,7 +466,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         for entry in gang.pods.values():
             if entry.holds and entry.given is not None:
-                self.write_annotations(entry, bindinfo.pod_annotations(entry.given, gang.shared))
+                self.write_annotations(entry, bindinfo.pod_annotations(entry.given, gang.shared, entry.pod))
 
     def write_annotations(self, entry: PodEntry, annotations: dict[str, str]) -> None:
         """Write the placement annotations of a pod."""

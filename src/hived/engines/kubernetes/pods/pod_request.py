@@ -79,6 +79,7 @@ class PodRequest:
     whole: bool = False  #: placed only once all of its pods exist
     early: bool = False  #: it may start on a loan before its turn
     title: str = ""  #: the group's name in its pods, which need not be unique; "": as ``group``
+    counted: int = 0  #: number of its pods by label, those without GPUs among them; 0: by owner or annotation
 
     @property
     def size(self) -> int:
@@ -116,27 +117,50 @@ class PodRequest:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')}: {word(mine)} here, {word(theirs)} there"
-        if self.members != other.members and not (self.owner and self.owner == other.owner):  # it may have changed
+        if self.members != other.members and not self.changes_to(other):
             return f"members: {_members(self.members)} here, {_members(other.members)} there"
         return None
+
+    def changes_to(self, other: PodRequest) -> bool:
+        """Whether two requests are of one group whose number of pods changes.
+
+        An owner may define others by now; a label counts pods without GPUs, and not all of these may have been known.
+        """
+        if self.counted:
+            return (self.counted, self.leaf_cells) == (other.counted, other.leaf_cells)
+        return bool(self.owner) and self.owner == other.owner and not other.counted
 
 
 def concerns(pod: Pod) -> bool:
     """Whether HiveD schedules ``pod``: by its resources, label or annotation, or since it was bound with a placement.
 
-    A bound pod may have lost its labels, but still uses its devices.
+    A pod without GPUs is not HiveD's, whatever its labels. A bound pod may have lost its labels, but still uses its
+    devices; without a placement it is HiveD's only if no device plugin has given it devices.
     """
+    bound = bool(pod.spec.node_name)
     return (
-        pod.label(keys.VC) is not None
-        or pod.annotation(keys.POD_SPEC) is not None
-        or (bool(pod.spec.node_name) and pod.annotation(keys.BIND_INFO) is not None)
+        pod.annotation(keys.POD_SPEC) is not None
+        or (bound and pod.annotation(keys.BIND_INFO) is not None)
         or any(positive(value) for _, value in limits(pod, (keys.ENABLE, keys.GPU)))
+        or (not bound and pod.label(keys.VC) is not None and _asks_for_gpus(pod))
     )
+
+
+def helps(pod: Pod) -> str | None:
+    """The group that a pod without GPUs is counted in by its labels, such as a launcher; None: no group."""
+    group = pod.label(keys.GROUP)
+    if group is None or pod.label(keys.VC) is None or pod.ended or concerns(pod) or _asks_for_gpus(pod):
+        return None
+    return f"{pod.metadata.namespace}/{group}"
+
+
+def _asks_for_gpus(pod: Pod) -> bool:
+    return any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
 
 
 def may_concern(pod: Pod) -> bool:
     """Whether kube-scheduler may ask about ``pod``: it requests devices of any kind."""
-    return concerns(pod) or any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
+    return concerns(pod) or _asks_for_gpus(pod)
 
 
 def gang_owner(pod: Pod) -> Owner | None:
@@ -370,6 +394,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
         uid,
         whole=True,
         early=early,
+        counted=sum(member.pods for member in members) if size is not None and not alone else 0,
     )
 
 
@@ -461,6 +486,25 @@ def named_devices(pod: Pod, number: int | None) -> tuple[int, ...] | None:
 def pod_gpus(pod: Pod) -> int | None:
     """Devices that a pod requests: the maximum in use at a time, as Kubernetes counts. None: it requests none."""
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
+
+
+def shares(pod: Pod, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The devices of each container, where several ask for some: each its own, in the order of the pod.
+
+    Sidecars and containers run at a time. An init container runs before the containers, and has the first devices that
+    no sidecar has by then. {}: one container has all devices, or they are not counted by container.
+    """
+    first, running = pod.spec.init_containers or (), pod.spec.containers or ()
+    counts = {one.name: max(_count(one, resource) for resource in keys.GPU_RESOURCES) for one in (*first, *running)}
+    if sum(number > 0 for number in counts.values()) < 2:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    taken = 0
+    for one in (*first, *running):
+        found[one.name] = devices[taken : taken + counts[one.name]]
+        if one.restart_policy == "Always" or one in running:
+            taken += counts[one.name]
+    return {name: share for name, share in found.items() if counts[name]}
 
 
 def gpus_of(containers: Iterable[Container], init_containers: Iterable[Container] = ()) -> int | None:
