@@ -303,6 +303,7 @@ def test_job_that_is_no_gang() -> None:
     one, single = pod("train-0", 2, owner=JOB), pod("train-0", 2, owner=JOB, gang="false")
     assert (read_request(one, (Member(1, 2),)).group, read_request(single).group) == ("t/train", "t/train-0")
     assert gang_owner(single) is None
+    assert gang_owner(with_limits(one, {"nvidia.com/gpu": "0"})) is None, "a Job without GPUs was read, and refused"
     assert read_request(single, (Member(4, 2),)).members == (Member(1, 2),)
     for owner in (replace(JOB, controller=None), replace(JOB, api_version="apps/v1", kind="ReplicaSet")):
         assert gang_owner(pod("p", owner=owner)) is None

@@ -118,7 +118,10 @@ class PodRequest:
             if mine != theirs:
                 return f"{name.replace('_', ' ')}: {word(mine)} here, {word(theirs)} there"
         if self.members != other.members and not self.changes_to(other):
-            return f"members: {_members(self.members)} here, {_members(other.members)} there"
+            what = f"members: {_members(self.members)} here, {_members(other.members)} there"
+            if self.counted and self.counted == other.counted:
+                what += f"; pods of several sizes are said by the annotation {keys.POD_SPEC}, in affinityGroup.members"
+            return what
         return None
 
     def changes_to(self, other: PodRequest) -> bool:
@@ -165,7 +168,7 @@ def may_concern(pod: Pod) -> bool:
 
 def gang_owner(pod: Pod) -> Owner | None:
     """The owner that has to be read before :func:`read_request` of ``pod``; None: none."""
-    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
+    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None or not _asks_for_gpus(pod):
         return None
     if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
         return None
