@@ -54,7 +54,7 @@ def test_sessions_are_all_run() -> None:
 def test_extras_exist() -> None:
     """Those that are installed by the sessions and in the image."""
     extras: set[str] = set()
-    for name in ("noxfile.py", "deploy/Dockerfile"):
+    for name in ("noxfile.py", "tools/lock.py"):
         text = (ROOT / name).read_text(encoding="utf-8")
         for found in re.findall(r"\.\[([\w,-]+)\]|_tier\(session, \"([\w-]+)\"", text):
             extras |= set("".join(found).split(","))
