@@ -101,7 +101,12 @@ def test_pod_too_many_waits_for_a_place() -> None:
     [
         ([pod("one", 4, more=G)], [pod("other", 2, created=5, more=G)], None, "members: 1 x 2 here, 1 x 4 there"),
         ([pod("x", 4)], gang_of("x", 2, 2), None, "members: 2 x 2 here, 1 x 4 there"),
-        (job_pods(2), job_pods(2, NEW_JOB, "new", 9), (Member(2, 4),), "pods of a former t/train are still there"),
+        (
+            job_pods(2),
+            job_pods(2, NEW_JOB, "new", 9),
+            (Member(2, 4),),
+            "t/train is that of pods which another object has made",
+        ),
     ],
     ids=["size", "pod", "job"],
 )

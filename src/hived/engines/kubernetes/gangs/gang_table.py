@@ -100,7 +100,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang = self.new_gang(ask, entry.pod.created_at, at, pod_request.family(entry.pod, ask.group))
         elif gang.ask.owner != ask.owner:
             wrong = PodRequestError(
-                "name-taken", f"pods of a former {ask.group} are still there; it waits for them to end"
+                "name-taken",
+                f"its group's name {ask.group} is that of pods which another object has made, maybe one of the same "
+                "name before it; it waits until these are gone",
             )
         elif (what := ask.disagrees(gang.ask)) is not None:
             wrong = PodRequestError("disagrees", f"other pods of its group {ask.group} ask for something else: {what}")
