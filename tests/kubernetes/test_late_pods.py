@@ -254,3 +254,39 @@ def test_growth_seen_late() -> None:
     world.step()
     world.quiesce()
     assert world.home(more) != world.home(first)
+
+
+@pytest.mark.parametrize("mode", ["opportunistic", "either"])
+def test_member_on_a_loan_leaves_lost_node(mode: str) -> None:
+    world = World(a=1, b=3)
+    one, two = gang_of("g", 2, 4, mode=mode)
+    world.run(one, two)
+    assert world.guaranteed("g") == [False]
+    lost = world.home(two)
+    world.set_node(node(lost, ready=False))
+    world.ended(two)
+    new = world.recreated(two, 9)
+    world.create(new)
+    world.quiesce()
+    assert world.home(new) not in (None, world.home(one), lost)
+    assert world.guaranteed("g") == [False]
+    world.restart()
+
+
+def test_gang_loses_two_members() -> None:
+    """Each gets another place once it is there; the gang is preempted as a whole afterwards."""
+    world = World(a=5, b=1)
+    pods = gang_of("g", 3, 4, priority="1")
+    world.run(*pods)
+    for lost in world.nodes_of(*pods[1:]):
+        world.set_node(node(str(lost), cordoned=True))
+    world.ended(*pods[1:])
+    new = [world.recreated(one, 9) for one in pods[1:]]
+    for one in new:
+        world.create(one)
+        world.quiesce()
+    assert len(set(world.nodes_of(pods[0], *new))) == 3
+    world.wants(*gang_of("urgent", 3, 4, priority="9"))
+    world.quiesce()
+    assert world.state("urgent") == "placed"
+    assert not [one for one in (pods[0], *new) if one.metadata.uid in world.pods]

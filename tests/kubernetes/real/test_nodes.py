@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tools.control_plane.cluster import MERGE, Cluster, Json, RefusedError
+from tools.control_plane.cluster import MERGE, STRATEGIC, Cluster, Json, RefusedError
 from tools.control_plane.service import Service
 from tools.control_plane.workloads import make_gang, make_pod, make_upstream_pod
 
@@ -112,6 +112,17 @@ def test_member_leaves_lost_node(cluster: Cluster, service: Service, nodes: list
     now = snapshot(service)
     service.restart()
     assert snapshot(service) == now
+
+
+def test_rejected_pod_goes_elsewhere(cluster: Cluster, service: Service) -> None:
+    """The reason is in the last version of the pod, which a watch of pods that have not failed does not bring."""
+    cluster.create_pod(make_pod("first", "a", 4, group="g", group_size="1"))
+    home = cluster.wait_placed("first")["first"]
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/first/status"
+    cluster.api("PATCH", path, {"status": status}, STRATEGIC)
+    cluster.create_pod(make_pod("second", "a", 4, group="g", group_size="1"))
+    assert cluster.wait_placed("second")["second"] != home
 
 
 def test_job_grows_on_smaller_nodes(cluster: Cluster, service: Service, nodes: list[str]) -> None:

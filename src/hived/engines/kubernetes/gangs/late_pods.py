@@ -50,9 +50,11 @@ def _settle(table: GangTable, gang: Gang, at: float) -> None:
         return
     placement = gang.placement
     assert placement is not None
-    for slot, place in enumerate(placement.pods):
-        entry = gang.pods.get(gang.slots[slot] or "")
-        if entry is not None and not entry.holds and not table.usable(gang, place):
+    waiting = [entry for entry in gang.pods.values() if not entry.holds]
+    if not waiting and rest is None:
+        return
+    for entry in waiting:
+        if entry.given is not None and not table.usable(gang, entry.given):
             take_slot(entry, gang)
     table.give_slots(gang, at)
     late = late_pods(gang)
