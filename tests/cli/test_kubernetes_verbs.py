@@ -339,7 +339,7 @@ def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, mani
     ]
     answer = hived("plan", "-f", manifest("other"))
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
+    assert answer.err == "nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster\n"
 
 
 def test_plan_without_an_address(

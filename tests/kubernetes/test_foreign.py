@@ -9,7 +9,20 @@ from hived.engines.kubernetes.gangs import foreign as foreign_
 from hived.engines.kubernetes.pods.objects import PodStatus
 
 from .fake_kubernetes import World
-from .pods import annotated, devices_of, flat_spec, foreign, gang_of, labelled, loans, node, node_names, on, pod
+from .pods import (
+    annotated,
+    devices_of,
+    flat_spec,
+    foreign,
+    gang_of,
+    labelled,
+    loans,
+    node,
+    node_names,
+    on,
+    pod,
+    with_limits,
+)
 from .test_adoption import FOUR, there
 
 
@@ -201,10 +214,11 @@ def test_refused_pod_that_is_bound_is_foreign(world: Shared) -> None:
     assert len(world.kept(one.metadata.uid)) == 2
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "hived.io/gpu"])
 @pytest.mark.parametrize("seen_before", [True, False])
-def test_pod_of_a_vc_bound_by_others(world: Shared, seen_before: bool) -> None:
+def test_pod_of_a_vc_bound_by_others(world: Shared, seen_before: bool, resource: str) -> None:
     """A pod of the default scheduler with the label of a VC has as many GPUs as it requests, not its whole node."""
-    one = labelled(foreign("serve", 1), vc="a")
+    one = with_limits(labelled(foreign("serve", 1), vc="a"), {resource: 1})
     if seen_before:
         world.update(one)
     world.update(on(one, "n1"))

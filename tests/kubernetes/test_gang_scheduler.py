@@ -513,8 +513,8 @@ def test_cpu_pod_of_a_vc(limits: Limits) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_launcher_of_a_gang(first: bool) -> None:
-    """It is counted in the label of its group, and blocked the group for ever."""
-    world = World(a=2)
+    """It is counted in the label of its group, and blocked the group for ever; a worker is replaced after its end."""
+    world = World(a=3)
     workers = [pod(f"w{number}", 4, group="g", group_size="3") for number in range(2)]
     if first:
         world.update(launcher("launcher"))
@@ -523,9 +523,10 @@ def test_launcher_of_a_gang(first: bool) -> None:
         world.update(launcher("launcher"))
     world.quiesce()
     assert None not in world.nodes_of(*workers)
-    world.restart()
     world.gone("launcher")
+    world.restart()
     assert world.state("g") == "placed"
+    world.set_node(node(world.home(workers[0]), ready=False))
     world.ended(workers[0])
     new = world.recreated(workers[0], 9)
     world.create(new)

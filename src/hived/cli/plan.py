@@ -105,7 +105,7 @@ def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], n
         for group in planned.groups:
             _print(group)
         if not planned.groups:
-            note("nothing here is for HiveD: no pod names a virtual cluster")
+            note("nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster")
     return max((_CODES[group.outcome] for group in planned.groups), default=0)
 
 

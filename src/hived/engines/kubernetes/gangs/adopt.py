@@ -167,7 +167,8 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
     freed = {node for entry in entries if (node := table.nodes.free(entry.uid)) is not None}
     found, unknown = gather(entries, table.cluster.spec)
     for one in found:
-        one.ask = table.sized(one.ask, len(one.info.pods))
+        if one.ask.counted:  # pods without GPUs among them, which may have ended by now
+            one.ask = replace(one.ask, members=one.info.members)
     taken: dict[Device, str] = {}
     ready: list[Found] = []
     again: list[PodEntry] = []

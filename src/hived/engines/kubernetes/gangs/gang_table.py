@@ -89,7 +89,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.refuse(entry, error)
             return
         gang = self.gangs.get(ask.group)
-        ask = self.sized(ask, 1 + (0 if gang is None else gang.all_pods))
+        ask = self.sized(ask, 1 + (0 if gang is None else gang.all_pods), gang)
         if gang is not None and gang.holds and ask.changes_to(gang.ask):
             late_pods.grow(self, gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
@@ -126,9 +126,15 @@ class GangTable(Dispatcher[Gang, Instruction]):
         pod_request.check_labels(pod)
         return ask
 
-    def sized(self, ask: pod_request.PodRequest, pods: int) -> pod_request.PodRequest:
-        """The request of a group whose label counts its pods: as many with GPUs as are left, or as exist (``pods``)."""
-        number = max(ask.counted - len(self.helpers.get(ask.group, ())), min(pods, ask.counted))
+    def sized(self, ask: pod_request.PodRequest, pods: int, gang: Gang | None = None) -> pod_request.PodRequest:
+        """The request of a group whose label counts its pods, those without GPUs among them.
+
+        As many with GPUs as are left or, of a ``gang`` that holds GPUs, as it was placed with; or as exist (``pods``).
+        """
+        left = ask.counted - len(self.helpers.get(ask.group, ()))
+        if gang is not None and gang.holds:
+            left = gang.ask.size
+        number = max(left, min(pods, ask.counted))
         return replace(ask, members=(Member(number, ask.leaf_cells),)) if ask.counted else ask
 
     def helper_changed(self, uid: str, group: str | None, at: float) -> None:

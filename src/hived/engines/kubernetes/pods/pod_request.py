@@ -27,6 +27,8 @@ _LONGEST_YAML = 262_144  #: characters: more than all annotations of an object m
 _MOST_MEMBERS = 64  #: kinds of pods in a group
 #: API group and kind of owners whose pods form a gang
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
+#: who binds pods that name no scheduler, or are created on their node
+_DEFAULT_SCHEDULER = "default-scheduler"
 #: former names of annotation keys
 _FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
 _MODES = ("guaranteed", "opportunistic", "either")
@@ -138,9 +140,11 @@ def concerns(pod: Pod) -> bool:
     """Whether HiveD schedules ``pod``: by its resources, label or annotation, or since it was bound with a placement.
 
     A pod without GPUs is not HiveD's, whatever its labels. A bound pod may have lost its labels, but still uses its
-    devices; without a placement it is HiveD's only if no device plugin has given it devices.
+    devices; without a placement it is HiveD's only if neither another scheduler nor a device plugin has given it some.
     """
     bound = bool(pod.spec.node_name)
+    if bound and pod.annotation(keys.BIND_INFO) is None and pod.spec.scheduler_name == _DEFAULT_SCHEDULER:
+        return False
     return (
         pod.annotation(keys.POD_SPEC) is not None
         or (bound and pod.annotation(keys.BIND_INFO) is not None)
