@@ -116,6 +116,20 @@ def test_refused_node() -> None:
     assert world.home(new) == spare
 
 
+def test_refused_node_of_a_full_vc() -> None:
+    """Its VC has no other cell, and may have this one on another node."""
+    world = World(a=2, b=1)
+    one, two = running(world)
+    taken = world.home(one), world.home(two)
+    world.ended(two)
+    new = world.recreated(two, 9)
+    world.create(new)
+    spare = next(name for name in world.nodes if name not in taken)
+    assert world.ask(new, [taken[0], spare]) == "node"
+    assert world.home(new) == spare
+    assert world.guaranteed("g") == [True]
+
+
 def test_refused_node_without_another() -> None:
     world = World(a=2)
     one, two = running(world)
@@ -146,6 +160,7 @@ def test_pod_that_nobody_ends() -> None:
         world.deliver_all()
     assert world.home(new) not in (None, world.home(one), lost)
     world.set_node(node(lost))
+    assert not world.gang_scheduler.conflicts
     other = pod("other", 4)
     assert world.submit(other) == ["wait"], "the old pod may still use its GPUs"
     world.quiesce()

@@ -41,7 +41,7 @@ _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  #: pauses before a warning is sent a
 _WARNING_S = 5.0  #: for so long an eviction waits for the Event about it
 _RECALL_S = 5.0  #: to list existing Events
 #: reasons of Events about lasting conditions: recorded once while the condition lasts, even across restarts
-_LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
+_LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict", "HivedReplaced")
 
 
 def _names(key: str) -> dict[str, str]:

@@ -233,14 +233,18 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """Refuse a bound pod that is of no gang, and keep the devices that it may use (None: all) from jobs."""
         entry.refused, entry.bound, entry.binding = error, True, 0
         self.refused[entry.uid] = entry
+        node = entry.pod.spec.node_name or ""
+        # it does not contradict others: nobody can end it there
+        lost = entry.terminating and self.nodes.lost(node)
         if devices != ():
-            self.conflicts[entry.uid] = str(error)
-            node = entry.pod.spec.node_name or ""
+            if not lost:
+                self.conflicts[entry.uid] = str(error)
             self.nodes.hold(entry.uid, node, devices, f"pod {entry.key} may be using it: {error}")
             self.foreign.mark_dirty(node)
             self.nodes_applied(at)
             self.yield_slots(node, at)
-        self.instruct(RecordEvent(entry.uid, entry.key, "HivedConflict", str(error), True))
+        reason = "HivedReplaced" if lost else "HivedConflict"
+        self.instruct(RecordEvent(entry.uid, entry.key, reason, str(error), True))
 
     def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """Assign ``entry`` the first free slot of its size, if there is one."""

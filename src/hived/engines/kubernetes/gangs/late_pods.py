@@ -95,12 +95,18 @@ def refused(table: GangTable, entry: PodEntry, gang: Gang, at: float) -> bool:
 
     Only where there is another one now: kube-scheduler may take the node a moment later.
     """
-    slot, place = entry.slot, entry.given
-    if slot is None or place is None or gang.rest is not None or not may_reshape(gang):
+    slot, place, placement = entry.slot, entry.given, gang.placement
+    if slot is None or place is None or placement is None or gang.rest is not None or not may_reshape(gang):
+        return False
+    kept = [other for other in range(len(placement.pods)) if other != slot]
+    if not kept:
         return False
     ask = _ask_of_rest(gang, (Member(1, len(place.leaf_cells)),))
-    barred = gang.entry.excluded | _too_far(table.cluster.spec, gang, ask, {slot})
+    barred = gang.entry.excluded | _too_far(table.cluster.spec, gang, gang.ask, {slot})
+    _recover(table, gang, _part(placement, kept))  # its VC has the cell for another node then
     trial = table.cluster.plan(ask.request(), excluded_nodes=barred)
+    if _recover(table, gang, placement) != placement:
+        _reshape(table, gang, placement, list(gang.slots), "its VC's cells are not bound there any more", at)
     if trial.outcome != "now":
         return False
     take_slot(entry, gang)
@@ -134,16 +140,16 @@ def give_up(table: GangTable, gang: Gang, gone: list[int], at: float) -> None:
     if not gone or placement is None:
         return
     kept = [slot for slot in range(len(placement.pods)) if slot not in gone]
-    levels = tuple(placement.reserved_levels[slot] for slot in kept) if placement.guaranteed else ()
-    nodes = ", ".join(dict.fromkeys(placement.pods[slot].node for slot in gone))
-    _reshape(
-        table,
-        gang,
-        Placement(placement.chain, tuple(placement.pods[slot] for slot in kept), levels),
-        [gang.slots[slot] for slot in kept],
-        f"it gives up its place on {nodes}: a pod cannot start there",
-        at,
-    )
+    if kept:
+        nodes = ", ".join(dict.fromkeys(placement.pods[slot].node for slot in gone))
+        why = f"it gives up its place on {nodes}: a pod cannot start there"
+        _reshape(table, gang, _part(placement, kept), [gang.slots[slot] for slot in kept], why, at)
+
+
+def _part(placement: Placement, slots: list[int]) -> Placement:
+    """Some places of a placement."""
+    levels = tuple(placement.reserved_levels[slot] for slot in slots) if placement.guaranteed else ()
+    return Placement(placement.chain, tuple(placement.pods[slot] for slot in slots), levels)
 
 
 def grow(table: GangTable, gang: Gang, members: tuple[Member, ...], at: float) -> None:
@@ -191,14 +197,9 @@ def join_placed(table: GangTable, at: float) -> bool:
 
 
 def _reshape(table: GangTable, gang: Gang, placement: Placement, slots: list[str | None], why: str, at: float) -> None:
-    """Have a running gang hold exactly these places. The core recovers it there, as after a restart."""
-    request = gang.ask.request()
-    loan = gang.ask.early and not placement.guaranteed
-    table.cluster.release(gang.name)
-    table.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement)])
-    core = table.cluster.group(gang.name).placement
-    assert core is not None
-    table.scheduler.reshaped(gang.entry, request, gang.gpus, core.guaranteed)
+    """Have a running gang hold exactly these places."""
+    core = _recover(table, gang, placement)
+    table.scheduler.reshaped(gang.entry, gang.ask.request(), gang.gpus, core.guaranteed)
     gang.widest = core.gpus
     slot_of = {uid: slot for slot, uid in enumerate(slots) if uid is not None}
     gang.slots = slots
@@ -206,6 +207,17 @@ def _reshape(table: GangTable, gang: Gang, placement: Placement, slots: list[str
         entry.slot = slot_of.get(entry.uid)
     table.becomes(gang, GangEvent.RESHAPED, core, at, {"why": why})
     table.annotate(gang)
+
+
+def _recover(table: GangTable, gang: Gang, placement: Placement) -> Placement:
+    """Have the core take over a running gang at these places, as after a restart; where it is then."""
+    request = gang.ask.request()
+    loan = gang.ask.early and not placement.guaranteed
+    table.cluster.release(gang.name)
+    table.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement)])
+    core = table.cluster.group(gang.name).placement
+    assert core is not None
+    return core
 
 
 def _wait_as_rest(
