@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from tools.go_tools import program
 
 ROOT = Path(__file__).parents[1]
@@ -140,3 +141,14 @@ def test_actionlint() -> None:
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "hole"), [("h11", "0.15"), ("starlette", "0.49.0"), ("aiohttp", "3.13.2"), ("torch", "2.5.1")]
+)
+def test_floor_is_above_known_holes(name: str, hole: str) -> None:
+    """The last version with a published vulnerability, also of packages that others bring along."""
+    asked = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
+    found = [wanted for text in asked if (wanted := Requirement(text)).name == name]
+    assert found
+    assert not any(wanted.specifier.contains(hole) for wanted in found)
