@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from tools.go_tools import program
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def test_sessions_are_all_run() -> None:
 def test_extras_exist() -> None:
     """Those that are installed by the sessions and in the image."""
     extras: set[str] = set()
-    for name in ("noxfile.py", "deploy/Dockerfile"):
+    for name in ("noxfile.py", "tools/lock.py"):
         text = (ROOT / name).read_text(encoding="utf-8")
         for found in re.findall(r"\.\[([\w,-]+)\]|_tier\(session, \"([\w-]+)\"", text):
             extras |= set("".join(found).split(","))
@@ -140,3 +141,14 @@ def test_actionlint() -> None:
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "hole"), [("h11", "0.15"), ("starlette", "0.49.0"), ("aiohttp", "3.13.2"), ("torch", "2.5.1")]
+)
+def test_floor_is_above_known_holes(name: str, hole: str) -> None:
+    """The last version with a published vulnerability, also of packages that others bring along."""
+    asked = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
+    found = [wanted for text in asked if (wanted := Requirement(text)).name == name]
+    assert found
+    assert not any(wanted.specifier.contains(hole) for wanted in found)

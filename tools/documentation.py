@@ -82,7 +82,7 @@ def metrics() -> str:
     from hived.engines.kubernetes.counters import Counts
     from hived.server.kubernetes.metrics import Metrics
 
-    idle: Any = SimpleNamespace(gang_scheduler=None, ready=False, leader=False, counts=Counts())
+    idle: Any = SimpleNamespace(gang_scheduler=None, ready=False, leader=False, spec_problem="", counts=Counts())
     exported = Metrics(idle)
     exported.observe("filter", "ok", 0.0)  # its samples have the labels
     lines = ["| name | type | labels | what |", "|---|---|---|---|"]

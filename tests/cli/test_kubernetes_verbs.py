@@ -339,7 +339,30 @@ def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, mani
     ]
     answer = hived("plan", "-f", manifest("other"))
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
+    assert answer.err == "nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster\n"
+
+
+def test_plan_without_an_address(
+    hived: Hived, manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of manifests: the engine is that on Kubernetes, and its error is not about the socket of an engine here."""
+    monkeypatch.setenv("HIVED_ENGINE", "")
+    monkeypatch.setattr("hived.cli.options.SCHEDULER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    answer = hived("plan", "-f", manifest("one"))
+    assert answer.code == 69
+    assert "no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-forward" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "words"), [("unknown", 4, "cannot be foreseen"), ("waits", 2, "would wait")]
+)
+def test_exit_code_of_a_plan(
+    hived: Hived, cluster: str, service: FakeKubernetes, manifest: Manifest, outcome: str, code: int, words: str
+) -> None:
+    service.plans("one", outcome, "")
+    answer = hived("plan", "-f", manifest("one"))
+    assert (answer.code, words in answer.out) == (code, True)
 
 
 def test_sources_of_manifests(
@@ -448,7 +471,7 @@ def test_verb_for_kubernetes(hived: Hived, machine: Running, manifest: Manifest)
     manifest("train")
     for where in (["--state", machine.folder], ["--engine", machine.url]):
         line = refused(hived("plan", "-f", "job.yaml", *where))
-        assert "is the engine of one machine; manifests (-f) are for Kubernetes: " in line
+        assert "is the engine of one machine; manifests (-f) are for Kubernetes" in line
         assert "hived plan --vc VC --gpus N" in line
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.reasons import (
@@ -31,8 +32,10 @@ from hived.cluster.reasons import (
     WaitingForGang,
     WaitingForPreemption,
 )
+from hived.cluster.requests import Member, Request
 
 from ..events.values import values
+from ..kubernetes.pods import flat_spec
 
 MANY = tuple(f"g{number}" for number in range(20))
 
@@ -281,3 +284,29 @@ def test_preemption_names_all_victims() -> None:
         "- soft affinity: it could not be had in one PAIR or one SOCKET",
         "- job-9 loses its reservation and waits again",
     ]
+
+
+def test_copy_for_questions() -> None:
+    """Groups run where they do, reservations stand, bad hardware is bad; and the original does not change."""
+    cluster = Cluster(flat_spec(a=2, b=1, spare=1))
+    node = Member(1, 4)
+
+    def commit(of: Cluster, name: str, vc: str, priority: int = 0) -> Decision:
+        decision = of.schedule(Request(name, vc, priority, (node,)))
+        of.commit(decision)
+        return decision
+
+    cluster.set_node_health("n3", healthy=False)
+    for number in range(3):
+        commit(cluster, f"loan-{number}", "b", -1)
+    assert isinstance(commit(cluster, "own", "a"), Preempt)
+    before = cluster.snapshot()
+    copied = cluster.copy()
+    assert copied.records() == cluster.records()
+    assert {name: copied.group(name) for name in copied.groups()} == {
+        name: cluster.group(name) for name in cluster.groups()
+    }
+    assert isinstance(commit(copied, "second", "a"), Preempt)
+    assert isinstance(commit(copied, "third", "a"), Wait)
+    copied.validate()
+    assert cluster.snapshot() == before

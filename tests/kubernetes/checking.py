@@ -61,7 +61,7 @@ def _check_pods(gang_scheduler: GangTable, gang: Gang) -> None:
     for uid, entry in gang.pods.items():
         ensure(uid == entry.uid and gang_scheduler.pods.get(uid) is entry, f"{entry.key} of {gang} lives")
         ensure(entry.gang is gang, f"{entry.key} is of {gang}")
-        ensure(entry.ask is not None and entry.ask.group == gang.name, f"{entry.key} asks for {gang}")
+        ensure(entry.ask is not None and entry.ask.group == (gang.part_of or gang).name, f"{entry.key} asks for {gang}")
         ensure(entry.refused is None, f"{entry.key} of {gang} is not refused")
         ensure(not (entry.bound and entry.binding), f"{entry.key} is bound or being bound, not both")
         ensure(gang.holds or not entry.holds, f"{entry.key} is on a node, and {gang} holds nothing")
@@ -88,7 +88,7 @@ def _check_no_place_is_idle(gang_scheduler: GangTable, gang: Gang) -> None:
     free = {
         len(pod.leaf_cells)
         for pod, uid in zip(gang.placement.pods, gang.slots, strict=True)
-        if uid is None and not gang_scheduler.nodes.may_be_used(pod.node, pod.leaf_cells)
+        if uid is None and gang_scheduler.nodes.usable(*pod)
     }
     for entry in gang.pods.values():
         idle = entry.slot is None and not entry.holds and entry.ask is not None and entry.ask.leaf_cells in free

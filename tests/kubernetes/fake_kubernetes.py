@@ -223,7 +223,7 @@ class World:
         self.suspect.add(there.metadata.uid)
         entry = self.gang_scheduler.pods.get(there.metadata.uid)
         if entry is not None and entry.gang is not None:
-            self.tainted.add(entry.gang.name)
+            self.tainted.add((entry.gang.part_of or entry.gang).name)
         mine = devices_of(self.pods.get(there.metadata.uid, there))
         for gang in self.gang_scheduler.gangs.values():
             places = {(p.node, d) for p in (gang.placement.pods if gang.placement else ()) for d in p.leaf_cells}
@@ -487,7 +487,7 @@ class World:
             if bound and honest and gang.holds and gang.placement is not None and gang.placement.pods:
                 taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
                 places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
-                found[_lasting_name(gang)] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
+                found[name] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
         return found
 
     def restart(self, compare: bool = True) -> None:
@@ -513,9 +513,7 @@ class World:
             after = self.placements()
             if self.suspect:  # claims of these pods may be accepted now, at the cost of pods that get an Event
                 robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
-                pods = {
-                    _lasting_name(gang): {e.key for e in gang.pods.values() if e.bound} for gang in old.gangs.values()
-                }
+                pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
                 after = {name: where[-1:] for name, where in after.items() if name in before}
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
@@ -732,9 +730,3 @@ class World:
     def evictions_due(self) -> list[Evict]:
         """Evictions that are still to be carried out."""
         return [one for one in self.todo if isinstance(one, Evict)]
-
-
-def _lasting_name(gang: Gang) -> str:
-    """The name that it has after a restart: if a spec has left it one place, its annotations are those of one pod."""
-    single = gang.slots[0] if len(gang.slots) == 1 else None
-    return gang.name if single is None else gang.pods[single].key

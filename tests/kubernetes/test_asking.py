@@ -208,7 +208,9 @@ def test_every_label() -> None:
     assert read_request(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
     more = {"priority": "7", "leaf_cell_type": "V100", "pinned_cell": "PIN", "within": "RACK"}
     found = read_request(pod("p", 4, "a", group="g", group_size="3", lazy_preemption="true", more=more))
-    assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
+    assert found == PodRequest(
+        "t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True, counted=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,10 +299,11 @@ def test_job_is_a_gang() -> None:
 
 
 def test_job_that_is_no_gang() -> None:
-    """Of one pod, whose annotations could not tell after a restart; or of single pods."""
+    """Of single pods; a Job of one pod is one, since it may grow."""
     one, single = pod("train-0", 2, owner=JOB), pod("train-0", 2, owner=JOB, gang="false")
-    assert read_request(one, (Member(1, 2),)) == read_request(one, None) == read_request(pod("train-0", 2))
+    assert (read_request(one, (Member(1, 2),)).group, read_request(single).group) == ("t/train", "t/train-0")
     assert gang_owner(single) is None
+    assert gang_owner(with_limits(one, {"nvidia.com/gpu": "0"})) is None, "a Job without GPUs was read, and refused"
     assert read_request(single, (Member(4, 2),)).members == (Member(1, 2),)
     for owner in (replace(JOB, controller=None), replace(JOB, api_version="apps/v1", kind="ReplicaSet")):
         assert gang_owner(pod("p", owner=owner)) is None
@@ -340,7 +343,7 @@ def test_pods_of_a_group_that_differ() -> None:
     assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
     assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
     assert one.disagrees(with_fields(one, early=True)) == "mode: 'guaranteed' here, 'either' there"
-    assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"
+    assert one.disagrees(with_fields(one, members=(Member(3, 1),), counted=3)) == "members: 2 x 1 here, 3 x 1 there"
 
 
 # -- GPUs -------------------------------------------------------------------------------------------------------------

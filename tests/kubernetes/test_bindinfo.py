@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -14,8 +15,10 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, pod_annotations, shared
+from hived.engines.kubernetes.pods.objects import Container, Pod, Resources
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
+from .fake_kubernetes import World
 from .pods import annotated, flat_spec, pod
 
 SPEC = flat_spec(a=2, b=2)
@@ -52,6 +55,52 @@ affinityGroupBindInfo:
 def read(text: str | None) -> BindInfo | None:
     """The bind info of a pod with this annotation."""
     return bind_info(annotated(pod("p"), BIND_INFO=text))
+
+
+def containers(*asked: tuple[str, str, object], first: tuple[tuple[str, str, int, str], ...] = ()) -> Pod:
+    """A pod whose containers ask for GPUs: name, resource, number; ``first``: init containers, with policy."""
+    one = pod("p")
+    running = [Container(name=name, resources=Resources(limits={of: str(number)})) for name, of, number in asked]
+    init = [
+        Container(name=name, resources=Resources(limits={of: number}), restart_policy=policy or None)
+        for name, of, number, policy in first
+    ]
+    return msgspec.structs.replace(
+        one, spec=msgspec.structs.replace(one.spec, containers=running, init_containers=init)
+    )
+
+
+GPU, NVIDIA = "hived.io/gpu", "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("one", "shares"),
+    [
+        (containers(("main", GPU, 4)), {}),
+        (containers(("main", GPU, 4), ("log", GPU, 0)), {}),
+        (
+            containers(("main", GPU, 2), ("other", GPU, 1), ("more", NVIDIA, 1)),
+            {"main": "0,3", "other": "5", "more": "6"},
+        ),
+        (containers(("main", GPU, 3), first=(("side", GPU, 1, "Always"),)), {"side": "0", "main": "3,5,6"}),
+        (containers(("main", GPU, 4), first=(("load", GPU, 2, ""),)), {"load": "0,3", "main": "0,3,5,6"}),
+    ],
+)
+def test_share_of_each_container(one: Pod, shares: dict[str, str]) -> None:
+    """All of them shared one list, and so each used the devices of the others."""
+    found = pod_annotations(PodPlacement("n0", (0, 3, 5, 6)), "", one)
+    assert found[keys.ISOLATION] == "0,3,5,6"
+    prefix = "devices.hived.io/"
+    assert {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)} == shares
+
+
+def test_shares_are_bound() -> None:
+    world = World(a=1)
+    one = containers(("main", GPU, 1), ("other", GPU, 3))
+    one = msgspec.structs.replace(one, metadata=pod("p").metadata)
+    world.run(one)
+    shares = {name: world.there(one).annotation(f"devices.hived.io/{name}") for name in ("main", "other")}
+    assert shares == {"main": "0", "other": "1,2,3"}
 
 
 @pytest.mark.parametrize("levels", [(), (3, 3, 3), (3, 2, 1)])

@@ -106,6 +106,13 @@ def test_spec_is_the_given_one() -> None:
     assert ["ours"] in [rule.get("resourceNames") for rule in others.objects["Role", "hived"]["rules"]]
 
 
+def test_zero_seconds_reach_the_pods() -> None:
+    """0 is not the same as nothing: the program's own patience is 30."""
+    found = Rendered({"evictAfter": 0, "evictPatience": "0"})
+    assert {"--evict-after=0", "--evict-patience=0"} <= set(found.args)
+    assert not [argument for argument in Rendered().args if argument.startswith("--evict")]
+
+
 def test_settings_reach_the_pods() -> None:
     tolerations = [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}]
     found = Rendered(
@@ -141,7 +148,7 @@ def test_settings_reach_the_pods() -> None:
 def test_release_names_everything() -> None:
     found = Rendered(release="second")
     objects = found.objects
-    assert {name.split("-")[0] for kind, name in objects if kind != "PriorityClass"} == {"second"}
+    assert {name.split("-")[0] for _, name in objects} == {"second"}, "two releases would collide"
     labels = objects["StatefulSet", "second"]["spec"]["template"]["metadata"]["labels"]
     assert objects["Service", "second"]["spec"]["selector"] == {**labels, "hived.io/role": "leader"}
     assert found.extender["urlPrefix"] == "http://second.hived.svc:9096/v1/extender"
@@ -150,7 +157,14 @@ def test_release_names_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"), [("replica=2", "'replica' not allowed"), ("spec=null", "missing property 'spec'")]
+    ("value", "says"),
+    [
+        ("replica=2", "'replica' not allowed"),
+        ("spec=null", "missing property 'spec'"),
+        ('spec="physicalCluster: [\\nvirtualClusters: {}"', "spec: not valid YAML"),
+        ("scheduler.podMaxBackoffSeconds=5", "less than scheduler.podInitialBackoffSeconds"),
+        ('tls.clientSecretName="client"', "secretName"),
+    ],
 )
 def test_helm_refuses(value: str, says: str) -> None:
     """By the schema, whose bounds are tested in ``test_deploy.py``."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+import tomllib
+from typing import Any, get_type_hints
 
 import jsonschema_rs
 import msgspec
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
 from tools import render
 from tools.control_plane import binaries
 from tools.control_plane.deployed import Manifest
 from tools.render import CHART, DEPLOY
 
 from hived import Bind, Cluster
+from hived.cli.serve import kubernetes as serve_kubernetes
 from hived.cli.serve import serve_app
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
@@ -35,22 +38,19 @@ POD = STATEFUL_SET["spec"]["template"]
 CONTAINERS: dict[str, Any] = {container["name"]: container for container in POD["spec"]["containers"]}
 CONFIG = yaml.safe_load(OBJECTS["ConfigMap", "hived-scheduler"]["data"]["config.yaml"])
 #: of the command that the image runs
-FLAGS = {
-    flag
-    for parameter in typer.main.get_command(serve_app).commands["kubernetes"].params  # type: ignore[attr-defined]
-    for flag in parameter.opts
-}
+PARAMETERS: list[Any] = typer.main.get_command(serve_app).commands["kubernetes"].params  # type: ignore[attr-defined]
+FLAGS = {flag for parameter in PARAMETERS for flag in parameter.opts}
 #: rights in every namespace, and in that of the pods: what the service and kube-scheduler ask of the API server
 EVERYWHERE = {
     ("", "pods", ""): "get list watch patch delete",
     ("", "pods/binding", ""): "create",
     ("", "pods/eviction", ""): "create",
     ("", "pods/status", ""): "patch",
-    ("", "nodes", ""): "get list watch patch",
-    ("", "events", ""): "create list patch",
-    ("batch", "jobs", ""): "get list watch",
-    ("jobset.x-k8s.io", "jobsets", ""): "get list watch",
-    ("kubeflow.org", "pytorchjobs", ""): "get list watch",
+    ("", "nodes", ""): "list watch patch",
+    ("", "events", ""): "create list",
+    ("batch", "jobs", ""): "get",
+    ("jobset.x-k8s.io", "jobsets", ""): "get",
+    ("kubeflow.org", "pytorchjobs", ""): "get",
 }
 AT_HOME = {
     ("coordination.k8s.io", "leases", ""): "create",
@@ -89,6 +89,21 @@ def test_image() -> None:
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     assert sorted(kept) == sorted(name for names in copied for name in names.split())
     assert all((ROOT / name).exists() for name in kept)
+    assert "pip uninstall" in DOCKERFILE.rpartition("FROM")[2], "what runs has no use for it"
+
+
+def test_image_is_locked() -> None:
+    """Every version in it is written down, of all that the project asks for; the floors are kept."""
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", (DEPLOY / "requirements.lock").read_text("utf-8"), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["kubernetes"]]
+    for text in asked:
+        wanted = Requirement(text)
+        name = wanted.name.replace("_", "-").lower()
+        assert name in pinned, f"{name} is not locked: python -m tools.lock"
+        assert wanted.specifier.contains(pinned[name]), f"{text} is locked as {pinned[name]}: python -m tools.lock"
+    assert "--no-deps" in DOCKERFILE
+    assert not {"pip", "setuptools", "wheel"} & pinned.keys()
 
 
 # -- objects lead to each other ---------------------------------------------------------------------------------------
@@ -235,6 +250,14 @@ def test_examples_are_of_every_kind() -> None:
     assert sum(keys.POD_SPEC in one.get("annotations", {}) for one in metadata) == 1
 
 
+def test_examples_are_not_the_guides() -> None:
+    """Both are applied to one cluster: a Job of the same name would be changed, or refused."""
+    guide = (ROOT / "docs" / "tutorials" / "kubernetes.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^metadata: \{name: ([\w-]+)\}$", guide, re.MULTILINE))
+    assert named >= {"sweep", "train"}
+    assert not named & {found["metadata"]["name"] for found in EXAMPLES}
+
+
 @pytest.mark.parametrize("manifest", JOBS, ids=lambda found: found["metadata"]["name"])
 def test_example_is_placed(manifest: Manifest) -> None:
     """By HiveD, on the cluster of the example spec; it sees its own devices, and has the class of its priority."""
@@ -255,7 +278,7 @@ def test_example_is_placed(manifest: Manifest) -> None:
         assert spec["priorityClassName"] == ("hived-opportunistic" if asked.priority < 0 else "hived-guaranteed")
     (asked,) = groups.values()
     pods = sum(number for _, number in pod_templates(manifest))
-    assert asked.size == (1 if manifest["metadata"]["name"] == "sweep" else pods)
+    assert asked.size == (1 if manifest["metadata"]["name"] == "example-sweep" else pods)
     spec = yaml.safe_load(OBJECTS["ConfigMap", "hived-spec"]["data"]["spec.yaml"])
     assert isinstance(Cluster.from_spec(spec).schedule(asked.request()), Bind)
 
@@ -272,6 +295,41 @@ def test_schema_knows_all_values() -> None:
             assert set(properties) == set(value), name
 
 
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """All values, with some others."""
+    own = {k: {**VALUES[k], **v} if isinstance(VALUES.get(k), dict) else v for k, v in values.items()}
+    return {**VALUES, **own}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"evictAfter": 0, "evictPatience": 3600},
+        {"evictAfter": "0.5", "evictPatience": "3600"},
+        {"tls": {"secretName": "server", "clientSecretName": "client"}},
+        {"spec": '{"physicalCluster": {}, "virtualClusters": {}}'},
+        {
+            "resources": {
+                "requests": {"cpu": 0.5, "memory": "1.5Gi", "example.com/thing": "1"},
+                "claims": [{"name": "x"}],
+            }
+        },
+    ],
+    ids=json.dumps,
+)
+def test_right_value(values: dict[str, Any]) -> None:
+    jsonschema_rs.validate(SCHEMA, given(values))
+
+
+def test_bounds_are_the_programs() -> None:
+    """A value that the program refuses would make its pods fail again and again."""
+    seconds = SCHEMA["definitions"]["seconds"]
+    hints = get_type_hints(serve_kubernetes, include_extras=True)
+    for name in ("evict_after", "evict_patience"):
+        (option,) = hints[name].__metadata__
+        assert (seconds["minimum"], seconds["maximum"]) == (option.min, option.max)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -285,13 +343,23 @@ def test_schema_knows_all_values() -> None:
         {"scheduler": {"httpTimeout": 30}},
         {"tls": {"secret": "x"}},
         {"fullnameOverride": "Not_A_Name"},
-        {"evictAfter": 0},
+        {"evictAfter": -1},
         {"evictAfter": "soon"},
-        {"evictPatience": 0},
+        {"evictPatience": 3601},
+        {"evictPatience": "3601"},
+        {"evictPatience": "3600.5"},
+        {"evictPatience": "10000"},
+        {"tls": {"clientSecretName": "client"}},
+        {"spec": "physicalCluster: {}"},
+        {"spec": "anything"},
+        {"resources": {"limits": {"memory": "much"}}},
+        {"resources": {"requests": {"cpu": -1}}},
+        {"resources": {"requests": {"cpu": {"is": 1}}}},
+        {"scheduler": {"resources": {"limits": {"memory": "1 Gi"}}}},
+        {"resources": {"claims": ["gpu"]}},
         {"eventLog": "/somewhere/without/a/volume"},
     ],
     ids=json.dumps,
 )
 def test_wrong_value(values: dict[str, Any]) -> None:
-    given = {k: {**VALUES[k], **v} if isinstance(VALUES.get(k), dict) else v for k, v in values.items()}
-    assert not jsonschema_rs.is_valid(SCHEMA, {**VALUES, **given})
+    assert not jsonschema_rs.is_valid(SCHEMA, given(values))

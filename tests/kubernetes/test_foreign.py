@@ -9,7 +9,20 @@ from hived.engines.kubernetes.gangs import foreign as foreign_
 from hived.engines.kubernetes.pods.objects import PodStatus
 
 from .fake_kubernetes import World
-from .pods import annotated, devices_of, flat_spec, foreign, gang_of, labelled, loans, node, node_names, on, pod
+from .pods import (
+    annotated,
+    devices_of,
+    flat_spec,
+    foreign,
+    gang_of,
+    labelled,
+    loans,
+    node,
+    node_names,
+    on,
+    pod,
+    with_limits,
+)
 from .test_adoption import FOUR, there
 
 
@@ -138,11 +151,8 @@ def test_slot_without_a_pod_is_taken_first(world: Shared) -> None:
     world.create(two)
     uid = world.serve(2, "n0")
     assert world.kept(uid) == (2, 3)
-    assert world.ask(two) == "wait"
-    assert "a pod of no group may be using them" in world.pod_explained(two)
-    world.gone(uid)
     world.quiesce()
-    assert world.home(two) == "n0"
+    assert world.home(two) != "n0", "it has another place"
 
 
 def test_more_than_are_free_is_a_conflict(world: Shared) -> None:
@@ -194,15 +204,32 @@ def test_marked_gpu_rather_than_one_in_use(world: Shared) -> None:
 
 
 def test_refused_pod_that_is_bound_is_foreign(world: Shared) -> None:
-    """Until it is given a VC."""
+    """Also with the label of a VC: its whole node was withheld then."""
     one = foreign("serve", 2)
     assert world.submit(one) == ["refused"]
     world.bound_behind(on(world.there(one), "n1"))
     assert len(world.kept(one.metadata.uid)) == 2
     assert not world.gang_scheduler.refused
     world.update(labelled(world.there(one), vc="a"))
-    assert not world.gang_scheduler.foreign.pods
-    world.nobody_gets("n1", *FOUR)
+    assert len(world.kept(one.metadata.uid)) == 2
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "hived.io/gpu"])
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_pod_of_a_vc_bound_by_others(world: Shared, seen_before: bool, resource: str) -> None:
+    """A pod of the default scheduler with the label of a VC has as many GPUs as it requests, not its whole node."""
+    one = with_limits(labelled(foreign("serve", 1), vc="a"), {resource: 1})
+    if seen_before:
+        world.update(one)
+    world.update(on(one, "n1"))
+    for _ in range(2):
+        kept = world.kept(one.metadata.uid)
+        assert len(kept) == 1
+        assert not world.conflicts
+        world.restart(compare=False)
+    world.nobody_gets("n1", *kept)
+    given = {device for there in world.pods.values() for device in devices_of(there) if device[0] == "n1"}
+    assert len(given) == 3
 
 
 def test_no_cost_for_gangs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,24 @@ from hived.engines.kubernetes.gangs.explaining import event_text, reasons
 from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
+from hived.engines.kubernetes.pods.pod_request import may_concern
 from hived.errors import ConflictError, InputError, NotFoundError
 
 from .fake_kubernetes import Members, World
-from .pods import devices_of, flat_spec, gang_of, labelled, node, node_names, pod, terminating, with_vcs
+from .pods import (
+    Limits,
+    devices_of,
+    flat_spec,
+    gang_of,
+    labelled,
+    node,
+    node_names,
+    on,
+    pod,
+    terminating,
+    with_limits,
+    with_vcs,
+)
 
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
 NEW_JOB = replace(JOB, uid="job-2")
@@ -87,7 +101,12 @@ def test_pod_too_many_waits_for_a_place() -> None:
     [
         ([pod("one", 4, more=G)], [pod("other", 2, created=5, more=G)], None, "members: 1 x 2 here, 1 x 4 there"),
         ([pod("x", 4)], gang_of("x", 2, 2), None, "members: 2 x 2 here, 1 x 4 there"),
-        (job_pods(2), job_pods(2, NEW_JOB, "new", 9), (Member(2, 4),), "pods of a former t/train are still there"),
+        (
+            job_pods(2),
+            job_pods(2, NEW_JOB, "new", 9),
+            (Member(2, 4),),
+            "t/train is that of pods which another object has made",
+        ),
     ],
     ids=["size", "pod", "job"],
 )
@@ -224,7 +243,7 @@ def test_bad_node_gets_no_gang(there: Node | None, words: str) -> None:
 
 
 def test_gang_without_pods_leaves_bad_node() -> None:
-    """It stays while one of its pods is bound."""
+    """While one of its pods is bound, the others leave."""
     world = World(a=2, b=1)
     one, two = gang_of("g", 2, 2)
     world.create(one, two)
@@ -232,11 +251,13 @@ def test_gang_without_pods_leaves_bad_node() -> None:
     where = world.home(one)
     world.set_node(node(where, ready=False))
     world.restart()
-    assert world.places("g") == [where, where]
-    world.end(one)
-    world.create(world.recreated(one, 9))
     world.quiesce()
     assert world.home(two) != where
+    world.end(one)
+    again = world.recreated(one, 9)
+    world.create(again)
+    world.quiesce()
+    assert world.nodes_of(again, two) == [world.home(two)] * 2
 
 
 def test_node_not_taken_by_kube_scheduler() -> None:
@@ -466,3 +487,64 @@ def test_documentation_has_the_states() -> None:
         if cell != "-"
     }
     assert shown == {(state.value, event.value): after.value for (state, event), after in GANG_TABLE.items()}
+
+
+# -- pods without GPUs ------------------------------------------------------------------------------------------------
+
+
+def launcher(name: str, group: str = "g", size: int = 3, created: int = 0) -> Pod:
+    """A pod without GPUs that is counted in a group."""
+    made = pod(name, 0, created=created, group=group, group_size=str(size))
+    return with_limits(made, {"cpu": "1"})
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "1"}, {"nvidia.com/gpu": "0"}, {"hived.io/gpu": 0}])
+def test_cpu_pod_of_a_vc(limits: Limits) -> None:
+    """It is not HiveD's: no refusal, and no conflict once another client has bound it."""
+    world = World(a=1)
+    one = with_limits(pod("one", 0), limits)
+    assert not may_concern(one)
+    world.update(one)
+    world.update(on(one, "n0"))
+    assert not world.events
+    assert not world.gang_scheduler.pods
+    assert not world.gang_scheduler.refused
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_launcher_of_a_gang(first: bool) -> None:
+    """It is counted in the label of its group, and blocked the group for ever; a worker is replaced after its end."""
+    world = World(a=3)
+    workers = [pod(f"w{number}", 4, group="g", group_size="3") for number in range(2)]
+    if first:
+        world.update(launcher("launcher"))
+    world.submit(*workers)
+    if not first:
+        world.update(launcher("launcher"))
+    world.quiesce()
+    assert None not in world.nodes_of(*workers)
+    world.gone("launcher")
+    world.restart()
+    assert world.state("g") == "placed"
+    world.set_node(node(world.home(workers[0]), ready=False))
+    world.ended(workers[0])
+    new = world.recreated(workers[0], 9)
+    world.create(new)
+    world.quiesce()
+    assert world.home(new)
+
+
+def test_launcher_that_is_not_counted() -> None:
+    """A gang of two workers has both, whether or not a launcher has the labels too."""
+    world = World(a=2)
+    world.update(launcher("launcher", size=2))
+    workers = [pod(f"w{number}", 4, group="g", group_size="2") for number in range(2)]
+    world.submit(*workers)
+    world.quiesce()
+    assert None not in world.nodes_of(*workers)
+    assert len(world.placement("g").pods) == 2
+
+
+def test_wrong_number_of_gpus_is_refused() -> None:
+    world = World(a=1)
+    assert world.submit(with_limits(pod("one", 0), {"nvidia.com/gpu": "1500m"})) == ["refused"]

@@ -46,13 +46,14 @@ EXPECTED = {
     "hived_conflicts": ("gauge", set()),
     "hived_foreign_pods": ("gauge", set()),
     "hived_spec_reloads_total": ("counter", {"result"}),
+    "hived_spec_refused": ("gauge", set()),
     "hived_watch_restarts_total": ("counter", {"resource", "reason"}),
     "hived_api_errors_total": ("counter", {"verb", "resource", "code"}),
     "hived_events_dropped_total": ("counter", set()),
     "hived_evictions_total": ("counter", {"result"}),
 }
 #: metrics of a replica that does not decide
-OF_EVERY_REPLICA = {"hived_build_info", "hived_ready", "hived_leader"}
+OF_EVERY_REPLICA = {"hived_build_info", "hived_ready", "hived_leader", "hived_spec_refused"}
 
 
 class Told:
@@ -156,6 +157,16 @@ def test_requests_and_their_durations() -> None:
     assert bounds[-2:] == [5.0, float("inf")]
     assert [told(f"{name}_bucket", verb="filter", le=le) for le in ("0.00025", "0.0005", "5.0", "+Inf")] == [2, 3, 4, 5]
     assert told(f"{name}_count", verb="bind") == 0, "a rate has a zero to begin from"
+
+
+def test_refused_spec_is_told_while_it_is(busy: Replica) -> None:
+    """A counter's increase was over after a quarter of an hour, and the alert with it."""
+    assert Told(metrics_of(busy))("hived_spec_refused") == 0
+    busy.spec_problem = "line 3: it is wrong"
+    assert Told(metrics_of(busy))("hived_spec_refused") == 1
+    alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    (expression,) = [alert["expr"] for alert in alerts if alert["alert"] == "HivedSpecRefused"]
+    assert expression == "max by (namespace, pod) (hived_spec_refused) > 0"
 
 
 def test_counters_begin_at_zero() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hived.errors import RequestError
-from hived.server.kubernetes.engine_service import plan
+from hived.server.kubernetes.planning import plan
 
 from .fake_kubernetes import World
 from .pods import gang_of, pod
@@ -84,3 +84,128 @@ def test_wrong_object(kind: str, spec: Json, message: str) -> None:
     with pytest.raises(RequestError, match=message) as caught:
         plan(World(a=1).gang_scheduler, [job("fine", 1, 1), wrong], "t")
     assert caught.value.field == "objects.1"
+
+
+# -- all pods that an object makes -----------------------------------------------------------------------------------
+
+
+def template(gpus: int, vc: str = "a", **labels: str) -> Json:
+    """A template of pods; ``gpus=0``: without a limit."""
+    named = {f"hived.io/{key.replace('_', '-')}": value for key, value in {"vc": vc, **labels}.items()}
+    limits = {"hived.io/gpu": gpus} if gpus else {}
+    return {"metadata": {"labels": named}, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+def of_kind(kind: str, spec: Json, api: str = "apps/v1") -> Json:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+
+
+def replicas(kind: str, number: int, of: Json, **more: object) -> Json:
+    return of_kind(kind, {"replicas": number, "template": of, **more})
+
+
+def outcomes(world: World, *things: Json) -> list[tuple[str, int]]:
+    """Outcome and GPUs of each group."""
+    return [(one.outcome, one.gpus) for one in plan(world.gang_scheduler, things, "t")]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"])
+def test_each_replica(kind: str) -> None:
+    """One pod was planned, whatever the number."""
+    world = World(a=2)
+    assert outcomes(world, replicas(kind, 2, template(4))) == [("now", 8)]
+    (found,) = plan(world.gang_scheduler, [replicas(kind, 10, template(4))], "t")
+    assert (found.outcome, found.gpus, len(found.placement)) == ("waits", 40, 2)
+    assert "2 of its 10 pods would start now" in found.text
+    assert outcomes(world, replicas(kind, 10, template(8))) == [("never", 80)]
+    assert outcomes(world, replicas(kind, 0, template(4))) == []
+
+
+def test_job_that_is_no_gang() -> None:
+    world = World(a=2)
+    spec = {"parallelism": 3, "completions": 3, "template": template(4, gang="false")}
+    assert outcomes(world, of_kind("Job", spec, "batch/v1")) == [("waits", 12)]
+    spec["parallelism"] = 2
+    assert outcomes(world, of_kind("Job", spec, "batch/v1")) == [("now", 8)]
+    cron = of_kind("CronJob", {"schedule": "* * * * *", "jobTemplate": {"spec": spec}}, "batch/v1")
+    assert outcomes(world, cron) == [("now", 8)]
+    assert outcomes(world, of_kind("Job", {**spec, "suspend": True}, "batch/v1")) == [("waits", 8)]
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [({}, "never"), ({"podManagementPolicy": "Parallel"}, "now")])
+def test_gang_of_a_stateful_set(policy: Json, outcome: str) -> None:
+    """Its pods are made one after another, and a gang is placed once all exist."""
+    world = World(a=2)
+    (found,) = plan(
+        world.gang_scheduler, [replicas("StatefulSet", 2, template(4, group="g", group_size="2"), **policy)], "t"
+    )
+    assert found.outcome == outcome
+    assert ("podManagementPolicy: Parallel" in found.text) is (outcome == "never")
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(1, "waits"), (2, "now"), (3, "waits")])
+def test_number_of_a_group(number: int, outcome: str) -> None:
+    """Fewer pods than its label says never start, and of more some wait."""
+    world = World(a=2)
+    assert outcomes(world, replicas("Deployment", number, template(4, group="g", group_size="2"))) == [(outcome, 8)]
+
+
+def test_jobs_of_a_jobset_in_order() -> None:
+    """With one group over jobs of which the second is made after the first."""
+    jobs = [{"name": name, "template": {"spec": {"template": template(4, group="g", group_size="2")}}} for name in "ab"]
+    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    assert outcomes(World(a=2), of_kind("JobSet", spec, VERSIONS["JobSet"])) == [("never", 8)]
+
+
+def test_master_without_gpus() -> None:
+    """Such a PyTorchJob runs, and was refused."""
+    roles = {"Master": {"replicas": 1, "template": template(0)}, "Worker": {"replicas": 2, "template": template(4)}}
+    thing = of_kind("PyTorchJob", {"pytorchReplicaSpecs": roles}, VERSIONS["PyTorchJob"])
+    assert outcomes(World(a=2), thing) == [("now", 8)]
+
+
+def test_launcher_of_a_group() -> None:
+    """It is counted in the group, and needs no GPUs."""
+    labels = {"group": "g", "group_size": "3"}
+    launcher = {"apiVersion": "v1", "kind": "Pod"} | template(0, **labels)
+    workers = replicas("ReplicaSet", 2, template(4, **labels))
+    assert outcomes(World(a=2), launcher, workers) == [("now", 8)]
+    assert outcomes(World(a=2), workers) == [("waits", 12)]
+
+
+@pytest.mark.parametrize("kind", ["MPIJob", "RayCluster", "DaemonSet"])
+def test_kind_that_is_not_read(kind: str) -> None:
+    """It was taken for something that is not for HiveD."""
+    thing = of_kind(kind, {"roles": {"worker": {"replicas": 2, "template": template(4)}}}, "any/v1")
+    (found,) = plan(World(a=2).gang_scheduler, [thing], "t")
+    assert (found.group, found.vc, found.outcome) == ("t/x", "a", "unknown")
+    assert kind in found.text
+
+
+def test_groups_beside_each_other() -> None:
+    """Each fits alone, and not beside the others; running pods stay as they are."""
+    world = World(a=2, b=1)
+    world.run(*gang_of("lent", 1, 4, "b", priority="-1"))
+    before = world.placements()
+    assert outcomes(world, job("one", 1, 4), job("two", 1, 4), job("three", 1, 4)) == [
+        ("now", 4), ("now", 4), ("waits", 4),
+    ]  # fmt: skip
+    assert world.placements() == before
+    world.step()
+
+
+def test_request_that_may_start_early() -> None:
+    """It does not wait while GPUs are idle."""
+    world = World(a=1, b=1)
+    world.run(pod("first", 4))
+    like = {"apiVersion": "v1", "kind": "Pod"} | template(4, mode="either")
+    assert outcomes(world, like) == [("now", 4)]
+
+
+def test_sizes_that_differ() -> None:
+    things = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}} | template(gpus, group="g", group_size="2")
+        for gpus in (4, 2)
+    ]
+    with pytest.raises(RequestError, match="affinityGroup"):
+        plan(World(a=2).gang_scheduler, things, "t")

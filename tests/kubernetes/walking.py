@@ -129,8 +129,9 @@ class Walk:
             job = Owner(api_version="batch/v1", kind="Job", name=name, uid=f"job-{number}", controller=True)
             if kind == "alone":
                 labels["gang"] = "false"
-            elif rng.random() < 0.8:
-                members = (Member(size, gpus),) if rng.random() < 0.8 else (Member(size, gpus), Member(1, 1))
+            else:
+                head = rng.random() < 0.8 and rng.random() > 0.8
+                members = (Member(size, gpus), Member(1, 1)) if head else (Member(size, gpus),)
             made = [pod(f"{name}-{i}", gpus, vc, created=created, owner=job, more=labels) for i in range(size)]
             if members is not None and len(members) > 1:
                 made.append(pod(f"{name}-head", 1, vc, created=created, owner=job, more=labels))

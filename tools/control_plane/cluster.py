@@ -149,6 +149,11 @@ class Cluster:
         """Set the status that a node's kubelet reports."""
         self.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [_ready(ready)]}}, STRATEGIC)
 
+    def allocatable(self, node: str, resources: Mapping[str, str | None]) -> None:
+        """Set the resources that a node's kubelet advertises; None takes one away."""
+        status = {"capacity": resources, "allocatable": resources}
+        self.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": status}, MERGE)
+
     def cordon(self, node: str, cordoned: bool = True) -> None:
         """Cordon or uncordon a node."""
         self.api("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}}, STRATEGIC)

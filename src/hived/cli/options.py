@@ -184,7 +184,7 @@ class Asking:
     def scheduler(self, on_one_machine: str) -> AbstractContextManager[Engine]:
         """The engine on Kubernetes; an engine of one machine is refused, with ``on_one_machine`` as the verb to use."""
         instead: Mapping[EngineKind, str] = {"local": on_one_machine}
-        return connect(self.engine, None, self.token_file, default=SCHEDULER_URL, instead=instead, start=_REACH)
+        return connect(self.engine, self.state, self.token_file, default=SCHEDULER_URL, instead=instead, start=_REACH)
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
         """Print an answer for programs, if that format is selected; whether it is."""

@@ -16,7 +16,6 @@ from hived.server.schema import Plan
 from hived.spec import Document, read_documents
 from hived.words import counted
 
-from .addresses import SCHEDULER_URL
 from .client import Engine
 from .console import note
 from .formats import Place, clean, clean_lines, where_in_words
@@ -31,7 +30,7 @@ from .options import (
     vc_option,
 )
 
-_CODES = {"now": 0, "waits": 2, "never": 3}
+_CODES = {"now": 0, "waits": 2, "never": 3, "unknown": 4}
 _MOST = 1_000  #: maximum of objects in one plan
 
 
@@ -55,7 +54,9 @@ def plan(
 ) -> None:
     """Say what would become of a job now, without submitting it; on Kubernetes, of manifests.
 
-    Exit code 0: it would start now; 2: it would wait; 3: it never fits. Of several, the worst.
+    Exit code 0: all of it would start now; 2: it, or some of it, would wait; 3: it never fits; 4: it cannot be
+    foreseen (a kind of object that is not read). Of several, the highest. Taints, selectors, CPU and memory are
+    kube-scheduler's, and are not foreseen.
 
     \bExamples:
       hived plan --vc vision --gpus 4
@@ -67,7 +68,7 @@ def plan(
         if vc is not None or (gpus, nodes, priority, opportunistic) != (1, 1, 0, False):
             raise InputError("-f and --vc, --gpus, ...: the manifests say all of that; give one or the other")
         manifests = read_manifests(files)
-        with ask.connect() as there:
+        with ask.scheduler("hived plan --vc VC --gpus N") as there:
             code = _plan_manifests(ask, there, manifests, namespace)
     else:
         if vc is None:
@@ -93,11 +94,8 @@ def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, 
 def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], namespace: str) -> int:
     if len(manifests) > _MOST:
         raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
-    if there.kind == "local":
-        raise there.wrong(
-            "manifests (-f) are for Kubernetes: say with --engine or HIVED_ENGINE where that listens "
-            f"({SCHEDULER_URL}), or here what a job would ask for: hived plan --vc VC --gpus N"
-        )
+    if there.kind == "local":  # it has a plan of another form
+        raise there.wrong("manifests (-f) are for Kubernetes; here use: hived plan --vc VC --gpus N")
     try:
         answer = there.post("/v1/plan", {"objects": [one.value for one in manifests], "namespace": namespace})
     except RequestError as error:
@@ -107,7 +105,7 @@ def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], n
         for group in planned.groups:
             _print(group)
         if not planned.groups:
-            note("nothing here is for HiveD: no pod names a virtual cluster")
+            note("nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster")
     return max((_CODES[group.outcome] for group in planned.groups), default=0)
 
 
@@ -123,7 +121,7 @@ def _print(group: PlannedGroup) -> None:
 
 def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -> str:
     if outcome != "now":
-        return "would wait" if outcome == "waits" else "never fits"
+        return {"waits": "would wait", "never": "never fits", "unknown": "cannot be foreseen"}[outcome]
     place = clean(where_in_words(placement))
     first = f", once {', '.join(map(clean, victims))} {'has' if len(victims) == 1 else 'have'} gone" if victims else ""
     return f"now{first}" + (f", on {place}" if place else "")

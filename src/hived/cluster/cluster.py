@@ -401,6 +401,19 @@ class Cluster:
             return PlanAnswer("never" if hopeless else "waits", decision, decision.reasons)
         return PlanAnswer("now", decision, ())
 
+    def copy(self) -> Cluster:
+        """A copy for what-if questions: groups run where they do; reservations are decided anew. O(cells + groups)."""
+        state = self._committed()
+        copied = Cluster(state.spec, state.sharing, state.rank, state.binding, state.ranks)
+        copied._state, _ = recovery.reconfigured(state, state.spec)
+        copied._state.jobs, copied._state.joined = dict(state.jobs), dict(state.joined)
+        copied._state.evicted = list(state.evicted)
+        copied._keep()
+        for group in state.by_age():
+            if not group.running:
+                copied.commit(copied.schedule(group.request, now=group.since))
+        return copied
+
     # -- committing ---------------------------------------------------------------------------------------------------
 
     def commit(self, decision: Decision) -> None:

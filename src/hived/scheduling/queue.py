@@ -103,6 +103,14 @@ class Entry:
         #: equal for jobs that get the same decision: shape and excluded nodes
         self.kind: Hashable = self.shape
 
+    def resize(self, request: Request, gpus: int) -> None:
+        """Take over a request for other members; the job is in no queue."""
+        self.request, self._loan = request, None
+        self.view = self.view._replace(gpus=gpus)
+        self.shape = replace(request, group="any")
+        self.kind = (self.shape, self.excluded) if self.excluded else self.shape
+        self.demand = self.loan_demand = None
+
     @property
     def loan(self) -> Request:
         """The request for a loan before its turn."""

@@ -339,6 +339,13 @@ class Scheduler:
             self._new[entry.number] = entry
         self._follow(entry)
 
+    def reshaped(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
+        """Follow a running job that has other members by now, or other GPUs."""
+        self._leave(entry)
+        entry.resize(request, gpus)
+        self.became(entry, guaranteed)
+        self.mark_dirty(entry.vc)
+
     def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
         """Exclude nodes for a job."""
         waits, lent = entry.status is WAITING, entry.status in (LENT, MOVING)

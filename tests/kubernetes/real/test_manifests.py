@@ -92,7 +92,7 @@ def test_helm_installs(control_plane: ControlPlane, api: Api) -> None:
     if control_plane.binaries.version < (1, 21):
         pytest.skip("the chart is for Kubernetes 1.21 and later")
     at = ("second", "--namespace=gpu", f"--kubeconfig={control_plane.kubeconfig()}")
-    values = "tls.secretName=server,priorityClasses.create=false"
+    values = "tls.secretName=server"
     notes = helm("install", *at, str(CHART), "--create-namespace", f"--set={values}")
     assert "kubectl -n gpu port-forward service/second 9096" in notes
     assert "https://127.0.0.1:9096/" in notes

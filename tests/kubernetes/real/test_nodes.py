@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tools.control_plane.cluster import Cluster, Json, RefusedError
+from tools.control_plane.cluster import MERGE, STRATEGIC, Cluster, Json, RefusedError
 from tools.control_plane.service import Service
-from tools.control_plane.workloads import make_gang, make_pod
+from tools.control_plane.workloads import make_gang, make_pod, make_upstream_pod
 
 from ..witness import snapshot
 
@@ -27,6 +27,7 @@ def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
         ground.set_ready(name, True)
         ground.cordon(name, False)
         ground.annotate_node(name, bad_devices=None)
+        ground.allocatable(name, {"nvidia.com/gpu": None})
 
 
 def test_drain(cluster: Cluster, service: Service, nodes: list[str]) -> None:
@@ -86,6 +87,76 @@ def test_restart_on_bad_nodes(cluster: Cluster, service: Service, nodes: list[st
     cluster.annotate_node(nodes[2], bad_devices=None)
     cluster.create_nodes([nodes[3]])
     assert cluster.wait_placed("next")["next"] == placed["own-0"]
+
+
+GROUP = "{name: own, members: [{podNumber: 2, leafCellNumber: 4}]}"
+UPSTREAM = f"{{virtualCluster: a, leafCellNumber: 4, affinityGroup: {GROUP}}}"
+
+
+@pytest.mark.parametrize("said", ["", UPSTREAM], ids=["labels", "upstream"])
+def test_member_leaves_lost_node(cluster: Cluster, service: Service, nodes: list[str], said: str) -> None:
+    """The pod that replaces a member gets another node; it was bound to the lost one by upstream's annotation."""
+    pods = make_gang("own", "a", 2, 4)
+    if said:
+        pods = [make_upstream_pod(f"own-{rank}", said) for rank in range(2)]
+    cluster.create_pods(*pods)
+    before = cluster.wait_placed("own-0", "own-1")
+    cluster.set_ready(before["own-1"], False)
+    cluster.cordon(before["own-1"])
+    cluster.delete_pod("own-1", force=True)
+    cluster.create_pod(pods[1])
+    placed = cluster.wait_placed("own-0", "own-1")
+    assert placed["own-0"] == before["own-0"]
+    assert placed["own-1"] not in before.values()
+    assert set(service.groups()) == {f"{cluster.namespace}/own"}
+    now = snapshot(service)
+    service.restart()
+    assert snapshot(service) == now
+
+
+def test_rejected_pod_goes_elsewhere(cluster: Cluster, service: Service) -> None:
+    """The reason is in the last version of the pod, which a watch of pods that have not failed does not bring."""
+    cluster.create_pod(make_pod("first", "a", 4, group="g", group_size="1"))
+    home = cluster.wait_placed("first")["first"]
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/first/status"
+    cluster.api("PATCH", path, {"status": status}, STRATEGIC)
+    cluster.create_pod(make_pod("second", "a", 4, group="g", group_size="1"))
+    assert cluster.wait_placed("second")["second"] != home
+
+
+def test_job_grows_on_smaller_nodes(cluster: Cluster, service: Service, nodes: list[str]) -> None:
+    """It stays one gang; no node has more of its pods than it advertises GPUs for."""
+    for name in nodes:
+        cluster.allocatable(name, {"nvidia.com/gpu": "3"})
+    resources = {"limits": {"nvidia.com/gpu": "2"}}
+    template = make_pod("train", "a", 2)
+    template["spec"] |= {
+        "restartPolicy": "Never",
+        "containers": [{"name": "m", "image": "none", "resources": resources}],
+    }
+    path = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
+    spec = {"parallelism": 1, "completions": 5, "suspend": True, "template": template}
+    job = cluster.api("POST", path, {"metadata": {"name": "train"}, "spec": spec})
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": "train",
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
+
+    def create(name: str) -> None:
+        """As its controller does, which does not run here."""
+        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner]}
+        cluster.create_pod({"metadata": metadata, "spec": template["spec"]})
+
+    create("train-0")
+    first = cluster.wait_placed("train-0")["train-0"]
+    cluster.api("PATCH", f"{path}/train", {"spec": {"parallelism": 2}}, MERGE)
+    create("train-1")
+    assert cluster.wait_placed("train-0", "train-1")["train-1"] != first
+    assert set(service.groups()) == {f"{cluster.namespace}/train"}
 
 
 def test_pod_of_another_scheduler(cluster: Cluster, service: Service, nodes: list[str]) -> None:

@@ -180,6 +180,18 @@ def test_wrong_requests(cluster: Cluster, service: Service) -> None:
     assert set(cluster.wait_placed("no-size", "priority", "orphan")) == {"no-size", "priority", "orphan"}
 
 
+@pytest.mark.parametrize("resource", ["hived.io/gpu", "nvidia.com/gpu"])
+def test_pod_of_no_gpus(cluster: Cluster, service: Service, resource: str) -> None:
+    """kube-scheduler asks about a limit of 0 as well; the pod waited for ever."""
+    cpu = make_pod("cpu", "a", 0)
+    cpu["spec"]["containers"][0]["resources"] = {"limits": {resource: "0"}}
+    cluster.create_pod(cpu)
+    assert cluster.wait_placed("cpu")
+    assert service.groups() == {}
+    assert service.metric("hived_refused_pods") == 0
+    assert not [event for event in cluster.events() if event["reason"].startswith("Hived")]
+
+
 def test_hostile_questions(cluster: Cluster, service: Service) -> None:
     """A question about a pod that is not as the question says changes nothing, and an enormous one is not read."""
     plain = cluster.create_pod({"metadata": {"name": "plain"}, "spec": {"schedulerName": "nobody"}})
@@ -187,7 +199,7 @@ def test_hostile_questions(cluster: Cluster, service: Service) -> None:
     forged["metadata"] |= {key: plain["metadata"][key] for key in ("namespace", "name", "uid")}
     nodes = list(service.get("/v1/dashboard/layout")["views"][0]["chains"][0]["nodes"])
     answer = service.http.post("/v1/extender/filter", json={"Pod": forged, "NodeNames": nodes})
-    assert "none of HiveD's" in answer.json()["Error"]
+    assert answer.json() == {"NodeNames": nodes}, "the pod that there is asks for no GPUs"
     assert service.groups() == {}
     assert "plain" not in {event["involvedObject"]["name"] for event in cluster.events()}
     answer = service.http.post("/v1/extender/filter", content=b"{" + b" " * (5 * 1024 * 1024))

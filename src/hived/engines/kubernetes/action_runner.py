@@ -16,6 +16,7 @@ from hived.engines.kubernetes.client.api import ApiError, KubeApi, Status, api_p
 from hived.engines.kubernetes.gangs.gang import Annotate, Binding, Evict, RecordEvent, Wake
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Event, Pod
+from hived.engines.kubernetes.pods.pod_request import may_concern
 from hived.errors import ConflictError
 from hived.words import shortened
 
@@ -40,7 +41,7 @@ _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  #: pauses before a warning is sent a
 _WARNING_S = 5.0  #: for so long an eviction waits for the Event about it
 _RECALL_S = 5.0  #: to list existing Events
 #: reasons of Events about lasting conditions: recorded once while the condition lasts, even across restarts
-_LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
+_LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict", "HivedReplaced")
 
 
 def _names(key: str) -> dict[str, str]:
@@ -323,6 +324,19 @@ class ActionRunner:
         else:
             self.counts.bindings["ok"] += 1
             gang_scheduler.bound(binding.uid, self.clock())
+
+    async def bind_other(self, uid: str, key: str, node: str) -> bool:
+        """Bind a pod without GPUs for kube-scheduler; ``False``: it is none. Raises :class:`ConflictError`."""
+        try:
+            pod = msgspec.json.decode(await self.api.get(pod_path(key)), type=Pod)
+            if pod.metadata.uid != uid or may_concern(pod):
+                return False
+            target = {"apiVersion": "v1", "kind": "Node", "name": node}
+            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {**_names(key), "uid": uid}, "target": target}
+            await self.api.post(pod_path(key, "binding"), body)
+        except ApiError as error:
+            raise ConflictError(f"pod {key} was not bound to {node}: {error}") from None
+        return True
 
     async def _result(self, gang_scheduler: GangScheduler, binding: Binding, error: ApiError) -> str:
         """The result label of an unconfirmed Binding, read from the pod."""

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from hived.engines.job import after
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
 from hived.engines.kubernetes.gangs.explaining import event_text
-from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
+from hived.engines.kubernetes.gangs.extender_answers import Answer, MetaVictims, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
 from hived.engines.kubernetes.gangs.gang import Bind, GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler, policies_of_pods
@@ -313,9 +313,11 @@ class Engine:
         # from 1.22 on it filters the node that it has nominated alone, and then all
         partial = nodes == [pod.status.nominated_node_name]
         try:
-            pod, members = await self._known(pod)
+            known = await self._known(pod)
+            if known is None:
+                return "other", Answer(NodeNames=nodes)
             gang_scheduler = self.active_scheduler()
-            entry = gang_scheduler.asked(pod, members, nodes, self.clock(), partial)
+            entry = gang_scheduler.asked(*known, nodes, self.clock(), partial)
         except PodRequestError as error:
             self.active_scheduler().unreadable(pod, error, self.clock())
             self._dispatch_soon()
@@ -326,20 +328,27 @@ class Engine:
         self._dispatch_soon()
         return found
 
-    async def preempt(self, pod: Pod, offered: Iterable[str]) -> tuple[str, VictimsAnswer]:
-        """The result label and the victims for ``pod``; ``offered``: nodes that are usable once pods have left them."""
+    async def preempt(self, pod: Pod, offered: Mapping[str, MetaVictims | None]) -> tuple[str, VictimsAnswer]:
+        """The result label and the victims for ``pod``.
+
+        ``offered``: nodes that are usable once pods have left them; the victims of a pod that is not HiveD's.
+        """
         try:
-            pod, members = await self._known(pod)
+            known = await self._known(pod)
+            if known is None:
+                return "other", VictimsAnswer({node: pods or MetaVictims() for node, pods in offered.items()})
             gang_scheduler = self.active_scheduler()
-            entry = gang_scheduler.asked(pod, members, frozenset(offered), self.clock(), emptied=True)
+            entry = gang_scheduler.asked(*known, frozenset(offered), self.clock(), emptied=True)
         except (PodRequestError, NotFoundError):
             return "refused", VictimsAnswer({})
         found = preemption(gang_scheduler, entry)
         self._dispatch_soon()
         return "victims" if found.NodeNameToMetaVictims else "none", found
 
-    async def _known(self, pod: Pod) -> Sized:
-        """``pod`` as the API server has it, and the gang as its owner defines it.
+    async def _known(self, pod: Pod) -> Sized | None:
+        """``pod`` as the API server has it, and the gang as its owner defines it; None: it asks for no GPUs.
+
+        kube-scheduler asks about a pod with a limit of 0 GPUs, too.
 
         Raises :class:`PodRequestError`, :class:`NotFoundError`, :class:`UnavailableError`.
         """
@@ -348,16 +357,18 @@ class Engine:
         if found is None:
             raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
         if found.metadata.uid not in gang_scheduler.pods and not may_concern(found):
-            raise NotFoundError(f"pod {pod.key} asks for no GPUs, and is none of HiveD's")
+            return None
         return found, await self._owners.members(found)
 
-    async def bind(self, uid: str, node: str) -> None:
-        """Bind a pod, with its annotations, in one call.
+    async def bind(self, uid: str, node: str, key: str = "") -> None:
+        """Bind a pod, with its annotations, in one call. ``key``: its namespace and name, if it may not be HiveD's.
 
         Raises :class:`NotFoundError`, :class:`ConflictError` if it is refused or its outcome is unknown, and
         :class:`UnavailableError` while this replica does not decide.
         """
         gang_scheduler = self.active_scheduler()
+        if key and uid not in gang_scheduler.pods and await self._writer.bind_other(uid, key, node):
+            return
         await self._writer.bind(gang_scheduler, gang_scheduler.binding(uid, node))
         self._dispatch_soon()
 

@@ -24,8 +24,8 @@ from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from .counters import Counts
 
 _log = logging.getLogger("hived.kubernetes")
-#: pods that have ended hold nothing
-_LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+#: pods that have ended hold nothing; those that have failed say whether a kubelet has rejected them
+_LIVING = {"fieldSelector": "status.phase!=Succeeded"}
 _QUIET_S = 10.0  #: between two log lines about one failure
 _PATIENCE_S = 0.2  #: for the watch to bring a pod before it is read
 _REFRESH_S = 5.0  #: between two reads of the owners of incomplete gangs
@@ -133,7 +133,7 @@ class Informers:
     def _pod_updated(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
         uid = pod.metadata.uid
         # the annotations of bound pods give the members of their gang
-        known, members = (True, None) if pod.spec.node_name else self.owners.known(pod)
+        known, members = (True, None) if pod.spec.node_name or pod.ended else self.owners.known(pod)
         if known:
             self._resolving.pop(uid, None)
             self._deliver(gang_scheduler, pod, members)
@@ -229,6 +229,7 @@ class Informers:
             except PodRequestError as error:
                 _log.warning("pod %s: %s", pod.key, error)
 
+        self._pods = {uid: pod for uid, pod in self._pods.items() if not pod.ended}
         await asyncio.gather(*(size(pod) for pod in self._pods.values() if not pod.spec.node_name))
         assert self._nodes is not None
         known = [pod for pod in self._pods.values() if pod.spec.node_name or pod.metadata.uid in sizes]

@@ -129,6 +129,12 @@ class ExactScheduler(Scheduler):
             self._moved[entry.name] = entry
             self._work_of(entry).since = now
 
+    def reshaped(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
+        """See :meth:`Scheduler.reshaped`."""
+        super().reshaped(entry, request, gpus, guaranteed)
+        if self.follows(entry):
+            self._moved[entry.name] = entry
+
     def _work_of(self, entry: Entry) -> _Work:
         work = self._work.get(entry.name)
         if work is None:

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal, TypeVar
-
-import msgspec
 
 from hived import __version__
 from hived.cluster.cluster import Cluster
-from hived.cluster.explain.sentences import MAX_NAMED, in_lines
-from hived.engines.explaining import planned
+from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import (
-    WhyNot,
     event_text,
     explain,
     explain_pod,
-    in_words,
     reasons,
     shortly,
 )
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods import pod_request
-from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
-from hived.engines.kubernetes.pods.owners import is_gang, members_of
 from hived.engines.trading import LiveTrading
-from hived.errors import ForbiddenError, InputError, NotFoundError, RequestError
+from hived.errors import ForbiddenError, NotFoundError
 from hived.server.exchange import ExchangeService
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
 from . import schema
 from .inspection import GroupPods
-from .schema import PlannedGroup, PodPlace
+from .planning import plan, reason_data
 from .view import bad_gpus, waiting
 
 _SHOWN = 100
@@ -315,94 +305,4 @@ def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
 def _unknown(ref: str) -> NotFoundError:
     return NotFoundError(
         f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived groups lists them"
-    )
-
-
-#: kinds with a pod template
-_WITH_TEMPLATE = ("Job", "Deployment", "StatefulSet", "ReplicaSet")
-
-
-def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
-    """Plan each group alone. Raises :class:`RequestError` for invalid objects. Costs one plan of the core per group."""
-    asks: dict[str, pod_request.PodRequest] = {}
-    lists = [
-        thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
-    ]
-    inside = [thing for items in lists for thing in items if isinstance(thing, dict)]
-    for number, thing in enumerate([*objects, *inside]):
-        field, kind = f"objects.{number}", str(thing.get("kind") or "without a kind")
-        for pod in _pods(thing, namespace, field):
-            try:
-                if not pod_request.concerns(pod):
-                    continue
-                owned = pod_request.gang_owner(pod) is not None
-                members = members_of(thing, kind) if owned and is_gang(thing) else None
-                ask = gang_scheduler.valid_request(pod, members)
-            except InputError as error:
-                raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
-            asks.setdefault(ask.group, ask)
-    return [_planned(gang_scheduler, ask) for ask in asks.values()]
-
-
-def reason_data(reason: WhyNot) -> dict[str, object]:
-    """A reason as data: its kind and its fields."""
-    return {"kind": reason.kind.value, **asdict(reason)}
-
-
-def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
-    """One pod of each template of an object."""
-    try:
-        metadata = thing.get("metadata") or {}
-        name = str(metadata.get("name") or metadata.get("generateName") or "unnamed").rstrip("-")
-        home = str(metadata.get("namespace") or namespace)
-        kind = thing.get("kind")
-        if kind == "JobSet":
-            templates = [job["template"]["spec"]["template"] for job in thing["spec"]["replicatedJobs"]]
-        elif kind == "PyTorchJob":
-            templates = [role["template"] for role in thing["spec"]["pytorchReplicaSpecs"].values()]
-        elif kind == "Pod" or kind in _WITH_TEMPLATE:
-            templates = [thing if kind == "Pod" else thing["spec"]["template"]]
-        else:
-            return []
-        owner = Owner(
-            api_version=str(thing.get("apiVersion")), kind=str(kind), name=name, uid="planned", controller=True
-        )
-        owners = () if kind == "Pod" else (owner,)
-        return [_templated(template, home, name, owners) for template in templates]
-    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise RequestError(field, f"{thing.get('kind')}: it has not the form that Kubernetes wants: {what}") from None
-
-
-def _templated(template: Object, namespace: str, name: str, owners: Sequence[Owner]) -> Pod:
-    metadata = {
-        **(template.get("metadata") or {}),
-        "namespace": namespace,
-        "name": name,
-        "uid": "planned",
-        "ownerReferences": [msgspec.to_builtins(owner) for owner in owners],
-    }
-    return msgspec.convert({"metadata": metadata, "spec": template.get("spec") or {}}, Pod)
-
-
-def _planned(gang_scheduler: GangScheduler, ask: pod_request.PodRequest) -> PlannedGroup:
-    """Plan one group: by the code that will decide, with the groups queued before it."""
-    request = ask.request()
-    if ask.group in gang_scheduler.gangs:  # the name is taken: plan another group like it
-        request = replace(request, group=f"{ask.group} (planned)")
-    answer = gang_scheduler.scheduler.plan(request)
-    line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
-    outcome, text, decision, reasons = planned(
-        answer, line, ask.group, partial(in_words, gang_scheduler), gang_scheduler.usage.lent
-    )
-    pods = decision.placement.pods if decision is not None else ()
-    return PlannedGroup(
-        group=ask.group,
-        vc=ask.vc,
-        gpus=sum(member.pods * member.leaf_cells for member in ask.members),
-        outcome=outcome,
-        text=text,
-        placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods],
-        victims=list(getattr(decision, "victims", ())),
-        reasons=[reason_data(reason) for reason in reasons],
     )

@@ -91,7 +91,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
 
     async def ask_bind(body: bytes) -> _Answered:
         args = _bind_args.decode(body)
-        await engine.bind(args.PodUID, args.Node)
+        await engine.bind(args.PodUID, args.Node, f"{args.PodNamespace}/{args.PodName}")
         return "ok", wire.Answer()
 
     @router.post("/filter")

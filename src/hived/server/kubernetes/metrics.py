@@ -79,6 +79,8 @@ class Metrics(Collector):
         engine, known = self._engine, self._engine.gang_scheduler
         yield _gauge("build_info", "The version that runs.", ("version",), [((__version__,), 1)])
         yield _gauge("ready", "Whether this replica is in step with Kubernetes.", (), [((), engine.ready)])
+        refused = "Whether the latest cluster spec was refused, and the one before is in force."
+        yield _gauge("spec_refused", refused, (), [((), bool(engine.spec_problem))])
         yield _gauge("leader", "Whether this replica decides.", (), [((), engine.leader)])
 
         def of_cluster(name: str, what: str, labels: tuple[str, ...], read: Reader) -> Metric:

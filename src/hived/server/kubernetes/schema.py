@@ -155,7 +155,7 @@ class PlanRequest(Model):
     """What ``kubectl apply`` would be given."""
 
     objects: Annotated[list[dict[str, object]], Field(min_length=1, max_length=1000)]
-    """Pods, Jobs, JobSets, PyTorchJobs; what has no pods for HiveD is ignored."""
+    """Pods, Jobs, CronJobs, JobSets, PyTorchJobs, Deployments, ReplicaSets, StatefulSets; others without a VC."""
     namespace: Annotated[str, StringConstraints(max_length=63)] = "default"
     """Of those that name none."""
 
@@ -166,12 +166,13 @@ class PodPlace(Model):
 
 
 class PlannedGroup(Model):
-    """What would become of one group now."""
+    """What would become of one group now, or of equal pods that are placed one by one."""
 
     group: str
     vc: str
     gpus: int
-    outcome: Literal["now", "waits", "never"]
+    outcome: Literal["now", "waits", "never", "unknown"]
+    """``waits``: not all of its pods would start now. ``unknown``: the pods of an object of this kind are not known."""
     text: str
     placement: list[PodPlace]
     victims: list[str]
@@ -180,7 +181,7 @@ class PlannedGroup(Model):
 
 class PlanAnswer(Model):
     groups: list[PlannedGroup]
-    """Each alone, as if the others were not there. Empty: nothing here is for HiveD."""
+    """Each beside those before it. Empty: nothing here is for HiveD."""
 
 
 class DrainRequest(Model):

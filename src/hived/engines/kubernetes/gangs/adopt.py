@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hived.cluster.decisions import Placement, PodPlacement, Record
+from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
 from hived.engines.kubernetes.pods.objects import Pod
@@ -19,7 +20,7 @@ from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec, Device
 
-from .gang import Gang, GangEvent, GangState, PodEntry, RecordEvent
+from .gang import Gang, GangEvent, GangState, PodEntry
 from .gang_table import GangTable
 
 
@@ -59,11 +60,13 @@ def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found],
             said.setdefault(ask.group, []).append((entry, ask, info))
     found = []
     for of in said.values():
-        info = _majority([info for _, _, info in of])
-        one = Found(of[0][1], info, info.placement(spec))
+        infos = [info for _, _, info in of]
+        info = (_united(infos) if of[0][1].owner else None) or _majority(infos)
+        ask = replace(of[0][1], members=info.members) if of[0][1].owner else of[0][1]
+        one = Found(ask, info, info.placement(spec))
         wrong = _wrong(one)
-        for entry, ask, info in of:
-            if (problem := wrong or _add(one, entry, ask, info)) is not None:
+        for entry, of_pod, said_info in of:
+            if (problem := wrong or _add(one, entry, of_pod, said_info)) is not None:
                 unknown.append(Unknown(entry, problem, _devices(entry)))
         if one.entries:
             found.append(one)
@@ -83,6 +86,23 @@ def _read(pod: Pod, said: dict[str, list[_Report]]) -> tuple[PodRequest, BindInf
     if (of := said.get(ask.group)) and (why := of[0][1].disagrees(ask)) is not None:
         raise PodRequestError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
     return ask, info
+
+
+def _united(infos: list[BindInfo]) -> BindInfo | None:
+    """One placement of several groups of one pod; None: they are no such groups.
+
+    A former version placed each pod alone whose owner defined one pod at a time.
+    """
+    pods = dict.fromkeys(info.pod for info in infos)
+    devices = {(pod.node, device) for pod in pods for device in pod.leaf_cells}
+    if len(infos) == 1 or any(len(info.pods) > 1 or info.chain != infos[0].chain for info in infos):
+        return None
+    if len(pods) < len(infos) or len(devices) < sum(len(pod.leaf_cells) for pod in pods):
+        return None
+    types = tuple(info.cell_types[0] for info in infos)
+    return BindInfo(
+        infos[0].pod, infos[0].chain, tuple(pods), types, tuple(Member(1, len(pod.leaf_cells)) for pod in pods)
+    )
 
 
 def _majority(infos: list[BindInfo]) -> BindInfo:
@@ -146,6 +166,9 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
         table.forget_refusal(entry)
     freed = {node for entry in entries if (node := table.nodes.free(entry.uid)) is not None}
     found, unknown = gather(entries, table.cluster.spec)
+    for one in found:
+        if one.ask.counted:  # pods without GPUs among them, which may have ended by now
+            one.ask = replace(one.ask, members=one.info.members)
     taken: dict[Device, str] = {}
     ready: list[Found] = []
     again: list[PodEntry] = []
@@ -168,7 +191,7 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
             taken |= dict.fromkeys(one.placement.devices(), one.ask.group)
     unknown += _recover(table, ready, at)
     for pod in unknown:
-        _hold(table, pod, at)
+        table.keep_devices(pod.entry, pod.error, pod.devices, at)
     for entry in again:
         table.join(entry, entry.members, at)
     table.nodes_applied(at)
@@ -288,7 +311,7 @@ def _blamed(error: RequestError, records: Sequence[Record]) -> int:
 def _register(table: GangTable, found: Found, at: float) -> None:
     """Add a running gang to the table."""
     first = min(found.entries.values(), key=lambda entry: (entry.pod.created_at, entry.key))
-    gang = table.new_gang(found.ask, first.pod.created_at, at)
+    gang = table.new_gang(found.ask, first.pod.created_at, at, pod_request.family(first.pod, found.ask.group))
     gang.asked = True
     core = table.cluster.group(gang.name).placement
     assert core is not None
@@ -304,19 +327,3 @@ def _register(table: GangTable, found: Found, at: float) -> None:
     gang.keep_places([(entry.place, entry.uid) for entry in gang.pods.values()], core)
     if core.pods == found.info.pods and core != found.info.placement(table.cluster.spec):
         table.annotate(gang)
-
-
-def _hold(table: GangTable, unknown: Unknown, at: float) -> None:
-    """Keep the devices that a pod of no gang may use from jobs."""
-    entry, error = unknown.entry, unknown.error
-    entry.refused, entry.bound, entry.binding = error, True, 0
-    table.refused[entry.uid] = entry
-    if unknown.devices != ():
-        table.conflicts[entry.uid] = str(error)
-        why = f"pod {entry.key} may be using it: {error}"
-        node = entry.pod.spec.node_name or ""
-        table.nodes.hold(entry.uid, node, unknown.devices, why)
-        table.foreign.mark_dirty(node)
-        table.nodes_applied(at)
-        table.yield_slots(node, at)
-    table.instruct(RecordEvent(entry.uid, entry.key, "HivedConflict", str(error), True))

@@ -14,7 +14,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
 
 from .gang import Gang, GangState, PodEntry
-from .gang_table import GangTable
+from .gang_table import REJECTED_S, GangTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,19 @@ def shortly(table: GangTable, gang: Gang) -> list[str]:
     if gang.state is GangState.PREEMPTED:
         by = gang.preempted_by
         return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
-    return in_words(table, reasons(table, gang)) or (
+    said = in_words(table, reasons(table, gang)) or (
         ["its turn is about to come"] if gang.state is GangState.WAITING else []
     )
+    if said:
+        nodes = table.rejections.get(gang.family, {}).items()
+        said += [f"{node} is avoided for up to {REJECTED_S:g} s: {why}" for node, (_, why) in nodes]
+    if said and gang.part_of is not None and gang.barred:
+        near = f"the {gang.part_of.ask.within}" if gang.part_of.ask.within else "nodes of the kind"
+        said.append(
+            f"it has to be in {near} of the pods of {gang.part_of.name} that run; if those are deleted too, all of it "
+            "is placed anew"
+        )
+    return said
 
 
 def in_words(table: GangTable, found: Sequence[WhyNot]) -> list[str]:
@@ -105,8 +115,13 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
     waiting = [entry for entry in gang.pods.values() if not entry.bound]
     if waiting:
         lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
-    if len(gang.pods) < gang.ask.size:
-        lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+    late = [] if gang.rest is None else list(gang.rest.pods.values())
+    if len(gang.pods) + len(late) < gang.ask.size:
+        gone = gang.ask.size - len(gang.pods) - len(late)
+        lines.append(f"{gone} of its {gang.ask.size} pods do not exist (any more)")
+    if gang.rest is not None:
+        lines.append(f"{len(late)} of its {gang.ask.size} pods wait for a place ({_some(late)}):")
+        lines += shortly(table, gang.rest)
     if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
         lines.append(early_text(table.scheduler, gang.entry))
     if gang.guaranteed:

@@ -1,9 +1,9 @@
-"""Foreign pods: pods with GPUs that HiveD did not place. The GPUs they may use are kept from jobs until they end.
+"""GPUs that are not for jobs: those of foreign pods, which HiveD did not place, and those that nodes do not advertise.
 
 Which GPUs of its node such a pod has is mostly unknown (a device plugin picks them), so as many as it requests are kept
-from jobs: the devices that its annotations name, else unused ones, the cheapest first; all of its node if its number is
-unknown. If fewer are left than it requests, gangs share GPUs with it, which is reported as a conflict: for the missing
-number, GPUs in use are given to no other job, so that no job waits for their current user to end.
+from jobs until it ends: the devices that its annotations name, else unused ones, the cheapest first; all of its node if
+its number is unknown. If fewer are left than it requests, gangs share GPUs with it, which is reported as a conflict:
+for the missing number, GPUs in use are given to no other job, so that no job waits for their current user to end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hived.engines.kubernetes.pods.pod_request import named_devices, uses
 from hived.words import counted
 
 from .gang import RecordEvent
+from .nodes import lack_of
 
 if TYPE_CHECKING:
     from .gang_table import GangTable
@@ -76,6 +77,8 @@ class ForeignPods:
         self.on: dict[str, dict[str, ForeignPod]] = {}
         #: nodes of foreign pods where pods were added or removed: kept devices may have to be chosen again
         self.dirty: set[str] = set()
+        #: nodes that advertise fewer devices than the spec has
+        self.lacking: set[str] = set()
 
     def add(self, pod: ForeignPod) -> None:
         """Add a foreign pod."""
@@ -94,13 +97,13 @@ class ForeignPods:
         return pod
 
     def mark_dirty(self, node: str) -> None:
-        """Mark ``node`` dirty if it has foreign pods."""
-        if node in self.on:
+        """Mark ``node`` dirty if it has foreign pods, or lacks devices."""
+        if node in self.on or node in self.lacking:
             self.dirty.add(node)
 
     def mark_placement_dirty(self, placement: Placement | None) -> None:
         """Mark the nodes of a placement dirty: its gang or pods of it have changed. O(its pods)."""
-        if self.on and placement is not None:
+        if (self.on or self.lacking) and placement is not None:
             for pod in placement.pods:
                 self.mark_dirty(pod.node)
 
@@ -146,10 +149,14 @@ def removed(table: GangTable, uid: str, at: float) -> None:
 
 def refresh(table: GangTable, at: float) -> None:
     """Choose kept devices again on dirty nodes. O(devices of those nodes, and pods of the gangs there)."""
+    table.foreign.dirty |= table.nodes.recount
+    table.nodes.recount.clear()
     while table.foreign.dirty:
         nodes, table.foreign.dirty = sorted(table.foreign.dirty), set()
         for node in nodes:
-            _assign_devices(table, node, at)
+            if node in table.foreign.on:
+                _assign_devices(table, node, at)
+            _assign_missing(table, node, at)
 
 
 def foreign_pods(table: GangTable) -> list[ForeignPod]:
@@ -201,6 +208,37 @@ def _assign_devices(table: GangTable, node: str, at: float) -> None:
     table.nodes_applied(at)
     table.yield_slots(node, at)
     table.fill_slots(node, at)
+
+
+def _assign_missing(table: GangTable, node: str, at: float) -> None:
+    """Choose the devices that ``node`` does not advertise: which ones is not known, so unused ones, and few changes.
+
+    Devices in use come last: they are given to no other job.
+    """
+    holder = lack_of(node)
+    number, why = table.nodes.lacking(node)
+    if not number and node not in table.foreign.lacking:
+        return
+    before, used = table.nodes.held(holder) or (), table.used_on(node)
+    others = table.nodes.held_by_others(node, (holder,))
+    left = {device: cost for device, cost in _ranks(table, node, used).items() if cost != _MARKED}
+    left |= {device: 0 for device in before if device not in used}
+    left = {device: cost for device, cost in left.items() if device not in others}
+    chosen = [device for device in before if device in left][:number]
+    for device in chosen:
+        del left[device]
+    chosen += _choose(table.nodes.devices[node], table.nodes.cells.get(node, ()), left, number - len(chosen))
+    busy = sorted(used - others, reverse=True)
+    chosen += busy[: number - len(chosen)]
+    (table.foreign.lacking.add if number else table.foreign.lacking.discard)(node)
+    if tuple(sorted(chosen)) != before:
+        if chosen:
+            table.nodes.hold(holder, node, tuple(sorted(chosen)), why)
+        else:
+            table.nodes.free(holder)
+        table.nodes_applied(at)
+        table.yield_slots(node, at)
+        table.fill_slots(node, at)
 
 
 def _keep(table: GangTable, pod: ForeignPod, kept: tuple[int, ...], shared: tuple[int, ...], used: set[int]) -> None:

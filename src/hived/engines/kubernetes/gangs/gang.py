@@ -42,6 +42,7 @@ class GangEvent(StrEnum):
     RESTORED = "restored"  #: it is guaranteed again
     PROMOTED = "promoted"  #: its turn has come while it runs on a loan: it is guaranteed from now on
     REBOUND = "rebound"  #: a new spec bound it to other cells
+    RESHAPED = "reshaped"  #: it gave up places on lost hardware, or got places for pods that came later
 
 
 _IN_PLACE = (GangEvent.DOWNGRADED, GangEvent.RESTORED, GangEvent.REBOUND)
@@ -60,6 +61,7 @@ GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
     # same GPUs, in other cells of its VC or in none
     **{(state, event): state for state in (_P, _X) for event in _IN_PLACE},
     (_P, GangEvent.PROMOTED): _P,
+    (_P, GangEvent.RESHAPED): _P,
 }
 
 
@@ -122,6 +124,14 @@ class Gang(EngineJob):
         self.state = GangState.WAITING
         #: its live pods, by uid
         self.pods: dict[str, PodEntry] = {}
+        #: its pods that came after it was placed and have no place yet: a gang that becomes part of it once placed
+        self.rest: Gang | None = None
+        #: the gang whose rest this is
+        self.part_of: Gang | None = None
+        #: what pods that replace each other have in common (:func:`~..pods.pod_request.family`)
+        self.family = self.name
+        #: nodes that the rest of a gang cannot use, since they are too far from the gang
+        self.barred: frozenset[str] = frozenset()
         #: whether kube-scheduler has asked for it
         self.asked = False
         #: whether a pod of it has ended by itself
@@ -162,6 +172,11 @@ class Gang(EngineJob):
     def on_nodes(self) -> bool:
         """Whether a pod of it is bound, or may be."""
         return any(entry.holds for entry in self.pods.values())
+
+    @property
+    def all_pods(self) -> int:
+        """Number of its pods, those of its rest among them."""
+        return len(self.pods) + (0 if self.rest is None else len(self.rest.pods))
 
     @property
     def complete(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
@@ -33,7 +34,7 @@ from hived.scheduling import Policy, SomePolicies
 from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
-from . import foreign
+from . import foreign, late_pods
 from .extender_answers import repeat_reasons
 from .gang import Binding, Evict, Gang, GangEvent, GangState, Instruction, PodEntry, RecordEvent, Wake, in_rank_order
 from .gang_table import GangTable
@@ -97,6 +98,7 @@ class GangScheduler(GangTable):
             if pod.ended or pod.metadata.uid in self.pods:
                 continue
             if not pod_request.concerns(pod):
+                self.helper_changed(pod.metadata.uid, pod_request.helps(pod), at)
                 others.append(pod)
                 continue
             entry = self.pods[pod.metadata.uid] = PodEntry(pod)
@@ -119,7 +121,10 @@ class GangScheduler(GangTable):
         if pod.ended:
             entry = self.pods.get(uid)
             if entry is not None and entry.gang is not None:
-                entry.gang.ran_out = True
+                entry.gang.ran_out = entry.gang.ran_out or not pod.rejected
+                if pod.rejected:
+                    entry.pod = pod
+                    self.rejected(entry, at)
             self.pod_removed(uid, at)
             return
         entry = self.pods.get(uid)
@@ -130,6 +135,7 @@ class GangScheduler(GangTable):
                 foreign.removed(self, uid, at)
                 self._pod_came(pod, members, at)
             else:
+                self.helper_changed(uid, pod_request.helps(pod), at)
                 foreign.take(self, (pod,), at)
             return
         if entry.bound:
@@ -144,6 +150,7 @@ class GangScheduler(GangTable):
         elif not pod.spec.node_name and not entry.holds and (changed or entry.refused is not None):
             self._reread_request(entry, members, at)
         if pod.held_back is not held_back and entry.gang is not None:
+            self.unsettled[entry.gang.name] = entry.gang
             self.requeue(entry.gang)
 
     def _restore_annotations(self, entry: PodEntry, pod: Pod) -> None:
@@ -182,7 +189,10 @@ class GangScheduler(GangTable):
     def _reread_request(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """Read the request of a waiting pod again: it may have changed, or be valid by now."""
         try:
-            same = entry.gang is not None and self.valid_request(entry.pod, members or entry.members) == entry.ask
+            ask = self.valid_request(entry.pod, members or entry.members)
+            if entry.ask is not None and ask.changes_to(entry.ask):
+                ask = replace(ask, members=entry.ask.members)
+            same = entry.gang is not None and ask == entry.ask
         except PodRequestError:
             same = False
         if not same:
@@ -196,6 +206,7 @@ class GangScheduler(GangTable):
             self._removed.popitem(last=False)
         entry = self.pods.pop(uid, None)
         if entry is None:
+            self.helper_changed(uid, None, at)
             foreign.removed(self, uid, at)
             return
         self.forget_refusal(entry)
@@ -252,6 +263,7 @@ class GangScheduler(GangTable):
 
     def due(self, at: float) -> None:
         """Act on timeouts: evict victims that are still there, remind kube-scheduler of pods that can be bound."""
+        self.forget_rejections(at)
         for gang in list(self.evicting.values()):
             if at < gang.evict_at:
                 continue
@@ -308,7 +320,11 @@ class GangScheduler(GangTable):
     def dispatch(self, at: float) -> None:
         """Start all gangs that can start."""
         foreign.refresh(self, at)
+        late_pods.settle(self, at)
         super().dispatch(at)
+        while late_pods.join_placed(self, at) or self.unsettled:
+            late_pods.settle(self, at)
+            super().dispatch(at)
         for gang in self.unreserved.values():
             repeat_reasons(self, gang)
         self.unreserved.clear()
@@ -319,6 +335,8 @@ class GangScheduler(GangTable):
         self.awaiting_offer.pop(gang.name, None)
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
+        if gang.part_of is not None:
+            self.placed_rests.append(gang)
 
     def _preempt(self, gang: Gang, by: Gang | None, at: float) -> None:
         if gang.state is not GangState.PLACED:
@@ -404,6 +422,7 @@ class GangScheduler(GangTable):
             excluded = gang.not_offered
             if emptied or gang.state is GangState.RESERVED:
                 excluded -= gang.emptied
+            excluded = excluded.union(gang.barred, self.rejections.get(gang.family, ()))
             if len(self._exclusions) >= _EXCLUSIONS:
                 self._exclusions.clear()
             excluded = self._exclusions.setdefault(excluded, excluded)  # interned, so that comparison is fast
@@ -413,20 +432,28 @@ class GangScheduler(GangTable):
                 self.scheduler.mark_dirty(gang.vc)
         self.line_up(gang)
         self.dispatch(at)
-        if not partial and self._cannot_stay(gang, entry):
-            self.unplace(gang, at, "kube-scheduler does not take its node")
+        if not partial and entry.gang is not None and self._cannot_stay(entry.gang, entry, at):
             self.dispatch(at)
         return entry
 
-    def _cannot_stay(self, gang: Gang, entry: PodEntry) -> bool:
-        """Whether a pod's slot is on an excluded node, and none of its gang is bound yet."""
-        place = entry.given if gang.state is GangState.PLACED and not gang.on_nodes else None
-        return place is not None and place.node in gang.entry.excluded
+    def _cannot_stay(self, gang: Gang, entry: PodEntry, at: float) -> bool:
+        """Whether a pod that is not bound loses its place, since kube-scheduler does not take its node."""
+        place = entry.given if gang.state is GangState.PLACED and not entry.holds else None
+        if place is None or place.node not in gang.entry.excluded:
+            return False
+        if gang.on_nodes:
+            return late_pods.refused(self, entry, gang, at)
+        self.unplace(gang, at, "kube-scheduler does not take its node")
+        return True
 
     def incomplete(self) -> list[PodEntry]:
-        """One pod of each gang that waits for more pods from its owner. O(gangs)."""
-        waiting = (gang for gang in self.gangs.values() if gang.ask.owner and gang.state is GangState.WAITING)
-        return [next(iter(gang.pods.values())) for gang in waiting if len(gang.pods) < gang.ask.size]
+        """A pod of each gang that waits for more pods from its owner, or has more than that defines. O(gangs)."""
+        owned = (gang for gang in self.gangs.values() if gang.ask.owner)
+        return [
+            next(reversed(gang.pods.values()))
+            for gang in owned
+            if len(gang.pods) > gang.ask.size or (gang.state is GangState.WAITING and len(gang.pods) < gang.ask.size)
+        ]
 
     def resize(self, uid: str, members: tuple[Member, ...] | None, at: float) -> None:
         """Set the members of a waiting gang to what the owner of this pod defines by now."""
@@ -434,9 +461,11 @@ class GangScheduler(GangTable):
         if entry is None or entry.bound or members is None or members == entry.members:
             return
         gang = entry.gang
-        if gang is None or gang.state is not GangState.WAITING:
+        if gang is None or not (
+            gang.state is GangState.WAITING or (gang.state is GangState.PLACED and not entry.holds)
+        ):
             return
-        others = list(gang.pods.values())
+        others = list(gang.pods.values()) if gang.state is GangState.WAITING else [entry]
         for other in others:
             self.leave(other, at)
         for other in others:
@@ -471,10 +500,12 @@ class GangScheduler(GangTable):
             raise ConflictError(f"pod {entry.key} is on its node already")
         if place.node != node:
             raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
+        if not self.nodes.usable(*place):
+            raise ConflictError(f"pod {entry.key}: {self.nodes.situation(node)}")
         if not gang.shared:
             gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         entry.binding, entry.place = entry.binding + 1, place
-        entry.annotations = bindinfo.pod_annotations(place, gang.shared)
+        entry.annotations = bindinfo.pod_annotations(place, gang.shared, entry.pod)
         return Binding(uid, entry.key, node, entry.annotations)
 
     def bound(self, uid: str, at: float) -> None:

@@ -17,12 +17,14 @@ from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.engines.trading import LiveTrading
 from hived.scheduling import SomePolicies, Status
 
+from . import late_pods
 from .foreign import ForeignPods
 from .gang import GANG_TABLE, Annotate, Gang, GangEvent, GangState, Instruction, PodEntry, RecordEvent, Wake
 from .nodes import Nodes
 
 _RECENT = 20_000  #: events
 _ENDED = 1_000  #: ended gangs that are kept for display
+REJECTED_S = 300.0  #: for so long pods do not return to a node whose kubelet has rejected one of their kind
 
 
 class GangTable(Dispatcher[Gang, Instruction]):
@@ -56,6 +58,14 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD did not place
         self.foreign = ForeignPods()
+        #: gangs that may have late pods, or a rest that is out of date; and rests that were just placed
+        self.unsettled: dict[str, Gang] = {}
+        self.placed_rests: list[Gang] = []
+        #: by group: pods without GPUs that are counted in it by its label, as a launcher may be; and the reverse
+        self.helpers: dict[str, set[str]] = {}
+        self.helps: dict[str, str] = {}
+        #: by family of pods: the nodes whose kubelets have rejected one of them, until when they are avoided, and why
+        self.rejections: dict[str, dict[str, tuple[float, str]]] = {}
         self._number = 0
 
     @property
@@ -79,14 +89,20 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.refuse(entry, error)
             return
         gang = self.gangs.get(ask.group)
-        if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
+        ask = self.sized(ask, 1 + (0 if gang is None else gang.all_pods), gang)
+        if gang is not None and gang.holds and ask.changes_to(gang.ask):
+            late_pods.grow(self, gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
+        elif gang is not None and ask.changes_to(gang.ask) and gang.ask.members != ask.members:
+            self.redefine(gang, ask.members, at)
         wrong = None
         if gang is None:
-            gang = self.new_gang(ask, entry.pod.created_at, at)
+            gang = self.new_gang(ask, entry.pod.created_at, at, pod_request.family(entry.pod, ask.group))
         elif gang.ask.owner != ask.owner:
             wrong = PodRequestError(
-                "name-taken", f"pods of a former {ask.group} are still there; it waits for them to end"
+                "name-taken",
+                f"its group's name {ask.group} is that of pods which another object has made, maybe one of the same "
+                "name before it; it waits until these are gone",
             )
         elif (what := ask.disagrees(gang.ask)) is not None:
             wrong = PodRequestError("disagrees", f"other pods of its group {ask.group} ask for something else: {what}")
@@ -99,6 +115,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang.asked = gang.asked or entry.needs_wake  # kube-scheduler may not ask again for a pod that it holds back
         if gang.state is GangState.PLACED:
             self.give_slot(entry, gang, at)
+            self.unsettled[gang.name] = gang
         else:
             self.line_up(gang)
 
@@ -109,14 +126,94 @@ class GangTable(Dispatcher[Gang, Instruction]):
         pod_request.check_labels(pod)
         return ask
 
-    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float) -> Gang:
+    def sized(self, ask: pod_request.PodRequest, pods: int, gang: Gang | None = None) -> pod_request.PodRequest:
+        """The request of a group whose label counts its pods, those without GPUs among them.
+
+        As many with GPUs as are left or, of a ``gang`` that holds GPUs, as it was placed with; or as exist (``pods``).
+        """
+        left = ask.counted - len(self.helpers.get(ask.group, ()))
+        if gang is not None and gang.holds:
+            left = gang.ask.size
+        number = max(left, min(pods, ask.counted))
+        return replace(ask, members=(Member(number, ask.leaf_cells),)) if ask.counted else ask
+
+    def helper_changed(self, uid: str, group: str | None, at: float) -> None:
+        """A pod without GPUs is counted in ``group``, or (None) in no group any more."""
+        before = self.helps.pop(uid, None)
+        if before is not None:
+            self.helpers[before].discard(uid)
+            if not self.helpers[before]:
+                del self.helpers[before]
+        if group is not None:
+            self.helps[uid] = group
+            self.helpers.setdefault(group, set()).add(uid)
+        for name in {before, group} - {None} if before != group else ():
+            gang = self.gangs.get(name or "")
+            if gang is not None and not gang.holds:
+                self.redefine(gang, self.sized(gang.ask, len(gang.pods)).members, at)
+
+    def redefine(self, gang: Gang, members: tuple[Member, ...], at: float) -> None:
+        """Have a gang without GPUs ask for other pods."""
+        if members == gang.ask.members:
+            return
+        self.withdraw(gang, at)
+        gang.ask = replace(gang.ask, members=members)
+        gang.gpus = gang.ask.gpus
+        gang.entry.resize(gang.ask.request(), gang.gpus)
+        for entry in gang.pods.values():
+            if entry.ask is not None:
+                entry.ask = replace(entry.ask, members=members)
+        self.line_up(gang)
+
+    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
         """Add a gang, with the request of its first pod."""
         self._number += 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
+        gang.family = family
+        self.exclude(gang)
         self.usage.add(gang)
         gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
         return gang
+
+    def exclude(self, gang: Gang) -> None:
+        """Have a gang avoid the nodes that kube-scheduler left out, those too far away, and those that rejected it."""
+        excluded = frozenset() if gang.ask.anywhere else gang.not_offered
+        excluded = excluded.union(gang.barred, self.rejections.get(gang.family, ()))
+        if excluded != gang.entry.excluded:
+            self.scheduler.exclude(gang.entry, excluded)
+
+    def usable(self, gang: Gang, place: PodPlacement) -> bool:
+        """Whether pods of ``gang`` may start there."""
+        return self.nodes.usable(*place) and place.node not in self.rejections.get(gang.family, ())
+
+    def rejected(self, entry: PodEntry, at: float) -> None:
+        """The kubelet of its node has rejected a pod: those that replace it avoid the node for a while."""
+        node, gang = entry.pod.spec.node_name, entry.gang
+        if gang is None or not node:
+            return
+        why = f"its kubelet has rejected {entry.key} ({entry.pod.status.reason})"
+        self.rejections.setdefault(gang.family, {})[node] = at + REJECTED_S, why
+        gang.remember(self.note("rejected", gang.name, at, {"why": f"{node}: {why}"}))
+        self.rejections_changed(gang.family)
+
+    def rejections_changed(self, family: str) -> None:
+        """Have the gangs of a family follow its rejections. O(gangs)."""
+        for gang in self.gangs.values():
+            if gang.family == family:
+                self.exclude(gang)
+                self.unsettled[gang.name] = gang
+
+    def forget_rejections(self, at: float) -> None:
+        """Use nodes again that were avoided for long enough."""
+        for family, nodes in list(self.rejections.items()):
+            over = [node for node, (until, _) in nodes.items() if at >= until]
+            for node in over:
+                del nodes[node]
+            if not nodes:
+                del self.rejections[family]
+            if over:
+                self.rejections_changed(family)
 
     def forget_refusal(self, entry: PodEntry) -> None:
         """Drop the refusal of a pod."""
@@ -132,16 +229,29 @@ class GangTable(Dispatcher[Gang, Instruction]):
             entry.reported = str(error)
             self.instruct(RecordEvent(entry.uid, entry.key, "HivedRefused", str(error), True))
 
+    def keep_devices(self, entry: PodEntry, error: PodRequestError, devices: tuple[int, ...] | None, at: float) -> None:
+        """Refuse a bound pod that is of no gang, and keep the devices that it may use (None: all) from jobs."""
+        entry.refused, entry.bound, entry.binding = error, True, 0
+        self.refused[entry.uid] = entry
+        node = entry.pod.spec.node_name or ""
+        # it does not contradict others: nobody can end it there
+        lost = entry.terminating and self.nodes.lost(node)
+        if devices != ():
+            if not lost:
+                self.conflicts[entry.uid] = str(error)
+            self.nodes.hold(entry.uid, node, devices, f"pod {entry.key} may be using it: {error}")
+            self.foreign.mark_dirty(node)
+            self.nodes_applied(at)
+            self.yield_slots(node, at)
+        reason = "HivedReplaced" if lost else "HivedConflict"
+        self.instruct(RecordEvent(entry.uid, entry.key, reason, str(error), True))
+
     def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """Assign ``entry`` the first free slot of its size, if there is one."""
         assert gang.placement is not None
         assert entry.ask is not None
         for slot, pod in enumerate(gang.placement.pods):
-            if (
-                gang.slots[slot] is None
-                and len(pod.leaf_cells) == entry.ask.leaf_cells
-                and not self.nodes.may_be_used(pod.node, pod.leaf_cells)
-            ):
+            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells and self.usable(gang, pod):
                 gang.slots[slot], entry.slot = entry.uid, slot
                 self.ready_to_bind(entry, gang, at)
                 return
@@ -210,16 +320,17 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.foreign.mark_placement_dirty(gang.placement)
         self._refresh_to_bind(gang, at)
 
-    def leave(self, entry: PodEntry, at: float) -> None:
-        """Remove a pod from its gang."""
+    def leave(self, entry: PodEntry, at: float, why: str = "its last pod is gone") -> None:
+        """Remove a pod from its gang. ``why``: the gang ends with its last pod."""
         gang, slot = entry.gang, entry.slot
         entry.gang = entry.slot = None
         if gang is None:
             return
         del gang.pods[entry.uid]
         if not gang.pods:
-            self.end(gang, at)
+            self.end(gang, at, why)
             return
+        self.unsettled[gang.name] = gang
         if slot is not None:
             gang.slots[slot] = None
             self.foreign.mark_placement_dirty(gang.placement)
@@ -243,6 +354,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         held = gang.holds
         self.foreign.mark_placement_dirty(gang.placement)
         gang.state = state
+        for changed in (gang, gang.rest):
+            if changed is not None:
+                self.unsettled[changed.name] = changed
         if event is GangEvent.PLACED:
             gang.waited_since, gang.since = gang.since, at
         elif event is GangEvent.RELEASED:  # a gang without a bound pod has waited all the time
@@ -309,8 +423,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
             self.spared(at)
 
-    def end(self, gang: Gang, at: float) -> None:
+    def end(self, gang: Gang, at: float, why: str = "its last pod is gone") -> None:
         """End a gang whose last pod is removed, and free its GPUs."""
+        if gang.part_of is not None:
+            gang.part_of.rest = None
+        if gang.rest is not None:
+            self.unsettled[gang.rest.name] = gang.rest
         if gang.holds:
             self.scheduler.free(gang.entry, now=at)
             if gang.state is GangState.PREEMPTED:
@@ -323,7 +441,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.foreign.mark_placement_dirty(gang.placement)
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
-        gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
+        gang.remember(self.note("ended", gang.name, at, {"why": why}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
         if len(self.ended) > _ENDED:
@@ -360,7 +478,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         for entry in gang.pods.values():
             if entry.holds and entry.given is not None:
-                self.write_annotations(entry, bindinfo.pod_annotations(entry.given, gang.shared))
+                self.write_annotations(entry, bindinfo.pod_annotations(entry.given, gang.shared, entry.pod))
 
     def write_annotations(self, entry: PodEntry, annotations: dict[str, str]) -> None:
         """Write the placement annotations of a pod."""
@@ -398,6 +516,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             )
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under it turned bad", at)
             for gang in [gang for node in names for gang in self.gangs_on(node)]:
+                self.unsettled[gang.name] = gang
                 self.release_from_bad_hardware(gang, at)
 
     def release_from_bad_hardware(self, gang: Gang, at: float) -> None:
@@ -407,5 +526,4 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def on_bad_hardware(self, gang: Gang) -> bool:
         """Whether any of its devices is bad. O(its GPUs)."""
-        healthy, bad = self.nodes.healthy, self.nodes.bad_devices
-        return any(node not in healthy or (node, device) in bad for node, device in gang.devices())
+        return not all(self.nodes.usable(node, (device,)) for node, device in gang.devices())

@@ -9,6 +9,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.hardware import Hardware
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node
+from hived.engines.kubernetes.pods.pod_request import advertised
 from hived.spec.compiled import Device
 from hived.words import plural
 
@@ -19,6 +20,7 @@ class _Known(NamedTuple):
     ready: bool
     cordoned: bool
     marked: frozenset[int] | None  #: devices that its annotation names; None: the annotation is invalid
+    gpus: int | None  #: number of devices that it advertises; None: it advertises none, and need not
 
 
 class Nodes(Hardware):
@@ -38,6 +40,7 @@ class Nodes(Hardware):
         there = {node.metadata.name: _read(node) for node in nodes}
         self._changed.update(self._known.keys() ^ there.keys())
         self._changed.update(name for name, known in there.items() if self._known.get(name) != known)
+        self.recount |= self._changed
         self._known = there
 
     def changed(self, node: Node) -> None:
@@ -46,11 +49,13 @@ class Nodes(Hardware):
         if self._known.get(name) != known:
             self._known[name] = known
             self._changed.add(name)
+            self.recount.add(name)
 
     def removed(self, name: str) -> None:
         """Remove a node."""
         if self._known.pop(name, None) is not None:
             self._changed.add(name)
+            self.recount.add(name)
 
     def hold(self, uid: str, node: str, devices: tuple[int, ...] | None, why: str) -> None:
         """Keep ``devices`` (None: all) from jobs for a pod of no gang that may use them."""
@@ -84,6 +89,14 @@ class Nodes(Hardware):
         node = self._holders.get(uid)
         return None if node is None else self._held[node][uid][0]
 
+    def lacking(self, node: str) -> tuple[int, str]:
+        """Number of devices of the spec that a node does not advertise, beside marked ones; and why they are kept."""
+        known, there = self._known.get(node), self.devices.get(node, ())
+        if known is None or known.gpus is None or known.gpus >= len(there):
+            return 0, ""
+        number = len(there) - known.gpus - len((known.marked or frozenset()).intersection(there))
+        return max(0, number), f"it advertises {known.gpus:,} of its {len(there):,} GPUs (allocatable)"
+
     def marked(self, node: str) -> frozenset[int]:
         """Devices that the node's annotation keeps from jobs."""
         known = self._known.get(node)
@@ -92,6 +105,8 @@ class Nodes(Hardware):
     def again(self) -> None:
         """Rebuild the state by node after a change of the spec."""
         super().again()
+        #: nodes whose numbers of devices may have changed, by Kubernetes or by a spec
+        self.recount = set(self.devices)
         #: per node: devices per cell inside it, from small to large (of its first chain, if it has several)
         self.cells: dict[str, tuple[int, ...]] = {}
         for chain in self._cluster.spec.chains:
@@ -142,7 +157,8 @@ class Nodes(Hardware):
         known = self._known.get(name)
         if known is None or not known.ready or known.marked is None:
             return shut, set()
-        faulty = {(node, device) for node, device in shut if device in known.marked}
+        gone = known.marked.union(self.held(lack_of(name)) or ())
+        faulty = {(node, device) for node, device in shut if device in gone}
         return faulty, shut - faulty
 
     # -- queries --------------------------------------------------------------------------------------------------
@@ -166,6 +182,15 @@ class Nodes(Hardware):
                 found.setdefault(why, []).append(device)
         return found
 
+    def lost(self, name: str) -> bool:
+        """Whether a node is gone or not ready: nobody there ends a pod that is being deleted."""
+        known = self._known.get(name)
+        return known is None or not known.ready
+
+    def usable(self, node: str, devices: Iterable[int]) -> bool:
+        """Whether jobs may start on these devices."""
+        return node in self.healthy and not any((node, device) in self.bad_devices for device in devices)
+
     @property
     def missing(self) -> list[str]:
         """Nodes of the spec that are missing in Kubernetes. O(nodes)."""
@@ -182,9 +207,14 @@ class Nodes(Hardware):
         return {name for name, known in self._known.items() if known.cordoned and name in self.devices}
 
 
+def lack_of(node: str) -> str:
+    """The holder of the devices that a node does not advertise, in place of a pod's uid."""
+    return f"what {node} lacks"
+
+
 def _read(node: Node) -> _Known:
     text = (node.metadata.annotations or {}).get(keys.BAD_DEVICES, "")
-    return _Known(node.ready, bool(node.spec.unschedulable), _numbers(text))
+    return _Known(node.ready, bool(node.spec.unschedulable), _numbers(text), advertised(node))
 
 
 def _numbers(text: str) -> frozenset[int] | None:

@@ -1,6 +1,7 @@
 """The placement of a group as annotations of its bound pods: all that a restart needs, in upstream's format.
 
 pod-leaf-cell-isolation: 0,1             this pod's devices
+devices.hived.io/CONTAINER: 0            those of one container, where several ask for some
 pod-bind-info: (YAML)                    its node and devices, and those of the whole group, member by member
 """
 
@@ -20,7 +21,7 @@ from hived.words import shortened
 
 from . import keys
 from .objects import Pod
-from .pod_request import MOST_PODS, PodRequestError, read_yaml
+from .pod_request import MOST_PODS, PodRequestError, read_yaml, shares
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MANY = 100  #: pods
@@ -79,10 +80,17 @@ def _counts(placement: Placement, members: tuple[Member, ...]) -> list[int]:
     return [len(list(run)) for _, run in groupby(sizes)]
 
 
-def pod_annotations(pod: PodPlacement, of_group: str) -> dict[str, str]:
-    """The annotations of a pod that is bound; ``of_group`` is :func:`shared`."""
-    own = _dump({"node": pod.node, "leafCellIsolation": list(pod.leaf_cells)})
-    return {keys.ISOLATION: ",".join(map(str, pod.leaf_cells)), keys.BIND_INFO: own + of_group}
+def pod_annotations(place: PodPlacement, of_group: str, pod: Pod | None = None) -> dict[str, str]:
+    """The annotations of a pod that is bound; ``of_group`` is :func:`shared`. ``pod``: for the shares of containers."""
+    own = _dump({"node": place.node, "leafCellIsolation": list(place.leaf_cells)})
+    found = {keys.ISOLATION: _listed(place.leaf_cells), keys.BIND_INFO: own + of_group}
+    for name, devices in (shares(pod, place.leaf_cells) if pod is not None else {}).items():
+        found[keys.CONTAINER_DEVICES + name] = _listed(devices)
+    return found
+
+
+def _listed(devices: tuple[int, ...]) -> str:
+    return ",".join(map(str, devices))
 
 
 def written(pod: Pod) -> dict[str, str | None]:

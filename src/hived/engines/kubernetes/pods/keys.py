@@ -9,7 +9,9 @@ _OURS = "hived.io"
 POD_SPEC = f"{_UPSTREAM}/pod-scheduling-spec"
 #: annotation of a bound pod: its device indices, ``0,1``, for NVIDIA_VISIBLE_DEVICES
 ISOLATION = f"{_UPSTREAM}/pod-leaf-cell-isolation"
-#: its former name, still found on long-running pods
+#: prefix of annotations of a bound pod of several containers with GPUs, with the name of each: its share, ``0``
+CONTAINER_DEVICES = f"devices.{_OURS}/"
+#: the former name of the isolation, still found on long-running pods
 FORMER_ISOLATION = f"{_UPSTREAM}/pod-gpu-isolation"
 #: annotation of a bound pod: the placement of its whole group, as YAML
 BIND_INFO = f"{_UPSTREAM}/pod-bind-info"

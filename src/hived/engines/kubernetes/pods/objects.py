@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+#: reasons of a kubelet that admits no pod, beside ``OutOf...``
+_REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError")
 #: default grace period of a pod
 GRACE_S = 30
 
@@ -97,6 +99,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The observed state of a pod."""
 
     phase: str | None = None
+    reason: str | None = None
     conditions: list[Condition] | None = None
     nominated_node_name: str | None = None
 
@@ -117,6 +120,12 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether it has succeeded or failed, and holds nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the kubelet of its node did not admit it, as it has fewer devices or other resources."""
+        reason = self.status.reason or ""
+        return self.status.phase == "Failed" and (reason in _REJECTED or reason.startswith("OutOf"))
 
     @property
     def held_back(self) -> bool:
@@ -165,6 +174,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """The observed state of a node."""
 
     conditions: list[Condition] | None = None
+    allocatable: dict[str, str | int | float] | None = None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,25 +109,44 @@ def is_gang(thing: Object) -> bool:
     return (str(thing.get("apiVersion")).partition("/")[0], thing.get("kind")) in GANG_OWNERS
 
 
-def _members(thing: Object, what: str) -> tuple[Member, ...]:
+def pods_at_once(thing: Object) -> list[tuple[int, Object]]:
+    """Number and template of the pods that a Job, a JobSet or a PyTorchJob makes at a time, part by part.
+
+    Raises ``KeyError``, ``TypeError``, ``ValueError`` for an object of another form.
+    """
     spec, status = thing["spec"], thing.get("status") or {}
-    found: list[tuple[int, Object]] = []
     if thing.get("kind") == "JobSet":
         done = {job["name"]: _count(job.get("succeeded"), 0) for job in status.get("replicatedJobsStatus") or ()}
-        for job in spec["replicatedJobs"]:
-            inner = job["template"]["spec"]
-            left = _left(_count(job.get("replicas")), done.get(job.get("name"), 0))
-            found.append((left * _at_once(inner, 0), inner["template"]))
-        _check_together(spec, [template_gpus(template) for pods, template in found if pods], what)
-    elif thing.get("kind") == "PyTorchJob":
+        jobs = [(job, job["template"]["spec"]) for job in spec["replicatedJobs"]]
+        return [
+            (_left(_count(job.get("replicas")), done.get(job.get("name"), 0)) * _at_once(inner, 0), inner["template"])
+            for job, inner in jobs
+        ]
+    if thing.get("kind") == "PyTorchJob":
         # the master first, as rank 0
         roles = sorted(spec["pytorchReplicaSpecs"].items(), key=lambda role: (role[0] != "Master", role[0]))
         replicas: Object = status.get("replicaStatuses") or {}
-        for name, role in roles:
-            succeeded = _count((replicas.get(name) or {}).get("succeeded"), 0)
-            found.append((_left(_count(role.get("replicas")), succeeded), role["template"]))
-    else:
-        found.append((_at_once(spec, _count(status.get("succeeded"), 0)), spec["template"]))
+        return [
+            (
+                _left(_count(role.get("replicas")), _count((replicas.get(name) or {}).get("succeeded"), 0)),
+                role["template"],
+            )
+            for name, role in roles
+        ]
+    return [(_at_once(spec, _count(status.get("succeeded"), 0)), spec["template"])]
+
+
+def starts_in_order(thing: Object) -> bool:
+    """Whether a JobSet starts its jobs one after another."""
+    spec = thing["spec"]
+    order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
+    return order == "InOrder" or any(job.get("dependsOn") for job in spec.get("replicatedJobs") or ())
+
+
+def _members(thing: Object, what: str) -> tuple[Member, ...]:
+    found = pods_at_once(thing)
+    if starts_in_order(thing):
+        _check_together([template_gpus(template) for pods, template in found if pods], what)
     sizes = [(pods, template_gpus(template)) for pods, template in found]
     members = tuple(Member(pods, gpus) for pods, gpus in sizes if pods and gpus)
     if not members:
@@ -142,12 +161,9 @@ def template_gpus(template: Object) -> int | None:
     return gpus_of(containers, msgspec.convert(spec.get("initContainers") or [], list[Container]))
 
 
-def _check_together(spec: Object, gpus: list[int | None], what: str) -> None:
+def _check_together(gpus: list[int | None], what: str) -> None:
     """Refuse jobs that start one after another: a gang is placed only once all of its pods exist."""
-    policy = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
-    if len([number for number in gpus if number]) > 1 and (
-        policy == "InOrder" or any(job.get("dependsOn") for job in spec["replicatedJobs"])
-    ):
+    if len([number for number in gpus if number]) > 1:
         raise PodRequestError(
             "owner",
             f"{what} starts its jobs one after another, so they are no gang; give the pods of each the labels "

@@ -16,7 +16,7 @@ from hived.errors import InputError, SpecError
 from hived.spec import read_documents
 
 from . import keys
-from .objects import Container, Owner, Pod
+from .objects import Container, Node, Owner, Pod
 
 #: pods of a gang: each is annotated with the placement of all
 MOST_PODS = 1000
@@ -27,6 +27,8 @@ _LONGEST_YAML = 262_144  #: characters: more than all annotations of an object m
 _MOST_MEMBERS = 64  #: kinds of pods in a group
 #: API group and kind of owners whose pods form a gang
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
+#: who binds pods that name no scheduler, or are created on their node
+_DEFAULT_SCHEDULER = "default-scheduler"
 #: former names of annotation keys
 _FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
 _MODES = ("guaranteed", "opportunistic", "either")
@@ -79,6 +81,7 @@ class PodRequest:
     whole: bool = False  #: placed only once all of its pods exist
     early: bool = False  #: it may start on a loan before its turn
     title: str = ""  #: the group's name in its pods, which need not be unique; "": as ``group``
+    counted: int = 0  #: number of its pods by label, those without GPUs among them; 0: by owner or annotation
 
     @property
     def size(self) -> int:
@@ -116,32 +119,60 @@ class PodRequest:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')}: {word(mine)} here, {word(theirs)} there"
-        if self.members != other.members:
-            return f"members: {_members(self.members)} here, {_members(other.members)} there"
+        if self.members != other.members and not self.changes_to(other):
+            what = f"members: {_members(self.members)} here, {_members(other.members)} there"
+            if self.counted and self.counted == other.counted:
+                what += f"; pods of several sizes are said by the annotation {keys.POD_SPEC}, in affinityGroup.members"
+            return what
         return None
+
+    def changes_to(self, other: PodRequest) -> bool:
+        """Whether two requests are of one group whose number of pods changes.
+
+        An owner may define others by now; a label counts pods without GPUs, and not all of these may have been known.
+        """
+        if self.counted:
+            return (self.counted, self.leaf_cells) == (other.counted, other.leaf_cells)
+        return bool(self.owner) and self.owner == other.owner and not other.counted
 
 
 def concerns(pod: Pod) -> bool:
     """Whether HiveD schedules ``pod``: by its resources, label or annotation, or since it was bound with a placement.
 
-    A bound pod may have lost its labels, but still uses its devices.
+    A pod without GPUs is not HiveD's, whatever its labels. A bound pod may have lost its labels, but still uses its
+    devices; without a placement it is HiveD's only if neither another scheduler nor a device plugin has given it some.
     """
+    bound = bool(pod.spec.node_name)
+    if bound and pod.annotation(keys.BIND_INFO) is None and pod.spec.scheduler_name == _DEFAULT_SCHEDULER:
+        return False
     return (
-        pod.label(keys.VC) is not None
-        or pod.annotation(keys.POD_SPEC) is not None
-        or (bool(pod.spec.node_name) and pod.annotation(keys.BIND_INFO) is not None)
+        pod.annotation(keys.POD_SPEC) is not None
+        or (bound and pod.annotation(keys.BIND_INFO) is not None)
         or any(positive(value) for _, value in limits(pod, (keys.ENABLE, keys.GPU)))
+        or (not bound and pod.label(keys.VC) is not None and _asks_for_gpus(pod))
     )
+
+
+def helps(pod: Pod) -> str | None:
+    """The group that a pod without GPUs is counted in by its labels, such as a launcher; None: no group."""
+    group = pod.label(keys.GROUP)
+    if group is None or pod.label(keys.VC) is None or pod.ended or concerns(pod) or _asks_for_gpus(pod):
+        return None
+    return f"{pod.metadata.namespace}/{group}"
+
+
+def _asks_for_gpus(pod: Pod) -> bool:
+    return any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
 
 
 def may_concern(pod: Pod) -> bool:
     """Whether kube-scheduler may ask about ``pod``: it requests devices of any kind."""
-    return concerns(pod) or any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
+    return concerns(pod) or _asks_for_gpus(pod)
 
 
 def gang_owner(pod: Pod) -> Owner | None:
     """The owner that has to be read before :func:`read_request` of ``pod``; None: none."""
-    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
+    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None or not _asks_for_gpus(pod):
         return None
     if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
         return None
@@ -149,6 +180,12 @@ def gang_owner(pod: Pod) -> Owner | None:
         if owner.controller and (owner.api_version.partition("/")[0], owner.kind) in GANG_OWNERS:
             return owner
     return None
+
+
+def family(pod: Pod, group: str) -> str:
+    """What the pods that replace each other have in common: their group, or the owner of a group of one pod."""
+    owners = (owner.uid for owner in pod.metadata.owner_references or () if owner.controller)
+    return next(owners, group) if group == pod.key else group
 
 
 def read_request(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
@@ -329,9 +366,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
     group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
     owner = gang_owner(pod)
     name, uid = pod.key, ""
-    # one pod is no gang: bind info has no owner, so its annotations mean the same after a restart
-    unsized = owner is None or members is None or sum(member.pods for member in members) == 1
-    if alone or (group is None and unsized and size is None):
+    if alone or (group is None and owner is None and size is None):
         members = (Member(1, cells),)
     else:
         if group is not None and size is None:
@@ -346,8 +381,8 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
         name = f"{pod.metadata.namespace}/{job}"
         if size is not None:
             members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
-        elif owner is not None and members is not None:
-            members = _checked(members, f"{owner.kind} {owner.name}")
+        elif owner is not None:  # with one pod too: it may define more later
+            members = _checked(members or (Member(1, cells),), f"{owner.kind} {owner.name}")
     assert members is not None
     if all(member.leaf_cells != cells for member in members):
         raise PodRequestError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
@@ -366,6 +401,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
         uid,
         whole=True,
         early=early,
+        counted=sum(member.pods for member in members) if size is not None and not alone else 0,
     )
 
 
@@ -459,6 +495,25 @@ def pod_gpus(pod: Pod) -> int | None:
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
 
 
+def shares(pod: Pod, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The devices of each container, where several ask for some: each its own, in the order of the pod.
+
+    Sidecars and containers run at a time. An init container runs before the containers, and has the first devices that
+    no sidecar has by then. {}: one container has all devices, or they are not counted by container.
+    """
+    first, running = pod.spec.init_containers or (), pod.spec.containers or ()
+    counts = {one.name: max(_count(one, resource) for resource in keys.GPU_RESOURCES) for one in (*first, *running)}
+    if sum(number > 0 for number in counts.values()) < 2:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    taken = 0
+    for one in (*first, *running):
+        found[one.name] = devices[taken : taken + counts[one.name]]
+        if one.restart_policy == "Always" or one in running:
+            taken += counts[one.name]
+    return {name: share for name, share in found.items() if counts[name]}
+
+
 def gpus_of(containers: Iterable[Container], init_containers: Iterable[Container] = ()) -> int | None:
     """Devices that the containers of a template request; None: none.
 
@@ -501,6 +556,18 @@ def _whole(value: object) -> int | None:
     except ValueError:
         return None
     return int(number) if number == number // 1 and abs(number) < 2**53 else None
+
+
+def advertised(node: Node) -> int | None:
+    """Devices that a node has for pods, by what its device plugins report; None: it has no such plugin.
+
+    A plugin of each kind of device is added up. The resource of our own names the same devices again.
+    """
+    given = {name: _whole(value) for name, value in (node.status.allocatable or {}).items()}
+    ours = given.get(keys.GPU)
+    theirs = [number for name in keys.GPU_RESOURCES if name != keys.GPU and (number := given.get(name)) is not None]
+    found = [number for number in (ours, sum(theirs) if theirs else None) if number is not None]
+    return min(found, default=None)
 
 
 def limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
