@@ -134,4 +134,4 @@ def test_cells_that_no_chain_has(pins: list[PinnedCellSpec], says: str) -> None:
     spec = spec_from_dict(flat({"a": 1, "b": 1}, spare=1))
     vc = replace(spec.virtual_clusters[0], pinned=tuple(pins))
     with pytest.raises(InputError, match=re.escape(says)):
-        replace(spec, virtual_clusters=(vc, *spec.virtual_clusters[1:]))
+        Cluster(replace(spec, virtual_clusters=(vc, *spec.virtual_clusters[1:])))

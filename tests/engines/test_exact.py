@@ -11,7 +11,7 @@ from hived import Cluster
 from hived.cluster.sharing import Sharing
 from hived.engines.local.model import Job
 from hived.policies import YarnCS
-from hived.scheduling import Policy
+from hived.scheduling import Policies, Policy
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 from hived.spec.compiled import EXACT, ClusterSpec
@@ -42,7 +42,7 @@ def apart(seed: int) -> tuple[ClusterSpec, list[TraceJob]]:
 def test_no_job_is_later_than_alone(seed: int, policy: Policy) -> None:
     """A machine that stops jobs at once, with loans, against private clusters without: to the millisecond."""
     spec, jobs = apart(seed)
-    private = simulate(Cluster(spec, Sharing.PRIVATE, rank=policy.rank), policy, jobs, False)
+    private = simulate(Cluster(spec, Sharing.PRIVATE, rank=Policies(policy).rank), policy, jobs, False)
     stays, _ = live_stays(spec, jobs, True, policy)
     ends = {stay.job: stay.end for stay in sorted(stays, key=lambda stay: stay.end)}
     for number, alone in enumerate(private.finish, 1):

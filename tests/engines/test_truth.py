@@ -23,7 +23,7 @@ from hived.cluster import Placement
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks
 from hived.engines.local.model import Job
 from hived.policies import YarnCS
-from hived.scheduling import Instruction, Kind, Move, Policy, Promote, Reserve, Stop
+from hived.scheduling import Instruction, Kind, Move, Policies, Policy, Promote, Reserve, Stop
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob, generate_table1
 from hived.spec.compiled import ClusterSpec
@@ -50,7 +50,7 @@ class Virtual(JobScheduler):
     """A machine whose tasks are gone as soon as they are told to stop; what it decided is counted."""
 
     def __init__(self, spec: ClusterSpec, policy: Policy) -> None:
-        super().__init__(Cluster(spec, rank=policy.rank), policy, lambda: 29_500)
+        super().__init__(Cluster(spec, rank=Policies(policy).rank), policy, lambda: 29_500)
         self.decided: Counter[type] = Counter()
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -127,7 +127,7 @@ def live_stays(
 
 def simulated_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool, policy: Policy = YARN_CS) -> list[Stay]:
     """What the simulator makes of them."""
-    record = simulate(Cluster(spec, rank=policy.rank), policy, jobs, early)
+    record = simulate(Cluster(spec, rank=Policies(policy).rank), policy, jobs, early)
     return [Stay(run.job + 1, run.start, run.end, run.kind, devices(run.placement)) for run in record.runs]
 
 

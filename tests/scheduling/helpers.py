@@ -14,6 +14,7 @@ from hived.scheduling import (
     JobView,
     Kind,
     Move,
+    Policies,
     Policy,
     Promote,
     Reaction,
@@ -159,7 +160,7 @@ class Harness:
         self, cluster: Cluster | Sharing, spec: ClusterSpec, policy: Policy | None = None, opportunistic: bool = True
     ) -> None:
         policy = policy or YarnCS()
-        self.cluster = cluster if isinstance(cluster, Cluster) else Cluster(spec, cluster, policy.rank)
+        self.cluster = cluster if isinstance(cluster, Cluster) else Cluster(spec, cluster, Policies(policy).rank)
         self.engine = Instant(self.cluster, policy, opportunistic)
         self.scheduler = self.engine.scheduler
         self.tenants = tuple(vc.name for vc in spec.virtual_clusters)

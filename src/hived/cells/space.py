@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from hived.errors import InvariantError, ensure
 
@@ -54,23 +54,20 @@ class HostClass:
 #: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used. Among equals the
 #: host with the lowest number is taken or, of a rank of :func:`packs`, the one whose free leaves are most broken up
 Rank = Callable[[HostClass, int], tuple[float, ...] | None]
-_PACKING: set[object] = set()
-#: a rank, or a method that is one
-R = TypeVar("R")
+_PACKING: set[Rank] = set()
 
 
-def packs(rank: R) -> R:
+def packs(rank: Rank) -> None:
     """Have hosts that a rank scores alike in the order of their classes: as few leaves as possible are close together.
 
     Then hosts with many of them stay whole. The rank refuses no host that has enough leaves.
     """
     _PACKING.add(rank)
-    return rank
 
 
 def is_packing(rank: Rank) -> bool:
     """Whether a rank refuses no host that has enough leaves, and has equals in the order of :func:`packs`."""
-    return getattr(rank, "__func__", rank) in _PACKING
+    return rank in _PACKING
 
 
 class Bucket(IndexSet):

@@ -70,6 +70,7 @@ class Cluster:
         ``binding``: when virtual cells are bound; only ``Sharing.HIVED`` binds any, so the others ignore it.
         Raises :class:`~hived.errors.InfeasibleError` when the VCs' cells are to be bound, and do not fit.
         """
+        spec.check()
         self._state = State(spec, Sharing(sharing), rank, BindingKind(binding), ranks)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
@@ -803,6 +804,7 @@ class Cluster:
 def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     """Compile a spec given as a dictionary; a compiled spec is returned as it is. Raises :class:`InputError`."""
     if isinstance(spec, ClusterSpec):
+        spec.check()
         return spec
     if not isinstance(spec, Mapping):
         raise InputError(f"a spec is a dictionary or a ClusterSpec, not {type(spec).__name__}; load() reads a file")

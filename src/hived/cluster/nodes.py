@@ -28,11 +28,13 @@ TOPS_TRIED = 8
 REMEMBERED = 50_000
 
 
-@packs
 def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a node for an opportunistic group: fewest guaranteed leaves, then closest together, then tightest."""
     level = host.idle.level_for(gpus)
     return (host.guaranteed, level, host.idle.free) if level else None
+
+
+packs(farthest_from_guaranteed)
 
 
 class Nodes:

@@ -513,7 +513,6 @@ class Pool:
         ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
 
 
-@packs
 def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a host: fewest preempted leaf cells, then closest together, then tightest."""
     if host.free.free < gpus:
@@ -521,6 +520,9 @@ def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     taken = max(0, gpus - host.idle.free)
     level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
     return taken, level, host.free.free
+
+
+packs(packed)
 
 
 def lowest_precedence(priority: int) -> int:

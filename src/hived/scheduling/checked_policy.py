@@ -33,7 +33,7 @@ class CheckedPolicy:
         #: whether jobs of one priority are in the order of their submission
         self.by_submission: bool = getattr(policy.order, "__func__", None) is Policy.order
         #: the score of a class of hosts, checked. Its error has no job: the scheduler adds it
-        self.rank: Rank = packed if getattr(policy.rank, "__func__", None) is Policy.rank else self._rank
+        self.rank: Rank = packed if type(policy).rank is Policy.rank else self._rank
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
         self.time_slicing: TimeSlicing | None = policy.time_slicing

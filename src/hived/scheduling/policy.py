@@ -17,7 +17,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from hived.cells import HostClass, packs
+from hived.cells import HostClass
 from hived.cluster.pool import packed
 
 from .guests.parameters import GuestSharing
@@ -102,7 +102,6 @@ class Policy:
         """
         return inf
 
-    @packs
     def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         """Score of a host for ``gpus`` GPUs of a guaranteed job: the smallest is chosen; None: not this host.
 

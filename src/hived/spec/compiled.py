@@ -124,11 +124,7 @@ class VirtualClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A physical cluster and its virtual clusters, checked for form (not yet for feasibility).
-
-    Raises :class:`~hived.errors.InputError` where a virtual cluster reserves cells that no chain has, or a pinned cell
-    of another. O(virtual clusters).
-    """
+    """A physical cluster and its virtual clusters, checked for form (not yet for feasibility)."""
 
     chains: tuple[ChainSpec, ...]  #: in the order in which the spec first names them
     virtual_clusters: tuple[VirtualClusterSpec, ...]  #: in the order of the spec
@@ -137,7 +133,11 @@ class ClusterSpec:
     #: cells that count as reserved and are no VC's: they change hands just now
     withheld: tuple[VirtualCellsSpec, ...] = ()
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise :class:`~hived.errors.InputError` where a virtual cluster reserves cells that no chain has.
+
+        Or where two pinned cells share leaf cells. A spec that was read has been checked. O(virtual clusters).
+        """
         pinned: list[tuple[str, int, int, str]] = []  # chain, first leaf cell, the one after the last, and whose
         chains = {chain.name: chain for chain in self.chains}
         for vc in self.virtual_clusters:
