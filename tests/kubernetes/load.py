@@ -211,8 +211,6 @@ class Load(threading.Thread):
         manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": str(cpu * gpus)}
         manifest["spec"]["terminationGracePeriodSeconds"] = self._rng.choice((0, 30))
         same_names = self._rng.random() < 0.5
-        if style == "job" and pods == 1:  # one pod is no gang, and its group has its own name
-            group, same_names = f"{group}-0", True
         work = Work(name, group, vc, pods, gpus, priority, manifest, same_names, 4 * self._rng.random() ** 2)
         self.works[name] = self.all[name] = work
         return work

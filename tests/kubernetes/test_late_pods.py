@@ -102,9 +102,8 @@ def test_loans_make_way() -> None:
     assert len([1 for other in others if other.metadata.uid in world.pods]) == 1
 
 
-def test_refused_node() -> None:
-    """kube-scheduler does not take the node of a member any more (a taint): another one is used, if there is any."""
-    world = World(a=3)
+def refused_home(world: World) -> tuple[Pod, str]:
+    """A member of a running gang of two comes again, and kube-scheduler offers a spare node in place of its own."""
     one, two = running(world)
     taken = world.home(one), world.home(two)
     world.ended(two)
@@ -112,6 +111,13 @@ def test_refused_node() -> None:
     world.create(new)
     spare = next(name for name in world.nodes if name not in taken)
     assert world.ask(new, [taken[0], spare]) == "node"
+    return new, spare
+
+
+def test_refused_node() -> None:
+    """kube-scheduler does not take the node of a member any more (a taint): another one is used, if there is any."""
+    world = World(a=3)
+    new, spare = refused_home(world)
     world.quiesce()
     assert world.home(new) == spare
 
@@ -119,13 +125,7 @@ def test_refused_node() -> None:
 def test_refused_node_of_a_full_vc() -> None:
     """Its VC has no other cell, and may have this one on another node."""
     world = World(a=2, b=1)
-    one, two = running(world)
-    taken = world.home(one), world.home(two)
-    world.ended(two)
-    new = world.recreated(two, 9)
-    world.create(new)
-    spare = next(name for name in world.nodes if name not in taken)
-    assert world.ask(new, [taken[0], spare]) == "node"
+    new, spare = refused_home(world)
     assert world.home(new) == spare
     assert world.guaranteed("g") == [True]
 

@@ -812,7 +812,7 @@ def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
 
 
 def fitting(spec: ClusterSpec, vc: str) -> Callable[[Request], bool]:
-    """What tells whether a request is valid and would start in a VC of a spec, empty and healthy. O(cells of the VC)"""
+    """What tells whether a request is valid and would start in a VC of a spec, empty and healthy. O(its cells)."""
     alone = tuple([of for of in spec.virtual_clusters if of.name == vc and (of.cells or of.pinned)])
     cluster = Cluster(replace(spec, virtual_clusters=alone, withheld=()), Sharing.PRIVATE) if alone else None
 

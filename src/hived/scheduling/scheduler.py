@@ -138,7 +138,6 @@ class Scheduler:
         self._any_regained = self._all_otherwise = False
         # how many were made
         self._reservations = 0
-        self._reservations = 0  # made so far
         self._weights = _weights(cluster.spec)
         self._exact = exact
         self._now = 0.0
@@ -536,10 +535,10 @@ class Scheduler:
         """The reservations that may be otherwise since this was last asked, in their order. O(these).
 
         One that waits for jobs of its own VC is, once that was given GPUs back; one that waits for loans alone, once
-        any GPUs may be idle.
+        any GPUs may be idle. Under a quota all VCs wait for the same GPUs.
         """
         found: dict[int, Entry] = {}
-        if self._all_otherwise or self._guests is not None:
+        if self._all_otherwise or self._quota or self._guests is not None:
             found = self.reserved
         else:
             for vc in self._regained:

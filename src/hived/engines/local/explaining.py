@@ -7,7 +7,6 @@ from itertools import combinations, groupby
 from operator import itemgetter
 from typing import Any
 
-from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
@@ -98,11 +97,7 @@ def _out_of_service(
 
     def would_start(places: Collection[Device]) -> bool:
         """Ask a copy of the core in which these devices are healthy, and those before it have had their turn."""
-        now, policies = job_scheduler.cluster, job_scheduler.policies
-        copy = Cluster(now.spec, rank=policies.rank, ranks=policies.ranks)
-        for node, device in kept:
-            copy.set_device_health(node, device, healthy=False)
-        copy.recover(now.records())
+        copy = job_scheduler.cluster.copy()
         copy.plan(request)  # cells are doomed by the hardware of now, and only then healed
         for node, device in places:
             copy.set_device_health(node, device, healthy=True)
