@@ -328,7 +328,7 @@ class Cluster:
 
     def free_gpus(self, demand: Demand) -> int:
         """Healthy leaf cells that the VC of a demand has free (under a quota: what is left of it). O(its pools)."""
-        return self._committed().free_gpus(demand)
+        return sum([pool.total() for pool in self._refreshed().pools[demand.tenant]])
 
     @property
     def idle_gpus(self) -> int:

@@ -166,9 +166,6 @@ def select_victims(
     O(victims * what placing the request costs); O(candidates) where all do not suffice.
     """
     state.refresh_doomed()
-    held = sum([group.gpus for group in candidates])
-    if not request.opportunistic and held + state.free_gpus(demand) < demand.least_gpus:
-        return None
     loan = state.groups.get(request.group)
     if loan is not None and not request.opportunistic:
         state.vacate(loan)

@@ -15,7 +15,7 @@ from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
 from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestsOf
 
-from .demands import Demand, Demands
+from .demands import Demands
 from .doomed import doom, undoom
 from .fairness import whole
 from .groups import Group, Waiting
@@ -124,10 +124,6 @@ class State:
     def chains_of(self, group: Group) -> list[Nodes]:
         """The chains that a group is in."""
         return [self.chains[chain] for chain in group.chains]
-
-    def free_gpus(self, demand: Demand) -> int:
-        """Healthy leaf cells that the VC of a demand has free (under a quota: what is left of it). O(its pools)."""
-        return sum([pool.total() for pool in self.pools[demand.tenant]])
 
     def refresh_doomed(self) -> None:
         """Bring the doomed cells of every VC up to date. Not while a transaction is open.

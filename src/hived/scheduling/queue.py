@@ -70,6 +70,8 @@ class Entry:
     backlog: Queue | None = None
     #: whether it is in its backlog
     queued = False
+    #: GPUs that it holds, counted where the policy preempts: more than it asked for where it has whole nodes
+    held = 0
     #: its place among reservations
     reservation = 0
     #: whether it runs as a guest before its turn, rather than on a loan

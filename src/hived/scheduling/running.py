@@ -54,6 +54,7 @@ class RunningJobs:
             self._counted.pop(entry, None)
             self._review_at.pop(entry, None)
             return
+        entry.held = 0 if entry.placement is None else entry.placement.gpus
         guaranteed = entry.status is GUARANTEED
         if guaranteed is not entry.view.running:
             entry.view = entry.view._replace(running=guaranteed)
@@ -149,6 +150,8 @@ class RunningJobs:
     def validate(self, holding: set[Entry]) -> None:
         """The jobs that are followed are those that hold GPUs, by VC and kind in their order. O(jobs)."""
         ensure(self._counted.keys() == holding, "jobs whose attained service is counted")
+        held = all(entry.placement is not None and entry.held == entry.placement.gpus for entry in holding)
+        ensure(held, "GPUs that jobs hold")
         placed = {entry for order in self._orders.values() for _, entry in order}
         ensure(placed == {entry for entry in holding if entry.status is not LEAVING}, "jobs that run, in their order")
         for (vc, guaranteed), order in self._orders.items():

@@ -698,6 +698,10 @@ class Scheduler:
         behind = running.behind(entry, True, self._now)
         if not behind:
             return False
+        if entry.demand is not None:  # most that are passed are blocked without a trial
+            most = self.cluster.free_gpus(entry.demand) + sum([other.held for other in behind])
+            if most < entry.demand.least_gpus:
+                return False
         names = [other.name for other in behind]
         victims = self.cluster.select_victims(entry.request, names, entry.excluded, entry.demand)
         if not victims:
