@@ -1,6 +1,7 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, simulation, sharing, runtime, live, dashboard, extender, kube-scheduler; all of them by default.
+Suites: core, contract, scaling, simulation, sharing, runtime, live, dashboard, extender, kube-scheduler;
+all of them by default.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from rich.table import Table
 
 from hived.installed import form
 
-from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, sharing, simulation
+from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, scaling, sharing, simulation
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
 SUITES = {
     "core": core.measure,
     "contract": contract.measure,
+    "scaling": scaling.measure,
     "simulation": simulation.measure,
     "sharing": sharing.measure,
     "runtime": runtime.measure,

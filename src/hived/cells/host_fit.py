@@ -63,6 +63,8 @@ class Demand:
         self.gpus = sum(need.gpus for need in needs)
         #: leaves of the smallest pod from the ``i``-th on
         self.smallest = [*accumulate((need.gpus for need in reversed(self.needs)), min)][::-1]
+        #: leaves of the pods from the ``i``-th on together
+        self.left = [*accumulate(need.gpus for need in reversed(self.needs))][::-1]
         sizes = {need.level: need.gpus for need in self.needs if need.level}
         self._whole = tuple(Need(size, level) for level, size in sizes.items())
 

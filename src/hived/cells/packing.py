@@ -101,15 +101,13 @@ def _search(kinds: Counter[Room], demand: Demand, steps: Steps) -> list[_Move] |
     """Search all placements of the pods, largest first, each state of the rooms at most once."""
     path: list[_Move] = []
     failed: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
-    # leaves needed by the pods from the i-th on
-    left = [sum(need.gpus for need in demand.needs[at:]) for at in range(len(demand.needs))]
 
     def attempts(at: int) -> Iterator[bool]:
         """Place the ``at``-th pod in each promising room, while there are steps left."""
         # whether the pods from this one on fit depends only on the rooms that can still hold any of them
         smallest = demand.smallest[at]
         rooms = frozenset([(room, number) for room, number in kinds.items() if room[1] >= smallest])
-        if (at, rooms) in failed or sum(room[1] * number for room, number in rooms) < left[at]:
+        if (at, rooms) in failed or sum(room[1] * number for room, number in rooms) < demand.left[at]:
             return
         moves = _moves(kinds, demand, at)
         # This pod is the largest of those left: if it fills a room exactly, any other content of that room can be

@@ -352,7 +352,16 @@ class Cluster:
     def opportunistic_gpus(self, vc: str) -> int:
         """Leaf cells that the opportunistic groups of a VC use or have reserved. O(chains)."""
         state = self._state
-        return sum(state.opportunistic_gpus[state.tenants.index(vc)].values())
+        return sum(state.opportunistic_gpus[state.tenant_numbers[vc]].values())
+
+    def loans_changed(self) -> list[str]:
+        """The VCs whose :meth:`opportunistic_gpus` may have changed since this was last asked. O(these)."""
+        state = self._state
+        if not state.loans_changed:
+            return []
+        changed = [state.tenants[tenant] for tenant in state.loans_changed]
+        state.loans_changed.clear()
+        return changed
 
     def _demand(self, request: Request, demand: Demand | None) -> Demand:
         """The compiled request: ``demand``, if it is of this spec."""
@@ -695,7 +704,7 @@ class Cluster:
         the quota may allow fewer leaf cells. O(hosts).
         """
         state = self._committed()
-        for pool in state.pools[state.tenants.index(vc)]:
+        for pool in state.pools[state.tenant_numbers[vc]]:
             if pool.pinned is None:
                 space, bad, chain = pool.space(), pool.binding.bad, pool.nodes.number
                 for host, shape in enumerate(pool.virtual.shapes):
@@ -708,7 +717,7 @@ class Cluster:
         """
         state = self._committed()
         used: dict[tuple[str, int], int] = {}
-        for pool in state.pools[state.tenants.index(vc)]:
+        for pool in state.pools[state.tenant_numbers[vc]]:
             if pool.pinned is None and self.sharing is not Sharing.QUOTA:
                 virtual, chain = pool.virtual, pool.nodes.chain.spec.name
                 for cell in {virtual.reserved_cell(host) for host in pool.held}:

@@ -61,6 +61,7 @@ class State:
         self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
         #: names of the tenants; tenants with running groups whose VC was removed come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
+        self.tenant_numbers = {name: number for number, name in enumerate(self.tenants)}
         #: GPUs of each tenant's cells, pinned cells included
         self.sizes = [spec.reserved(vc) for vc in spec.virtual_clusters]
         #: weight of each tenant among opportunistic groups, in proportion
@@ -74,6 +75,8 @@ class State:
         self.evicted: list[str] = []
         #: per tenant, by chain: leaf cells that its opportunistic groups use or have reserved
         self.opportunistic_gpus: list[dict[int, int]] = [{} for _ in self.tenants]
+        #: tenants whose number of these may have changed since the caller last cleared this
+        self.loans_changed: dict[int, None] = {}
         #: per tenant: its opportunistic groups, in the order in which they started
         self.loans: list[dict[Group, None]] = [{} for _ in self.tenants]
         #: groups that run or hold a reservation, by name
@@ -102,7 +105,9 @@ class State:
 
     def tenant(self, name: str) -> int:
         """The number of a tenant. A tenant that the spec does not list gets no cells and no weight."""
-        if name not in self.tenants:
+        number = self.tenant_numbers.get(name)
+        if number is None:
+            number = self.tenant_numbers[name] = len(self.tenants)
             self.tenants.append(name)
             self.pools.append([])
             self.sizes.append(0)
@@ -110,7 +115,7 @@ class State:
             self.guests.append(NO_GUESTS)
             self.opportunistic_gpus.append({})
             self.loans.append({})
-        return self.tenants.index(name)
+        return number
 
     def resized(self, spec: ClusterSpec, tenants: Collection[int]) -> None:
         """Follow a new spec in which these tenants have other cells, which their pools have already. O(VCs + pools)."""
@@ -355,7 +360,7 @@ class State:
         lent = self.opportunistic_gpus[group.tenant]
         for chain in group.chains:
             lent[chain] = lent.get(chain, 0) + group.gpus_in(chain)
-        self.loans[group.tenant][group] = None
+        self.loans[group.tenant][group] = self.loans_changed[group.tenant] = None
         self.undo.note((self._end_loan, group))
 
     def _end_loan(self, group: Group) -> None:
@@ -363,6 +368,7 @@ class State:
         for chain in group.chains:
             lent[chain] -= group.gpus_in(chain)
         del self.loans[group.tenant][group]
+        self.loans_changed[group.tenant] = None
         self.undo.note((self._lend_again, group))
 
     def _lend_again(self, group: Group) -> None:

@@ -43,6 +43,7 @@ from .checked_policy import CheckedPolicy, Policies, SomePolicies
 from .guests.parameters import GuestSharing
 from .guests.scheduler import GuestScheduler
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
+from .loan_heads import LoanHeads
 from .queue import (
     GUARANTEED,
     LEAVING,
@@ -93,6 +94,10 @@ class ExactVcs(Protocol):
     @property
     def ghost_gpus(self) -> Mapping[str, int]:
         """Of each: GPUs of its cells that are kept for jobs which have ended early."""
+
+    @property
+    def ghosts_changed(self) -> dict[str, None]:
+        """The VCs whose number of these may have changed since the caller last cleared this."""
 
 
 class Scheduler:
@@ -172,8 +177,8 @@ class Scheduler:
         self._await_others: set[str] = set()
         # backlogs with jobs that were passed by
         self._passed: dict[Queue, None] = {}
-        # the head of each backlog, by its kind of request
-        self._heads: dict[Hashable, dict[Entry, None]] = {}
+        # the head of each backlog
+        self._heads = LoanHeads(self._share_of)
         # by VC, shape, and whether the job may start early
         self._shapes: dict[tuple[str, Hashable, bool], _ShapeInfo] = {}
         # reasons to wait per kind of request, valid for one version of the cluster
@@ -423,6 +428,7 @@ class Scheduler:
         O(VCs + shapes of jobs), and O(jobs) where jobs of some shape fit a VC that they did not fit, or the reverse.
         """
         self._weights = _weights(self.cluster.spec)
+        self._heads.share_changed(effect.vcs)
         again: set[tuple[str, Hashable, bool]] = set()
         for key, info in list(self._shapes.items()):
             if key[0] in effect.vcs:
@@ -1071,37 +1077,48 @@ class Scheduler:
             if backlog.first is not before:
                 self._head_changed(before, backlog.first)
         lacking: set[Hashable] = set()  # kinds that do not fit; idle GPUs only decrease here
-        cluster, weights, exact = self.cluster, self._weights, self._exact
+        cluster, heads = self.cluster, self._heads
         while True:
-            best: Entry | None = None
-            best_share = 0.0
+            self._update_shares()
+            best = None
             idle = cluster.idle_gpus
-            for kind, entries in self._heads.items():
+            for kind, items in heads.kinds():
                 if kind in lacking:
                     continue
                 if not self._explains:
-                    one = next(iter(entries))
+                    one = items[0][2]
                     too_few = one.loan_demand is not None and one.loan_demand.least_gpus > idle
                     if too_few or not cluster.can_lend(one.loan, one.loan_demand):
                         lacking.add(kind)
                         continue
-                for entry in entries:
-                    if self._held_back(entry):
-                        continue
-                    weight = weights.get(entry.vc)
-                    lent = cluster.opportunistic_gpus(entry.vc)
-                    if exact is not None:  # what is lent of its own cells is lent to it first
-                        lent -= exact.ghost_gpus.get(entry.vc, 0)
-                    share = lent / weight if weight else inf
-                    if best is None or (share, entry.key) < (best_share, best.key):
-                        best, best_share = entry, share
+                for item in items:
+                    if best is not None and best < item:
+                        break
+                    if not self._held_back(item[2]):
+                        best = item
+                        break
             if best is None:
                 if not self._pass_loans(idle):
                     return
                 continue
-            assert best.backlog is not None
-            if not self._next_loan(best.backlog, best):
-                lacking.add(best.kind)
+            entry = best[2]
+            assert entry.backlog is not None
+            if not self._next_loan(entry.backlog, entry):
+                lacking.add(entry.kind)
+
+    def _share_of(self, vc: str) -> float:
+        """GPUs on loan to a VC over those that it has reserved; what is lent of its own cells is lent to it first."""
+        lent, weight = self.cluster.opportunistic_gpus(vc), self._weights.get(vc)
+        if self._exact is not None:
+            lent -= self._exact.ghost_gpus.get(vc, 0)
+        return lent / weight if weight else inf
+
+    def _update_shares(self) -> None:
+        """Order the heads of backlogs by the present shares. O(log heads) per VC whose share has changed."""
+        self._heads.share_changed(self.cluster.loans_changed())
+        if self._exact is not None and self._exact.ghosts_changed:
+            self._heads.share_changed(self._exact.ghosts_changed)
+            self._exact.ghosts_changed.clear()
 
     def _pass_loans(self, idle: int) -> bool:
         """No head of a backlog fits on idle GPUs: it takes loans of its VC, or is passed; whether there are new heads.
@@ -1110,7 +1127,7 @@ class Scheduler:
         """
         changed = False
         if self._passing or self._running is not None:
-            for entry in [entry for entries in self._heads.values() for entry in entries]:
+            for entry in list(self._heads):
                 backlog = entry.backlog
                 if backlog is None or backlog.first is not entry or self._held_back(entry):
                     continue
@@ -1268,12 +1285,9 @@ class Scheduler:
 
     def _head_changed(self, before: Entry | None, after: Entry | None) -> None:
         if before is not None:
-            alike = self._heads[before.kind]
-            del alike[before]
-            if not alike:
-                del self._heads[before.kind]
+            self._heads.remove(before)
         if after is not None:
-            self._heads.setdefault(after.kind, {})[after] = None
+            self._heads.add(after)
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -1359,14 +1373,14 @@ class Scheduler:
             entries.sort(key=_by_key)
             ensure(entries == list(backlog), f"a backlog: {entries}")
             first = backlog.first
-            ensure(first is None or first in self._heads[first.kind], f"{first} is first of a backlog")
             # those that it lets pass, and itself
             of_kinds = {entry.kind: entry for entry in reversed(entries) if first is None or entry.key <= first.key}
             for entry in of_kinds.values():
                 free = entry.early and not entry.excluded and not self._held_back(entry)
                 idle = free and self.cluster.can_lend(entry.loan)
                 ensure(not idle, f"{entry} could borrow, and waits")
-        ensure(sum(map(len, self._heads.values())) == sum(b.first is not None for b in backlogs), "fronts of backlogs")
+        self._update_shares()
+        self._heads.validate({backlog.first for backlog in backlogs if backlog.first is not None})
 
 
 def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:

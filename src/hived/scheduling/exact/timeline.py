@@ -124,6 +124,8 @@ class VirtualTimeline:
         self.touched: dict[str, None] = {}
         #: per VC: GPUs of its cells that ghosts hold
         self.ghost_gpus: dict[str, int] = dict.fromkeys(self.vcs, 0)
+        #: the VCs whose number of these may have changed since the caller last cleared this
+        self.ghosts_changed: dict[str, None] = {}
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -501,6 +503,7 @@ class VirtualTimeline:
 
     def _count_ghost(self, job: _VirtualJob, sign: int) -> None:
         self.ghost_gpus[job.entry.vc] += sign * job.entry.view.gpus
+        self.ghosts_changed[job.entry.vc] = None
 
     def _forget(self, job: _VirtualJob) -> None:
         del self._jobs[job.entry.number], self._by_name[job.entry.name]
