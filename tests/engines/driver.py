@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -93,6 +93,7 @@ class Driver:
 
     def submit(self, spec: JobSpec) -> Job:
         """Submit a job."""
+        spec = replace(spec, sequence=sum(known.vc == spec.vc for known in self.jobs.values()))
         found = self.job_scheduler.submit(len(self.jobs) + 1, spec, self.now)
         self.jobs[found.id] = found
         self.settle()

@@ -201,6 +201,19 @@ def test_one_tenants_queue_does_not_hide_anothers(lives: Lives) -> None:
     assert min(shown.count(vc) for vc in ("research+0", "speech+0", "vision+0")) >= 66
 
 
+def test_submissions_are_counted_per_tenant(lives: Lives) -> None:
+    """So that a policy that counts them decides by what happens in its VC, in every life of the engine."""
+
+    async def more(engine: Engine) -> list[tuple[str, int]]:
+        for vc in ("vision", "speech", "speech"):
+            engine.submit(shell(vc, "true", 1))
+        return [(job.vc, job.entry.view.sequence) for job in engine.store.jobs((), None, 9, None)[0]]
+
+    first = [("speech", 1), ("speech", 0), ("vision", 0)]
+    assert lives.live(more, killed=True) == first
+    assert lives.live(more) == [("speech", 3), ("speech", 2), ("vision", 1), *first]
+
+
 # -- one engine after another -------------------------------------------------------------------------------------
 
 

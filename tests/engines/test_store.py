@@ -251,6 +251,9 @@ def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
             assert last is not None
             assert [chain.gpus for chain in last.spec.chains] == [4]
             assert last.simulated is None
+            assert [found.entry.view.sequence for found in jobs] == [1, 2, 3, 4]
+            assert store.submitted(jobs[-1].vc) == 5
+            assert store.submitted("nobody") == 0
     assert rows(folder, "PRAGMA user_version") == [(len(MIGRATIONS),)]
     assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
 

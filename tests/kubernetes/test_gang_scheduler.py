@@ -57,6 +57,13 @@ def test_gang_placed_as_one() -> None:
     assert len(set(world.nodes_of(*most, last))) == 4
 
 
+def test_submissions_are_counted_per_tenant() -> None:
+    world = World(a=2, b=1)
+    world.submit(pod("one", 8), pod("other", 8, "b"), pod("two", 8))
+    counted = [world.gang_scheduler.gangs[f"t/{name}"].entry.view.sequence for name in ("one", "other", "two")]
+    assert counted == [0, 0, 1]
+
+
 def test_upstream_gang_placed_early() -> None:
     """A gang of upstream's annotation has its places once one pod exists, and no more pods than that."""
     world = World(a=2, b=1)

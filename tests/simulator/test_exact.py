@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -79,19 +80,41 @@ def check(private: Record, ours: Record, virtual: VirtualRuns) -> None:
             assert 0 <= ends <= in_private, job
 
 
+def with_pinned(text: str, owners: Sequence[int]) -> str:
+    """A spec with more cells that belong to one VC by name: per owner a top cell, or a node in one of several nodes.
+
+    They are lent like others, and bound to no other cell of a VC.
+    """
+    spec = json.loads(text)
+    cells, vcs = spec["physicalCluster"]["physicalCells"], spec["virtualClusters"]
+    tops = [*cells]
+    for number, owner in enumerate(owners):
+        like, name = tops[number % len(tops)], f"own-{number}"
+        pinned = {"pinnedCellId": name}
+        if "cellChildren" in like:
+            others = [{"cellAddress": f"{name}-n{n}"} for n in range(1, len(like["cellChildren"]))]
+            cells.append({**like, "cellChildren": [{"cellAddress": f"{name}-n0", **pinned}, *others]})
+        else:
+            cells.append({**like, "cellAddress": f"{name}-n0", **pinned})
+        vc = vcs[sorted(vcs)[owner % len(vcs)]]
+        vc.setdefault("pinnedCells", []).append(pinned)
+    return json.dumps(spec)
+
+
 @given_in_tiers(20, 300,
     prioritised(), policies(SHARING), st.lists(policies(SHARING), max_size=2), st.sampled_from(Preempted),
     st.sampled_from([0.0, 0.5]), st.lists(st.sampled_from(KINDS), min_size=1, max_size=7), st.booleans(),
+    st.lists(st.integers(0, 2), max_size=2),
 )  # fmt: skip
 def test_no_job_is_later_than_alone(
     given: tuple[Case, Trace], policy: str | Policy, own: Sequence[str | Policy], preempted: Preempted, soft: float,
-    kinds: list[dict[str, Any]], models: bool,
+    kinds: list[dict[str, Any]], models: bool, pins: list[int],
 ) -> None:  # fmt: skip
-    """With several policies and priorities, soft affinity and gangs; jobs without work, and by models of jobs."""
+    """With several policies and priorities, soft affinity, gangs, pinned cells; no work, and models of jobs."""
     case, trace = given
     jobs = tuple(job._replace(**changes) for job, changes in zip(trace.jobs, cycle(kinds), strict=False))
     trace = replace(trace, jobs=jobs)
-    spec = parse_spec(case.spec, "any")
+    spec = parse_spec(with_pinned(case.spec, pins), "any")
     tenants = sorted({job.tenant for job in trace.jobs})
     options = Options(
         models=Models.load() if models else None,

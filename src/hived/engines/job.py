@@ -72,10 +72,11 @@ class EngineJob(ABC):
         submitted_at: float,
         since: float,
         early: bool,
+        sequence: int,
         user: str = "",
         duration: float | None = None,
     ) -> None:
-        """``user``, ``duration`` (its longest, in seconds): for the policy."""
+        """``sequence`` (submissions of its VC before it), ``user``, ``duration`` (its longest, in s): for the policy."""
         #: rank among all jobs of the engine
         self.id = number
         #: unique; the name of its affinity group in the core
@@ -95,7 +96,7 @@ class EngineJob(ABC):
             self.name,
             gpus,
             round(submitted_at, 3),
-            number,
+            sequence,
             request.vc,
             user,
             priority=request.priority,

@@ -30,7 +30,7 @@ class JobView(NamedTuple):
     job: str  #: its name
     gpus: int
     submitted: float  #: time of submission: of the trace, or since the epoch
-    #: the submissions of its tenant before it (in a live engine, of all tenants); breaks ties of ``submitted``
+    #: the submissions of its tenant before it (on Kubernetes since the service started); breaks ties of ``submitted``
     sequence: int
     tenant: str = ""  #: its virtual cluster
     user: str = ""  #: who submitted it, "" where unknown

@@ -196,7 +196,7 @@ class Engine:
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
-        spec = replace(spec, submission=os.urandom(8).hex())
+        spec = replace(spec, submission=os.urandom(8).hex(), sequence=self.store.submitted(spec.vc))
         if self._planned:
             self._advance_or_raise()  # so that the turn stored below is this submission alone
         with self._failing():

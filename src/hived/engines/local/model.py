@@ -105,11 +105,16 @@ class JobSpec:
     user: str = ""  #: its submitter
     early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
     submission: str = ""  #: random id of this submission, from the engine; "": of a version that had none
+    sequence: int = -1  #: how many of its VC were submitted before it, from the engine; -1: of a version that had none
 
     @property
     def opportunistic(self) -> bool:
         """Whether it asks for idle GPUs of any tenant, by its priority."""
         return self.priority == OPPORTUNISTIC
+
+    def submitted_before(self, number: int) -> int:
+        """How many of its VC were submitted before it; of a version that did not count them, all jobs."""
+        return number if self.sequence < 0 else self.sequence
 
 
 #: programs that run the program named in their arguments
@@ -139,7 +144,17 @@ class Job(EngineJob):
         members = (Member(spec.tasks, spec.gpus),)
         request = Request(name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
         gpus, limit = spec.gpus * spec.tasks, spec.time_limit_s
-        super().__init__(number, request, gpus, submitted_at, submitted_at, spec.early, spec.user, limit)
+        super().__init__(
+            number,
+            request,
+            gpus,
+            submitted_at,
+            submitted_at,
+            spec.early,
+            spec.submitted_before(number),
+            spec.user,
+            limit,
+        )
         self.spec, self.key = spec, str(number)
         self.state = JobState.QUEUED
         #: how often it was started

@@ -285,6 +285,11 @@ class Store:
         which = f"WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
         return self._jobs(which, [*values, limit, offset]), int(total)
 
+    def submitted(self, vc: str) -> int:
+        """How many jobs of a VC were submitted: what the next one has as ``sequence``. O(log jobs)."""
+        last = self._jobs("WHERE vc = ? ORDER BY id DESC LIMIT 1", [vc])
+        return last[0].entry.view.sequence + 1 if last else 0
+
     def events(self, after: int, limit: int, job: int | None) -> list[Event]:
         """The first ``limit`` events after number ``after``; below 0: the latest ones. In order."""
         where, values = "seq > ?", [max(after, 0)]

@@ -237,12 +237,12 @@ class ExactScheduler(Scheduler):
                 self._adopt_running(timeline, entry, states.pop(entry.name, None), now)
                 self._moved.pop(entry.name, None)
         later = [state for state in states.values() if state.request.vc in timeline.vcs]
-        for state in sorted(later, key=lambda state: (state.leaves is None, state.view.sequence)):
+        for state in sorted(later, key=lambda state: (state.leaves is None, _number_of(state))):
             job = here.get(state.name)
             if job is None and state.work == inf:
                 self.touched[state.name] = None
                 continue  # it was cancelled meanwhile
-            timeline.restore(state.view.sequence if job is None else job.number, state, now)
+            timeline.restore(_number_of(state) if job is None else job.number, state, now)
             self._moved.pop(state.name, None)
 
     def _adopt_running(self, timeline: VirtualTimeline, entry: Entry, state: VirtualState | None, now: float) -> None:
@@ -494,3 +494,8 @@ def _timeline(spec: ClusterSpec, policies: Policies) -> VirtualTimeline | None:
 
 def _own(policies: Policies, timeline: VirtualTimeline | None) -> Policies:
     return policies if timeline is None else borrowing_policies(policies, timeline)
+
+
+def _number_of(state: VirtualState) -> int:
+    """The number of the job of a stored virtual job; the version that did not store it counted all jobs as one line."""
+    return state.view.sequence if state.number is None else state.number

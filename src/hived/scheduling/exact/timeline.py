@@ -53,6 +53,7 @@ class VirtualState(NamedTuple):
     attained: float  #: these three: see :class:`~hived.scheduling.Entry`
     kept: float
     settled: float
+    number: int | None = None  #: of the real job; None: of a version that did not store it
 
 
 class _VirtualJob:
@@ -402,8 +403,9 @@ class VirtualTimeline:
         entry, leaves = job.entry, self.runs_on(name)
         view = entry.view._replace(running=False)
         return VirtualState(
-            name, entry.request, view, job.done, job.work, job.since, leaves, entry.attained, entry.kept, entry.settled
-        )
+            name, entry.request, view, job.done, job.work, job.since, leaves, entry.attained, entry.kept, entry.settled,
+            entry.number,
+        )  # fmt: skip
 
     def states(self) -> list[VirtualState]:
         """All of them, in the order of the numbers. O(jobs)."""

@@ -112,9 +112,9 @@ class Gang(EngineJob):
 
     state: GangState
 
-    def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float) -> None:
+    def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float, sequence: int) -> None:
         """``submitted_at``: when its first pod was created; ``ask``: the request of that pod."""
-        super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early)
+        super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early, sequence)
         #: it preempts no gang before kube-scheduler has offered its nodes to this process
         self.entry.may_preempt = ask.anywhere
         #: requests of its pods differ only in their number of leaf cells

@@ -67,6 +67,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
         #: by family of pods: the nodes whose kubelets have rejected one of them, until when they are avoided, and why
         self.rejections: dict[str, dict[str, tuple[float, str]]] = {}
         self._number = 0
+        #: per VC: how many of them
+        self._submitted: dict[str, int] = {}
 
     @property
     def hardware(self) -> Nodes:
@@ -168,8 +170,10 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
         """Add a gang, with the request of its first pod."""
         self._number += 1
+        before = self._submitted.get(ask.vc, 0)
+        self._submitted[ask.vc] = before + 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
-        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
+        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since, before)
         gang.family = family
         self.exclude(gang)
         self.usage.add(gang)
