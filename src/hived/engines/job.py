@@ -76,7 +76,7 @@ class EngineJob(ABC):
         user: str = "",
         duration: float | None = None,
     ) -> None:
-        """``sequence`` (submissions of its VC before it), ``user``, ``duration`` (its longest, in s): for the policy."""
+        """``sequence``: submissions of its VC before it; ``user``, ``duration`` (its longest, in s): for the policy."""
         #: rank among all jobs of the engine
         self.id = number
         #: unique; the name of its affinity group in the core

@@ -178,6 +178,8 @@ def tcp_socket(host: str, port: int) -> socket.socket:
         except OSError as error:  # also on a machine without IPv6
             problem = error
         else:
+            # what is accepted inherits it: an answer in two parts waits for no delayed acknowledgement of the client
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setblocking(False)
             return made
     if problem.errno == errno.EADDRINUSE:

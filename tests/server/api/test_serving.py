@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from hived.errors import ConflictError, HivedError, InputError, InvariantError, StorageError
-from hived.server.serving import Server, unix_socket
+from hived.server.serving import Server, tcp_socket, unix_socket
 
 from ..fakes import FakeService, local_app
 
@@ -230,6 +230,15 @@ async def test_stop_amid_a_request(
         with contextlib.nullcontext() if finishes else contextlib.suppress(httpx.HTTPError):
             status = (await answer).status_code
             assert status == 202 if finishes else status >= 500
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_answers_over_tcp_wait_for_no_acknowledgement(host: str) -> None:
+    """One in two parts took 40 ms more: the second waited for the client's delayed acknowledgement of the first."""
+    with tcp_socket(host, 0) as listening:
+        listening.setblocking(True)
+        with socket.create_connection(listening.getsockname()[:2]), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("limit", ["serving.GRACE_SECONDS", "limits.STALL_SECONDS"])
