@@ -201,6 +201,23 @@ def test_one_tenants_queue_does_not_hide_anothers(lives: Lives) -> None:
     assert min(shown.count(vc) for vc in ("research+0", "speech+0", "vision+0")) >= 66
 
 
+@pytest.mark.parametrize("leads", [True, False], ids=["a link to nowhere", "a file"])
+def test_jobs_is_no_folder(lives: Lives, leads: bool) -> None:
+    """A disk that is not mounted: one clear error."""
+
+    async def story(engine: Engine) -> None:
+        raise AssertionError("it has started")
+
+    jobs = lives.folder / "jobs"
+    lives.folder.mkdir(exist_ok=True)
+    if leads:
+        jobs.symlink_to(lives.folder / "unmounted")
+    else:
+        jobs.touch()
+    with pytest.raises(StorageError, match="jobs: is no folder"):
+        lives.live(story)
+
+
 def test_submissions_are_counted_per_tenant(lives: Lives) -> None:
     """So that a policy that counts them decides by what happens in its VC, in every life of the engine."""
 

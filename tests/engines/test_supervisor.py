@@ -44,6 +44,18 @@ def test_task_that_has_run_is_not_run_again(task: RealTask) -> None:
     assert (before.code, before.stopped, task.printed) == (3, False, "ran\n")
 
 
+def test_output_is_not_written_through_a_link(task: RealTask, tmp_path: Path) -> None:
+    """Another job of the same user has put one there: what it leads to may be any file of that user."""
+    other = tmp_path / "other"
+    other.write_text("mine\n")
+    task.shell("echo written")
+    task.output.symlink_to(other)
+    error = task.run().error
+    assert error is not None
+    assert error.startswith("output: ")
+    assert other.read_text() == "mine\n"
+
+
 # -- stopping -----------------------------------------------------------------------------------------------------
 
 

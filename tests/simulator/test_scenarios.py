@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
+from hived.cluster import Cluster
+from hived.policies import YarnCS
+from hived.scheduling import Policies
+from hived.simulator.simulation import simulate
+from hived.spec import parse_spec
+
+from .helpers import Experiment, Row, nodes_of_8, simulated, trace_of, trace_text
 from .reader import Outcome
 
 TWO_NODES = nodes_of_8(2, {"a": 1, "b": 1})
@@ -43,6 +50,23 @@ def test_an_owner_takes_its_gpus_back(tmp_path: Path, preempted: str, end: int, 
         assert stays(found, "early") == [(0, 5, "opportunistic"), (10, end, "guaranteed")]
         assert found.jobs["early"].preemptions == 1
         assert found.jobs["early"].queue == waited * 1000
+
+
+@pytest.mark.parametrize(("weight", "first"), [(None, "q"), (400, "p2")])
+def test_loans_come_by_weight(weight: float | None, first: str) -> None:
+    """Both tenants have a loan already: t0 of 2 GPUs, t1 of 1. By the GPUs that they have reserved t1 is next."""
+    data = json.loads(nodes_of_8(3, {"t0": 1, "t1": 1, "t2": 1}))
+    if weight is not None:
+        data["virtualClusters"]["t0"]["opportunisticWeight"] = weight
+    rows = [("f0", "t0", 0, 1000, 8), ("f1", "t1", 0, 1000, 8), ("k", "t2", 0, 10, 4), ("p", "t0", 0, 1000, 2),
+            ("r", "t1", 0, 1000, 1), ("q", "t1", 1, 50, 4), ("p2", "t0", 2, 50, 4)]  # fmt: skip
+    modes = ["guaranteed"] * 3 + ["opportunistic"] * 4
+    jobs = [job._replace(mode=mode) for job, mode in zip(trace_of(trace_text(rows)).jobs, modes, strict=True)]
+    policies = Policies(YarnCS())
+    record = simulate(Cluster(parse_spec(json.dumps(data), "three"), rank=policies.rank), policies, jobs)
+    starts = dict(zip([job.job_id for job in jobs], record.first_start, strict=True))
+    assert (starts["q"], starts["p2"])[first == "p2"] == 10_000
+    assert (starts["p2"], starts["q"])[first == "p2"] == 60_000
 
 
 def test_what_runs_at_the_end_is_cut(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class LoanHeads:
     __slots__ = ("_by_kind", "_items", "_of_vc", "_share_of")
 
     def __init__(self, share_of: Callable[[str], float]) -> None:
-        """``share_of``: of a VC, GPUs on loan over GPUs reserved; whoever changes it calls :meth:`share_changed`."""
+        """``share_of``: of a VC, GPUs on loan over its weight; whoever changes it calls :meth:`share_changed`."""
         self._share_of = share_of
         self._by_kind: dict[Hashable, list[_Item]] = {}
         self._items: dict[Entry, _Item] = {}

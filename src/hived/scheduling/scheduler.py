@@ -11,7 +11,7 @@ has come. A dispatch has three steps:
    promoted in place if the cluster can bind its GPUs to the VC's cells, and moves otherwise. Where the VC has none, and
    the policy preempts, the head reserves cells of running jobs behind it in the order; these are stopped and requeued.
 3. *Loans.* The head of a VC's backlog starts opportunistically while idle GPUs fit it. The VC with the smallest share
-   goes first (GPUs on loan over GPUs reserved: weighted max-min fairness).
+   goes first (GPUs on loan over its weight: weighted max-min fairness).
 
 Both queues of a VC are strict head-of-line: the policy's order holds for loans as for turns. The exceptions are jobs
 that may wait for ever (larger than their VC, or waiting for bad hardware or for nodes they may not use): these do not
@@ -1107,7 +1107,7 @@ class Scheduler:
                 lacking.add(entry.kind)
 
     def _share_of(self, vc: str) -> float:
-        """GPUs on loan to a VC over those that it has reserved; what is lent of its own cells is lent to it first."""
+        """GPUs on loan to a VC over its weight; what is lent of its own cells is lent to it first."""
         lent, weight = self.cluster.opportunistic_gpus(vc), self._weights.get(vc)
         if self._exact is not None:
             lent -= self._exact.ghost_gpus.get(vc, 0)
@@ -1397,10 +1397,9 @@ def _by_reservation(entry: Entry) -> int:
     return entry.reservation
 
 
-def _weights(spec: ClusterSpec) -> dict[str, int]:
-    """GPUs that each VC has reserved, pinned cells included."""
+def _weights(spec: ClusterSpec) -> dict[str, float]:
+    """The weight of each VC where loans are shared: its own, else the GPUs that it has reserved (decision 0007)."""
     return {
-        vc.name: sum(spec.chain(c.chain).levels[c.level - 1].gpus * c.number for c in vc.cells)
-        + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+        vc.name: spec.reserved(vc) if vc.opportunistic_weight is None else float(vc.opportunistic_weight)
         for vc in spec.virtual_clusters
     }

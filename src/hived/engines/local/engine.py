@@ -130,7 +130,11 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
-        (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
+        try:
+            (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:  # something else has that name, or a link there leads nowhere: a disk is not mounted
+            what = f"{self.folder / 'jobs'}: is no folder ({error.strerror})"
+            raise StorageError(f"{what}; remove it, or mount what it leads to") from None
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()

@@ -160,7 +160,8 @@ class _Supervisor:
             if os.getppid() != supervisor:  # killed before the prctl: the task would have no supervisor
                 return
             nothing = os.open(os.devnull, os.O_RDONLY)
-            output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            # another job of the same user may have put a link there
+            output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
             os.dup2(nothing, 0)
             os.dup2(output, 1)
@@ -172,7 +173,7 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execvpe(self._command[0], self._command, self._environment)
         except OSError as error:
-            where = self._cwd if error.filename == self._cwd else self._command[0]
+            where = error.filename if error.filename in (self._cwd, "output") else self._command[0]
             _complain(writer, f"{where}: {error.strerror}")
         except Exception as error:  # arguments that exec cannot pass on
             _complain(writer, f"{error}")
