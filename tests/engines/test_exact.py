@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hived import Cluster
 from hived.cluster.sharing import Sharing
 from hived.engines.local.model import Job
+from hived.engines.local.store import Store
 from hived.policies import YarnCS
 from hived.scheduling import Policies, Policy
 from hived.simulator.simulation import simulate
@@ -166,3 +171,28 @@ def test_no_job_is_stopped_for_cells_that_are_refused() -> None:
     assert states(high, low) == "queued running"
     engine.end(other)  # they are tried again, and refused again
     assert (states(low), low.guaranteed) == ("running", True)
+
+
+def test_virtual_jobs_of_the_version_before_go_on(tmp_path: Path) -> None:
+    """It stored no number of a job that had ended: that was its ``sequence``, which counted the jobs of all tenants."""
+    engine, first, last = ended_early(exact(small_spec()))
+    before = [
+        state._replace(number=None, view=state.view._replace(sequence=state.number or 0))
+        for state in engine.virtual.values()
+    ]
+    with closing(Store(tmp_path / "state")) as store:
+        store.keep([], [], virtual=[(state.name, state) for state in engine.virtual.values()])
+        assert sorted(store.virtual()) == sorted(engine.virtual.values())
+        with closing(sqlite3.connect(tmp_path / "state" / "hived.db")) as db:
+            for name, text in db.execute("SELECT name, state FROM virtual").fetchall():
+                plain = json.loads(text)
+                plain[2][3] = plain.pop()  # the sequence in the view
+                db.execute("UPDATE virtual SET state = ? WHERE name = ?", (json.dumps(plain), name))
+            db.commit()
+        found = store.virtual()
+    assert sorted(found) == sorted(before)
+    engine.virtual = {state.name: state for state in found}
+    first, last = engine.restart(first, last)
+    engine.end(first)
+    assert engine.job_scheduler.scheduler.ghosts("speech") == 2, "train-2 goes on"
+    assert states(last) == "queued"

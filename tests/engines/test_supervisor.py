@@ -56,6 +56,17 @@ def test_output_is_not_written_through_a_link(task: RealTask, tmp_path: Path) ->
     assert other.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("name", ["task.json.part", "supervisor.log"])
+def test_nothing_is_written_through_a_link(task: RealTask, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine\n")
+    task.folder.mkdir(parents=True, exist_ok=True)
+    (task.folder / name).symlink_to(other)
+    with pytest.raises(OSError, match="symbolic link"):
+        task.shell("echo written").start()
+    assert other.read_text() == "mine\n"
+
+
 # -- stopping -----------------------------------------------------------------------------------------------------
 
 

@@ -132,9 +132,11 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         try:
             (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:  # something else has that name, or a link there leads nowhere: a disk is not mounted
-            what = f"{self.folder / 'jobs'}: is no folder ({error.strerror})"
+        except FileExistsError:  # something else has that name, or a link there leads nowhere: a disk is not mounted
+            what = f"{self.folder / 'jobs'}: is no folder"
             raise StorageError(f"{what}; remove it, or mount what it leads to") from None
+        except OSError as error:
+            raise StorageError(f"{self.folder / 'jobs'}: cannot be made ({error.strerror})") from None
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()

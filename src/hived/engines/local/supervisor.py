@@ -55,7 +55,7 @@ def world() -> str:
 
 def _room() -> int:
     """Allocate the file ``exit`` under a draft name; ``OSError`` where the disk is full."""
-    room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     left = _ROOM
     while left:  # an almost full disk takes a part first, and fails then
         left -= os.write(room, b" " * left)
@@ -66,7 +66,7 @@ def _room() -> int:
 def _claim(mark: str) -> int | None:
     """The locked claim, or ``None`` if another supervisor has it."""
     draft = f".claim.{os.getpid()}"
-    lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
+    lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.write(lock, f"{os.getpid()} {world()} {mark}\n".encode(errors="replace"))

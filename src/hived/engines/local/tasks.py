@@ -32,6 +32,7 @@ SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 _KEPT = ("LD_LIBRARY_PATH",)
 #: flags of opening a file for the supervisor, whatever a task may have put in its place
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 #: bytes read of a small file, at most: a task is of the same user, and may have put anything in its place
 _MOST = 65_536
 
@@ -89,15 +90,14 @@ class Task:
         """Write the task's work for the supervisor. O(size); ``OSError`` where the disk is full."""
         make_folder(self.folder)
         draft = self.folder / "task.json.part"
-        draft.touch(mode=0o600)  # before there is anything in it: an environment holds secrets
-        draft.write_text(json.dumps(asdict(work)), encoding="ascii")
+        with os.fdopen(os.open(draft, _WRITE, 0o600), "w", encoding="ascii") as file:  # an environment holds secrets
+            json.dump(asdict(work), file)
         draft.replace(self.folder / "task.json")
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start a supervisor. It exits at once if another one has claimed the task already."""
         name = self.folder / "supervisor.log"
-        name.touch(mode=0o600)
-        with name.open("ab") as log:
+        with os.fdopen(os.open(name, _APPEND, 0o600), "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)],
                 stdin=subprocess.DEVNULL,
