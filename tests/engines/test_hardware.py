@@ -195,7 +195,7 @@ def test_cure_of_a_reason_starts_the_job(seed: int) -> None:
     """Devices are drained, break, or stay with jobs that a spec has cut off; each reason with a cure is undone."""
     choose, engine = random.Random(seed), Driver()
     cured = 0
-    for _ in range(60):
+    for _ in range(90):
         match choose.randrange(6):
             case 0:
                 engine.drain(choose.sample(EVERYWHERE, choose.randint(1, 4)), undo=choose.random() < 0.4)
@@ -239,7 +239,7 @@ def _cure(engine: Driver, waiting: Job, reason: OutOfService) -> None:
 
     last = len(engine.events)
     engine.do(cures)
-    started = {event.job for event in engine.events[last:] if event.kind in ("started", "reserved")}
+    started = {event.job for event in engine.events[last:] if event.kind in ("started", "reserved", "promoted")}
     # of the cells of two VCs that wait for one device, which of them has it next is a matter of the cells' past
     others = [engine.jobs[number] for number in started if number is not None and engine.jobs[number].vc != waiting.vc]
     assert waiting.id in started or others, (waiting.name, reason, engine.explain(waiting))

@@ -17,8 +17,9 @@ from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import cell_types, cluster_spec, reserves
-from .driver import Driver, job, shares
+from .driver import Driver, job, shares, states
 from .living import STAYS, Lives, ended, shell
+from .test_trades import pairs_of_two
 
 EIGHT = shares(("vision", 8))
 SHARED = shares(("vision", 4), ("speech", 4))
@@ -99,6 +100,30 @@ def test_devices_beyond_the_spec_are_explained() -> None:
     engine.gone(last)
     assert "it is opportunistic and had to go for train-3 of VC speech" in engine.explain(last)
     engine.check_record()
+
+
+@pytest.mark.parametrize("behind", [None, 1])
+def test_job_that_a_new_spec_has_made_a_loan_is_in_line(behind: int | None) -> None:
+    """It leaves the GPUs that it has for cells of its VC only when a job behind it could take these."""
+    engine = Driver(pairs_of_two())
+    jobs = [engine.submit(job(vc, 2)) for vc in ("vision", "speech")]
+    assert sorted(numbers(*jobs), key=min) == [{0, 1}, {2, 3}], "in one socket"
+    engine.reconfigure(SHARED)
+    (lost,) = [found for found in jobs if not found.guaranteed]
+    assert states(lost) == "running"
+    assert "it runs on a loan until its turn" in engine.explain(lost)
+    if behind is None:
+        loans = [engine.submit(job(lost.vc, 2, priority=-1)) for _ in range(2)]
+        assert states(lost, *loans) == "running running running"
+        engine.submit(job("speech" if lost.vc == "vision" else "vision", 4))
+        engine.wait(0.0)
+        assert not lost.guaranteed, "its VC has other cells for it"
+        return
+    later = engine.submit(job(lost.vc, behind))
+    assert states(lost, later) == "stopping queued"
+    assert f"its turn in {lost.vc} has come, on other GPUs" in engine.explain(lost)
+    engine.gone(lost)
+    assert (lost.guaranteed, later.guaranteed) == (True, True)
 
 
 # -- real engines -------------------------------------------------------------------------------------------------

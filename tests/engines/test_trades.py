@@ -115,6 +115,22 @@ def test_cells_are_guaranteed_to_the_taker_for_a_while(engine: Driver) -> None:
     ]
 
 
+def test_job_that_a_trade_has_made_a_loan_is_in_line(engine: Driver) -> None:
+    """Though it may not start early: it is guaranteed again before what came after it starts."""
+    give(engine, 60.0)
+    running = [engine.submit(job("speech", 2)) for _ in range(3)]
+    engine.wait(61.0)
+    (lost,) = [found for found in running if not found.guaranteed]
+    later = engine.submit(job("speech", 1))
+    assert (states(lost, later), engine.kinds(lost)[-1]) == ("running queued", "downgraded")
+    assert "it runs on a loan until its turn in speech; it is next in line" in engine.explain(lost)
+    assert f"1 group of its VC is ahead of it in line: {lost.name}" in engine.explain(later)
+    engine.end(next(found for found in running if found.guaranteed))
+    assert states(lost, later) == "stopping queued", "it moves to the pair that is free: it was first"
+    engine.gone(lost)
+    assert (lost.guaranteed, states(later)) == (True, "queued")
+
+
 def test_job_that_lacks_what_was_given_has_it_back(engine: Driver) -> None:
     """What a tenant reserved is promised to it; who has taken it is paid for the rest."""
     taker = engine.submit(job("speech", 2, tasks=3))

@@ -125,6 +125,20 @@ def test_displaced_job_is_restored(engine: Driver) -> None:
     assert engine.kinds(lazy)[-1] == "restored"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_displaced_job_stays_opportunistic(engine: Driver, restarted: bool) -> None:
+    """Once the other has started, it is in no line: it is not ended for cells of its own."""
+    lazy, owner = displaced(engine)
+    engine.gone(engine.job_scheduler.job(2))
+    assert (owner.guaranteed, lazy.guaranteed) == (True, False)
+    if restarted:
+        lazy, owner = engine.restart(lazy, owner)
+    engine.end(owner)
+    behind = engine.submit(job("vision", 4))
+    assert (states(lazy, behind), lazy.guaranteed) == ("running running", False)
+    assert "in line" not in engine.explain(lazy)
+
+
 def test_displaced_job_is_restored_if_hardware_breaks(engine: Driver) -> None:
     # the core restored it without a report to the engine: the job was taken for opportunistic, and stopped as such
     lazy, owner = displaced(engine)

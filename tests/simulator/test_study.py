@@ -262,6 +262,21 @@ def test_giver_has_back_what_its_job_needs(tmp_path: Path) -> None:
     assert first == 43_200_000
 
 
+def test_who_was_first_is_first_after_a_trade(tmp_path: Path) -> None:
+    """Jobs that wait for their turn alone: a trade is over, and its taker has one node again for two of them."""
+    rows = [("a", "t0", 0, 50_400), ("b", "t0", 3600, 144_000), ("d", "t1", 43_200, 200_000)]
+    rows += [("c", "t0", 52_000, 72_000), ("e", "t2", 54_000, 100_000)]
+    text = "job_id,tenant,submit_s,duration_s,gpus,status,mode\n"
+    text += "".join(f"{name},{vc},{at},{lasts},8,pass,guaranteed\n" for name, vc, at, lasts in rows)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    given: dict[str, Any] = {"spec": nodes_of_8(3, {"t0": 1, "t1": 1, "t2": 1}), "trace": tmp_path / "t.csv"}
+    (record,) = simulate(**given, schemes=["hived"], exchange="balanced").results.records
+    times = {job.job_id: (begun, end) for job, begun, end in zip(
+        record.jobs, record.first_start, record.finish, strict=True)}  # fmt: skip
+    assert times["b"] == (39_600_000, 39_600_000 + 144_000_000)
+    assert times["c"][1] == times["b"][1] + 70_000_000, "it had worked for 2000 s, and goes on where b was"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -134,12 +134,12 @@ def shared_text(event: Event) -> str | None:
 
 
 def early_text(scheduler: Scheduler, job: Entry) -> str:
-    """The prospects of a job that runs on a loan before its turn, as a sentence."""
+    """The prospects of a job that runs on a loan and not at its own wish, or before its turn, as a sentence."""
     if job.line is None:
         return f"it runs on a loan; {job.vc} is too small for it, so its turn never comes"
     position, _ = scheduler.ahead(job, 0)
     before = f"{counted(position, 'job')} of {job.vc} before it in line" if position else "it is next in line"
-    return f"it runs on a loan, before its turn in {job.vc}; {before}"
+    return f"it runs on a loan{', before' if job.early else ' until'} its turn in {job.vc}; {before}"
 
 
 def planned(

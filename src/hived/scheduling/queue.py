@@ -43,7 +43,7 @@ class Entry:
     """A job of the scheduler. Its request decides in which queues it waits.
 
     *guaranteed*: for its turn. *opportunistic*: for idle GPUs. *early*: for both; it may start on idle GPUs before its
-    turn, and keeps its place in line while it runs there.
+    turn, and keeps its place in line while it runs there. So does a job that a trade or a new spec has made a loan.
     """
 
     #: nodes that it cannot use
@@ -74,6 +74,8 @@ class Entry:
     held = 0
     #: its place among reservations
     reservation = 0
+    #: whether a job of its VC has made a loan of it, by lazy preemption
+    made_way = False
     #: whether it runs as a guest before its turn, rather than on a loan
     guest = False
     #: the GPUs that it runs on or that are reserved for it
@@ -124,6 +126,11 @@ class Entry:
     def awaited(self) -> Request:
         """The request that it waits for: at its turn or, if its VC is too small, for a loan."""
         return self.loan if self.line is None and self.backlog is not None else self.request
+
+    @property
+    def place_in(self) -> Queue | None:
+        """The line in which it has its place while it runs on a loan; None: it stays on that (decision 0022)."""
+        return None if self.made_way and not self.early else self.line
 
     @property
     def holds(self) -> bool:

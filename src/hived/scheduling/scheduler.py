@@ -199,7 +199,7 @@ class Scheduler:
             entry.view = entry.view._replace(running=False)
         if not entry.key or policy.preempts:
             entry.key = self._key(entry)
-        entry.status = WAITING
+        entry.status, entry.made_way = WAITING, False
         self.jobs[entry.number] = self._by_name[entry.name] = entry
         self._join(entry)
 
@@ -267,8 +267,8 @@ class Scheduler:
             del self.jobs[entry.number], self._by_name[entry.name]
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
-        elif entry.early and entry.line is not None and was in (LENT, MOVING) and not preempts:
-            entry.status = WAITING  # it keeps its place in line
+        elif entry.place_in is not None and was in (LENT, MOVING) and not preempts:
+            entry.status, entry.made_way = WAITING, False  # it keeps its place in line
             self._enqueue(entry)
         else:
             self._leave(entry)
@@ -320,17 +320,20 @@ class Scheduler:
             self._introduce(entry)
         entry.key = entry.key or self._key(entry)
         self.jobs[entry.number] = self._by_name[entry.name] = entry
+        # nobody says any more what has made a loan of it
+        entry.made_way = entry.request.lazy_preemption and not guaranteed
         self.became(entry, guaranteed)
 
     def became(self, entry: Entry, guaranteed: bool) -> None:
         """Follow a running job that the core made guaranteed or opportunistic on its own.
 
-        A job that may start early keeps its place in line while it is opportunistic.
+        It is in line while it is opportunistic, whatever has made it so: a trade, a new spec, a start before its turn.
+        The exception is lazy preemption (decision 0022).
         """
         self._leave(entry)
         self._regained[entry.vc] = None
         if guaranteed:
-            entry.status, entry.near = GUARANTEED, None
+            entry.status, entry.near, entry.made_way = GUARANTEED, None, False
         elif entry.status not in (MOVING, LEAVING):
             entry.status = LENT
         entry.placement = self.cluster.group(entry.name).placement
@@ -338,8 +341,8 @@ class Scheduler:
             entry.view = entry.view._replace(running=False)
             entry.key = self._key(entry)
         self._find_queues(entry)
-        if entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
-            entry.line.add(entry)
+        if entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
+            line.add(entry)
             self._new[entry.number] = entry
         self._follow(entry)
 
@@ -358,8 +361,8 @@ class Scheduler:
         self._regained[entry.vc] = None
         entry.excluded = nodes
         entry.kind = (entry.shape, nodes) if nodes else entry.shape
-        if lent and entry.early and entry.line is not None:
-            entry.line.add(entry)
+        if lent and (line := entry.place_in) is not None:
+            line.add(entry)
         if waits:
             self._join(entry)
             self.mark_dirty(entry.vc)
@@ -370,8 +373,8 @@ class Scheduler:
         entry.key = self._key(entry)
         if entry.status is WAITING:
             self._join(entry)
-        elif entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
-            entry.line.add(entry)
+        elif entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
+            line.add(entry)
         if entry.holds:
             self._follow(entry)
         self.mark_dirty(entry.vc)
@@ -624,7 +627,7 @@ class Scheduler:
     def _refresh(self, running: RunningJobs, vc: str, line: Queue) -> None:
         """Update the places in line of jobs on loan whose order changes all the time. O(those jobs)."""
         for entry in running.drifting_loans(vc, self._now):
-            if entry.early and entry.line is line:
+            if entry.place_in is line:
                 line.remove(entry)
                 entry.key = self._key(entry)
                 line.add(entry)
@@ -757,6 +760,8 @@ class Scheduler:
                 return self._blocked_on_loan(entry)
             if entry.guest and not self._guest_moves(entry):
                 return None
+            if not entry.early and not self._keeps_others_waiting(entry):
+                return False  # it loses nothing where it is: who takes its loan finds it first in line
             if not self._move(entry):
                 return False
             if entry.status is not WAITING or (entry.policy is not None and entry.policy.preempts):
@@ -764,6 +769,12 @@ class Scheduler:
         if entry.status is MOVING:  # its processes have not ended yet
             return False
         return self._schedule(entry)
+
+    def _keeps_others_waiting(self, entry: Entry) -> bool:
+        """Whether a job behind this one in its line could start on the cells that are free for this one."""
+        waiting = () if entry.line is None else entry.line.of_kinds(WAITING)
+        demands = [other.demand for other in waiting if other.demand is not None]
+        return any(self.cluster.free_gpus(demand) >= demand.least_gpus for demand in demands)
 
     def _become_guaranteed(self, entry: Entry) -> None:
         """The core has promoted a job on its loan."""
@@ -865,6 +876,7 @@ class Scheduler:
             self._carry_out(Unreserve(other.number, entry.number))
         for name in decision.downgraded:
             other = self._by_name[name]
+            other.made_way = True
             self.became(other, False)
             self._carry_out(Downgrade(other.number, entry.number))
         entry.placement, entry.near = decision.placement, None
@@ -1242,6 +1254,9 @@ class Scheduler:
         self._find_queues(entry)
         if entry.line is not None:
             entry.line.add(entry)
+            first = entry.line.first
+            if first is not None and first.status is LENT and not first.early:
+                self._dirty[entry.vc] = None  # that may be in its way
         elif entry.backlog is not None:
             self._enqueue(entry)
         else:
@@ -1294,7 +1309,7 @@ class Scheduler:
     def ahead(self, entry: Entry, most: int) -> tuple[int, list[Entry]]:
         """Count the jobs that may block a job in its queue, and list the first ``most``. O(log jobs + most)."""
         queue = entry.backlog if entry.line is None else entry.line
-        waits = entry.status is WAITING or (entry.status is LENT and entry.early)
+        waits = entry.status is WAITING or (entry.status is LENT and entry.place_in is not None)
         return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
 
     def awaits(self, entry: Entry) -> PlanAnswer:
@@ -1359,7 +1374,7 @@ class Scheduler:
                     lines[entry.vc].append(entry)
                 if entry.backlog is not None and not entry.guest:
                     backlogs[entry.backlog].append(entry)
-            elif entry.status in (LENT, MOVING) and entry in self.queues[entry.vc].line:
+            elif entry.status in (LENT, MOVING) and entry.place_in is not None:
                 lines[entry.vc].append(entry)
         if self._guests is not None:
             self._guests.validate(list(self.jobs.values()))

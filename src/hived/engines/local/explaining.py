@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, groupby
 from operator import itemgetter
 from typing import Any
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
-from hived.scheduling import Entry
+from hived.scheduling import Entry, Status
 from hived.scheduling.scheduler import NON_BLOCKING
 from hived.spec.compiled import Device
 from hived.words import counted, duration, ranges
@@ -77,15 +79,35 @@ def with_cures(
 
 
 def _before(job_scheduler: JobScheduler, request: Request, precedes: Callable[[Entry], bool]) -> list[Entry]:
-    """Waiting jobs that could take the devices that a request waits for: a VC's own decisions depend on it alone."""
+    """Jobs that could take the devices that a request waits for: a VC's own decisions depend on it alone."""
     found, vcs = [], {vc.name for vc in job_scheduler.cluster.spec.virtual_clusters}
     for job in job_scheduler.jobs.values():
-        if job.state is JobState.QUEUED and job.vc in vcs:
-            loan = job.entry.awaited.opportunistic
+        entry = job.entry
+        on_loan = entry.status in (Status.LENT, Status.MOVING) and entry.place_in is not None
+        if (job.state is JobState.QUEUED or on_loan) and job.vc in vcs:
+            loan = entry.awaited.opportunistic
             same, alike = job.vc == request.vc, loan is request.opportunistic
-            if (same and alike and precedes(job.entry)) or (request.opportunistic and not (same and alike)):
-                found.append(job.entry)
+            if (same and alike and precedes(entry)) or (request.opportunistic and not (same and alike)):
+                found.append(entry)
     return sorted(found, key=lambda entry: (entry.awaited.opportunistic, entry.key))
+
+
+def _blocks(cluster: Cluster, entry: Entry) -> bool:
+    """Have a job take its turn, as it would in its line; whether those behind it wait with it, or until it has left."""
+    if entry.holds:
+        group = cluster.group(entry.name)
+        if entry.status is Status.MOVING or group.preempted_by:
+            return True
+        if group.guaranteed:  # what it had made room for had its turn elsewhere
+            return False
+        if (promoted := cluster.promote(entry.request)) is not None:
+            return not promoted
+        trial = replace(entry.request, group=f"{entry.name} (its turn)")
+        found = cluster.plan(trial, excluded_nodes=entry.excluded).reasons
+        return not found or not isinstance(found[0], NON_BLOCKING)
+    decision = cluster.schedule(entry.awaited, excluded_nodes=entry.excluded)
+    cluster.commit(decision)
+    return isinstance(decision, Wait) and not isinstance(decision.reasons[0], NON_BLOCKING)
 
 
 def _out_of_service(
@@ -102,11 +124,9 @@ def _out_of_service(
         for node, device in places:
             copy.set_device_health(node, device, healthy=True)
         for entry in (*(job.entry for job in job_scheduler.reserved()), *before):
-            decision = copy.schedule(entry.awaited, excluded_nodes=entry.excluded)
-            copy.commit(decision)
             alike = entry.vc == request.vc and entry.awaited.opportunistic is request.opportunistic
-            if alike and isinstance(decision, Wait) and not isinstance(decision.reasons[0], NON_BLOCKING):
-                return False  # the line of its VC waits with this one
+            if _blocks(copy, entry) and alike:
+                return False
         return copy.plan(request, excluded_nodes=excluded).outcome == "now"
 
     for number in range(1, len(causes) + 1 if len(before) <= _MOST_BEFORE else 0):  # the fewest cures first
@@ -158,10 +178,11 @@ def _running(job_scheduler: JobScheduler, job: Job) -> list[str]:
         lines = _beyond(job_scheduler, job)
     else:
         lines = job_scheduler.cluster.explained(job.name, by_rank(job.spec.tasks))
-        if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
-            lines.append(f"why: {job.reason}")
-        elif job.state is JobState.RUNNING and not job.guaranteed and job.spec.early:
-            lines.append(early_text(job_scheduler.scheduler, job.entry))
+        if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic:
+            if job.reason:
+                lines.append(f"why: {job.reason}")
+            if job.spec.early or job.entry.place_in is not None:
+                lines.append(early_text(job_scheduler.scheduler, job.entry))
     if job.guaranteed:
         lines += cells_taken(job_scheduler.trading, job.vc)
     if job.state is JobState.STOPPING:

@@ -122,7 +122,8 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
     if gang.rest is not None:
         lines.append(f"{len(late)} of its {gang.ask.size} pods wait for a place ({_some(late)}):")
         lines += shortly(table, gang.rest)
-    if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
+    entry = gang.entry
+    if gang.state is GangState.PLACED and not gang.guaranteed and (entry.early or entry.place_in is not None):
         lines.append(early_text(table.scheduler, gang.entry))
     if gang.guaranteed:
         lines += cells_taken(table.trading, gang.vc)
