@@ -19,7 +19,7 @@ from hived import Bind, Cluster, Member, Request
 from hived.cli.up import _Up, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
-from hived.engines.local.store import Store
+from hived.engines.local.store import Store, last_start
 from hived.errors import InputError
 from hived.spec import parse_spec
 from hived.words import counted
@@ -223,13 +223,18 @@ def test_door_that_is_kept_and_closed(tmp_path: Path, hived: Hived) -> None:
     with Engine(tmp_path, "-q") as engine:  # both were forgotten, and colleagues had neither
         told = engine.stop(signal.SIGINT)[1]
     assert "dashboard  http://127.0.0.1:" in told
+    state = ("--state", tmp_path / "state")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(hived("up", "--listen", f"127.0.0.1:{port}", "--state", tmp_path / "state"))
+        with contextlib.closing(Store(tmp_path / "state")) as store:
+            before = store.last_event(), store.value("door"), last_start(store)
+        line = refused(hived("up", "--devices", 2, "--vc", "other=2", "--listen", f"127.0.0.1:{port}", *state))
         assert "last start" not in line
         with contextlib.closing(Store(tmp_path / "state")) as store:
+            # it had another cluster by then, and would have moved jobs for it
+            assert (store.last_event(), store.value("door"), last_start(store)) == before
             store.keep((), (), values={"door": json.dumps({"listen": f"127.0.0.1:{port}"})})
-        assert "as at the last start; --listen none" in refused(hived("up", "--state", tmp_path / "state"))
+        assert "as at the last start; --listen none" in refused(hived("up", *state))
 
 
 def test_full_disk_of_its_output(hived: Hived, tmp_path: Path) -> None:

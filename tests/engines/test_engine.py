@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -19,13 +20,14 @@ from msgspec.structs import asdict
 from hived import InfeasibleError, RequestError
 from hived.engines.job import Event
 from hived.engines.local import engine as engine_module
+from hived.engines.local import supervisor
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Ending, Liveness, Task
 from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
-from hived.server.local_service import local_view
+from hived.server.local_service import LocalService, local_view
 from hived.spec.compiled import ClusterSpec, Device
 
 from ..policies import LeastAttained
@@ -470,6 +472,33 @@ def test_engine_that_cannot_keep_facts_stops(lives: Lives, monkeypatch: pytest.M
     assert events[-1].kind == "started"
 
 
+@pytest.mark.usefixtures("often")
+def test_tasks_wait_for_space(small_disk: Path) -> None:
+    """A full disk fails nobody's job: what waits begins once there is space, or ends when it is cancelled."""
+    lives, filler = Lives(small_disk / "state"), small_disk / "all"
+
+    async def story(engine: Engine) -> list[Job]:
+        jobs = [engine.submit(shell("vision", "true", 4)), engine.submit(shell("speech", "true"))]
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        engine._advance()
+        while len(engine._watching.held_up) < 2:
+            await asyncio.sleep(0.005)
+        service = LocalService(engine)
+        assert "it cannot be started yet, and is tried again" in service.explain("1").text
+        assert "No space left on device" in service.job("1").reason
+        with pytest.raises(StorageError, match="free some space"):
+            engine.submit(shell("vision", "true"))
+        engine.cancel("2")
+        await ended(engine, jobs[1])
+        filler.unlink()
+        return await ended(engine, *jobs)
+
+    done, cancelled = lives.live(story)
+    assert (done.state, done.attempt, cancelled.state) == (JobState.SUCCEEDED, 1, JobState.CANCELLED)
+
+
 def test_job_that_filled_the_disk_is_cancelled(small_disk: Path, tmp_path: Path) -> None:
     # it ended the engine, for all users, and could not be cancelled before somebody else had made space
     lives, full = Lives(small_disk / "state"), tmp_path / "full"
@@ -595,14 +624,19 @@ def test_task_is_watched_though_files_are_scarce(lives: Lives, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN])
-def test_task_is_started_later_if_files_are_scarce(lives: Lives, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN, errno.ENOSPC, None])
+def test_task_is_started_later_if_files_are_scarce(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """None: it is the supervisor that finds no space."""
     # with 1024 open files every job beyond the thousandth failed for good
     tried: list[Task] = []
     spawn = Task.spawn
 
     def full_at_first(task: Task) -> subprocess.Popen[bytes]:
         tried.append(task)
+        if len(tried) < 3 and number is None:
+            return subprocess.Popen(["sh", "-c", f"exit {supervisor.NO_SPACE}"])
         if len(tried) < 3:
             raise OSError(number, os.strerror(number))
         return spawn(task)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -186,6 +188,54 @@ def test_folder_of_the_version_without_ids(lives: Lives) -> None:
         assert job is not None
         assert output(lives, job) == text
     assert lives.ran(shell("vision", "true")).id == 4
+
+
+# -- jobs/ without the files of tasks that run ----------------------------------------------------------------------
+
+
+def moved_away(jobs: Path) -> None:
+    jobs.rename(jobs.parent / "elsewhere")
+
+
+def removed(jobs: Path) -> None:
+    shutil.rmtree(jobs)
+
+
+def from_a_copy(jobs: Path) -> None:
+    shutil.copytree(jobs, jobs.parent / "copy")
+    shutil.rmtree(jobs)
+    (jobs.parent / "copy").rename(jobs)
+
+
+@pytest.mark.parametrize("how", [moved_away, removed, from_a_copy], ids=lambda how: str(how.__name__))
+def test_tasks_run_without_their_folders(lives: Lives, how: Callable[[Path], None]) -> None:
+    # they were killed and started again without a word; without its mark, one ran twice on its GPU
+    unmarked = shell("vision", "exec env -i sh -c 'echo here; sleep 600'")
+    (job,) = lives.killed_with(unmarked)
+    task = lives.engines[-1].task(job, 0)
+    pid = task.pid
+    how(lives.folder / "jobs")
+    refused(lives, f"jobs was deleted, replaced or unmounted while tasks ran: pid {pid} still run", f"kill {pid}")
+    refused(lives, f"pid {pid}", **ADOPT)
+    assert alive(pid)
+    if how is moved_away:
+        (lives.folder / "elsewhere").rename(lives.folder / "jobs")
+        goes_on(lives, job)
+        return
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not alive(pid))
+    if how is from_a_copy:
+        assert "supervisor was killed" in lives.see_end(job)[0].reason
+        return
+
+    async def story(engine: Engine) -> Job:
+        while engine.find("1").attempt < 2:
+            await engine.changed(engine.last_event)
+        engine.cancel("1")
+        return (await ended(engine, engine.find("1")))[0]
+
+    assert lives.live(story).attempt == 2
+    assert any("there are no files of it" in str(event.data.get("why")) for event in lives.events())
 
 
 # -- copies -------------------------------------------------------------------------------------------------------

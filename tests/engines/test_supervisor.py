@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -428,6 +429,21 @@ def test_task_does_not_begin_without_room_for_its_end(task: RealTask, tmp_path: 
     assert task.liveness() is Liveness.UNCLAIMED
     assert not (tmp_path / "ran").exists()
     assert "could not start" in str(task.never_started().error)
+
+
+def test_full_disk_is_told_apart(small_disk: Path) -> None:
+    """The engine tries again: nothing was started, and nothing is left of the trial."""
+    task = RealTask(small_disk / "task")
+    task.ready("true")
+    with (small_disk / "all").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    before = sorted(task.folder.iterdir())
+    assert task.spawn().wait() == supervisor.NO_SPACE
+    assert [path for path in sorted(task.folder.iterdir()) if path.name != "supervisor.log"] == before
+    (small_disk / "all").unlink()
+    assert task.spawn().wait() == 0
+    assert task.ending().code == 0
 
 
 def test_restarted_container_is_another_world() -> None:

@@ -26,7 +26,7 @@ from hived.engines.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.ownership import take_over
+from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
@@ -362,10 +362,16 @@ class _Up:
 
     async def run(self) -> int:
         """Run until a signal or a fatal error; the exit code."""
-        loop, stopped = asyncio.get_running_loop(), exit_signal()
-        arbiter = make_arbiter(self.exchange.value)
+        server, stopped = Server(), exit_signal()
+        try:
+            self._open(server)  # first: a start that finds its door shut has changed nothing
+            return await self._run(server, _token(self.store.folder), stopped)
+        finally:
+            await server.stop()
+
+    async def _run(self, server: Server, token: str, stopped: asyncio.Future[int]) -> int:
+        loop, arbiter = asyncio.get_running_loop(), make_arbiter(self.exchange.value)
         engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares, arbiter=arbiter)
-        server = Server()
         helpers: list[asyncio.Task[None]] = []
         try:
             await engine.start()
@@ -375,7 +381,7 @@ class _Up:
             gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
             source = local_view(engine, _title(self.chosen.spec))
-            token = await self._serve(engine, source, server)
+            await self._serve(engine, source, server, token)
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
             if not self.quiet:
@@ -398,19 +404,13 @@ class _Up:
         self._goodbye(engine)
         return stopped.result()
 
-    async def _serve(self, engine: Engine, source: Source, server: Server) -> str:
-        service = LocalService(engine)
-        token = _token(self.store.folder)
-        listen, group, app = self.listen, self.door.group, None
-        if self.is_demo and listen is None:
-            listen = ("127.0.0.1", _DEMO_PORT)
-        if listen is not None:
-            app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
-        local = make_app(service, source, token=None, hosts=(), local=True)
-        socket = self.store.folder / "hived.sock"
-        open_jobs(self.store.folder, group)
+    def _open(self, server: Server) -> None:
+        folder, group = self.store.folder, self.door.group
+        socket = folder / "hived.sock"
+        open_jobs(folder, group)
+        listen = ("127.0.0.1", _DEMO_PORT) if self.is_demo and self.listen is None else self.listen
         try:
-            await server.start(app, listen=listen, socket_app=local, socket=socket, group=group)
+            server.open(listen=listen, socket=socket, group=group)
         except ConflictError:
             raise
         except InputError as error:
@@ -418,9 +418,16 @@ class _Up:
                 raise InputError(f"{error} (as at the last start; --listen none gives that up)") from None
             if not self.is_demo or self.listen is not None:
                 raise
-            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=group)
+            server.open(listen=("127.0.0.1", 0), socket=socket, group=group)
+
+    async def _serve(self, engine: Engine, source: Source, server: Server, token: str) -> None:
+        service, app = LocalService(engine), None
+        if server.address is not None:
+            host = server.address[0] if self.listen is None else self.listen[0]
+            app = make_app(service, source, token=token, hosts=() if host in ANY else (host,))
+        local = make_app(service, source, token=None, hosts=(), local=True)
+        await server.start(app, socket_app=local)
         self.keep_door()
-        return token
 
     def _greet(self, engine: Engine, server: Server, token: str) -> None:
         say = self.console.print
@@ -504,8 +511,7 @@ def open_jobs(folder: Path, group: str | None) -> None:
 
     The other files have modes of their own.
     """
-    jobs = folder / "jobs"
-    jobs.mkdir(mode=0o700, exist_ok=True)
+    jobs = jobs_folder(folder)
     if group is None:
         jobs.chmod(0o700)
     else:

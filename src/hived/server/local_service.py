@@ -19,7 +19,7 @@ from hived.cluster.reasons import Reason
 from hived.engines.explaining import planned
 from hived.engines.job import Event
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly, with_cures
+from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Liveness
 from hived.engines.trading import LiveTrading
@@ -115,6 +115,8 @@ class LocalService:
         reason = job.reason
         if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
             reason = "; ".join(shortly(self._engine.job_scheduler, job))
+        elif job.state is JobState.RUNNING and (waits := held_up(self._engine.job_scheduler, job)):
+            reason = waits[0]
         return schema.Job(
             id=job.id,
             name=job.name,

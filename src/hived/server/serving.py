@@ -18,7 +18,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from hived.errors import ConflictError, InputError, StorageError, ensure
+from hived.errors import ConflictError, InputError, InvariantError, StorageError, ensure
 
 from .limits import Connection
 
@@ -33,6 +33,9 @@ class Server:
 
     def __init__(self) -> None:
         self._servers: list[tuple[_Uvicorn, asyncio.Task[None]]] = []
+        # what listens, and is not served yet
+        self._local: sockets.socket | None = None
+        self._tcp: sockets.socket | None = None
         self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and the identity of our file there
         #: the host and the actual port of the TCP listener; None: there is none
         self.address: tuple[str, int] | None = None
@@ -41,6 +44,25 @@ class Server:
     def port(self) -> int | None:
         """The actual port of the TCP listener."""
         return None if self.address is None else self.address[1]
+
+    def open(
+        self, *, listen: tuple[str, int] | None = None, socket: Path | None = None, group: str | None = None
+    ) -> None:
+        """Listen: who connects waits until :meth:`start`. On an error nothing listens.
+
+        ``group``: the members of this group of the machine may use the socket too. Raises as
+        :func:`~.serving.unix_socket` and :func:`~.serving.tcp_socket`.
+        """
+        try:
+            if socket is not None:
+                self._local = unix_socket(socket, group)
+                self._socket = (socket, _identity(socket))
+            if listen is not None:
+                self._tcp = tcp_socket(*listen)
+                self.address = self._tcp.getsockname()[:2]
+        except BaseException:
+            self._close()
+            raise
 
     async def start(
         self,
@@ -52,22 +74,19 @@ class Server:
         group: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Listen, and return once requests are answered; on an error nothing listens.
+        """Serve what is open, and ``listen`` and ``socket``: returns once requests are answered.
 
-        ``group``: the members of this group of the machine may use the socket too; ``tls``: of the address. Raises as
-        :func:`~.serving.unix_socket` and :func:`~.serving.tcp_socket`.
+        ``tls``: of the address. Raises as :meth:`open`; on an error nothing listens.
         """
-        ensure(socket is None or socket_app is not None, "what listens has something to serve")
-        ensure(listen is None or app is not None, "what listens has something to serve")
+        if listen is not None or socket is not None:
+            self.open(listen=listen, socket=socket, group=group)
         try:
-            if socket is not None and socket_app is not None:
-                made = unix_socket(socket, group)
-                self._socket = (socket, _identity(socket))
-                self._serve(socket_app, made)
-            if listen is not None and app is not None:
-                made = tcp_socket(*listen)
-                self.address = made.getsockname()[:2]
-                self._serve(app, made, tls)
+            if self._local is not None:
+                self._serve(socket_app, self._local)
+                self._local = None
+            if self._tcp is not None:
+                self._serve(app, self._tcp, tls)
+                self._tcp = None
             for server, task in self._servers:
                 while not server.started:
                     ensure(not task.done(), "an HTTP server does not end before it is told to")
@@ -85,6 +104,14 @@ class Server:
         for server, _ in servers:
             for connection in list(server.server_state.connections):
                 connection.transport.abort()  # clients that do not read the end of their answer
+        self._close()
+
+    def _close(self) -> None:
+        """Listen no more."""
+        for made in (self._local, self._tcp):
+            if made is not None:
+                made.close()
+        self._local = self._tcp = None
         if self._socket is not None:
             path, identity = self._socket
             self._socket = None
@@ -93,7 +120,9 @@ class Server:
                     path.unlink()
         self.address = None
 
-    def _serve(self, app: ASGIApp, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
+    def _serve(self, app: ASGIApp | None, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
+        if app is None:
+            raise InvariantError("what listens has something to serve")
         config = uvicorn.Config(
             app,
             http=Connection,

@@ -55,7 +55,7 @@ from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
-from .ownership import next_number
+from .ownership import jobs_folder, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work, make_folder
@@ -113,6 +113,7 @@ class Engine:
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
+        self.job_scheduler.held_up = self._watching.held_up
         self._timers: set[asyncio.TimerHandle] = set()
         self._review: asyncio.TimerHandle | None = None
         self._health: asyncio.Task[None] | None = None
@@ -130,13 +131,7 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
-        try:
-            (self.folder / "jobs").mkdir(mode=0o700, exist_ok=True)
-        except FileExistsError:  # something else has that name, or a link there leads nowhere: a disk is not mounted
-            what = f"{self.folder / 'jobs'}: is no folder"
-            raise StorageError(f"{what}; remove it, or mount what it leads to") from None
-        except OSError as error:
-            raise StorageError(f"{self.folder / 'jobs'}: cannot be made ({error.strerror})") from None
+        jobs_folder(self.folder)
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()

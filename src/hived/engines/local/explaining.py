@@ -185,12 +185,25 @@ def _running(job_scheduler: JobScheduler, job: Job) -> list[str]:
                 lines.append(early_text(job_scheduler.scheduler, job.entry))
     if job.guaranteed:
         lines += cells_taken(job_scheduler.trading, job.vc)
+    lines += held_up(job_scheduler, job)
     if job.state is JobState.STOPPING:
         lines.append(f"it is being stopped ({job.reason}); it has {job_scheduler.grace_s(job):g} s for that")
     if job.resumes:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
         lines.append(f"it was preempted {times} before")
     return lines
+
+
+def held_up(job_scheduler: JobScheduler, job: Job) -> list[str]:
+    """Why a job that has its GPUs does not run yet, or not all of it, as sentences."""
+    if not job_scheduler.held_up:
+        return []
+    why = {rank: job_scheduler.held_up.get((job.id, job.attempt, rank)) for rank in range(job.spec.tasks)}
+    return [
+        f"{'it' if job.spec.tasks == 1 else f'task {rank}'} cannot be started yet, and is tried again ({text})"
+        for rank, text in why.items()
+        if text is not None
+    ][:MAX_NAMED]
 
 
 def _beyond(job_scheduler: JobScheduler, job: Job) -> list[str]:

@@ -132,6 +132,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.health = Health(cluster)
         #: by job, devices that it holds and the core cannot attribute to it: the present spec lacks them
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
+        #: by job, attempt and rank, why a task has not been started yet, though its job has its GPUs
+        self.held_up: Mapping[tuple[int, int, int], str] = {}
         self._pausing: dict[int, Job] = {}
         self._touched: dict[int, Job] = {}
 

@@ -21,7 +21,7 @@ from .environment import MARK, environments
 from .model import Job
 from .store import Store
 from .supervisor import world
-from .tasks import Liveness, Task
+from .tasks import Liveness, Task, supervised
 
 #: where systemd and D-Bus keep the id of the machine; a container may have neither
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -79,8 +79,10 @@ def take_over(store: Store, adopt_copy: bool = False, set_aside: bool = False) -
         before = None if text is None else Home(**json.loads(text))
         now = Home.of(store.folder)
         active = store.active()
-        elsewhere = {task.pid for task in _tasks(store, active) if task.liveness() is Liveness.ELSEWHERE}
-        if active and (elsewhere or not (before is None or before.is_now(now))):
+        is_copy = not (before is None or before.is_now(now))
+        if not is_copy and (pids := _without_folder(store, active)):
+            raise ConflictError(_replaced(store.folder / "jobs", pids))
+        if active and (is_copy or _elsewhere(store, active)):
             if not adopt_copy:
                 raise ConflictError(_copied(store.folder, before, now, active))
             _check_original_is_gone(store, before, now, active)
@@ -94,6 +96,18 @@ def take_over(store: Store, adopt_copy: bool = False, set_aside: bool = False) -
     except (OSError, ValueError, TypeError) as error:
         raise StorageError(f"{store.folder}: whose jobs these are cannot be found out ({error})") from None
     return done
+
+
+def jobs_folder(folder: Path) -> Path:
+    """The folder of all files of jobs in a state folder, made if need be. Raises :class:`StorageError`."""
+    jobs = folder / "jobs"
+    try:
+        jobs.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:  # something else has that name, or a link there leads nowhere: a disk is not mounted
+        raise StorageError(f"{jobs}: is no folder; remove it, or mount what it leads to") from None
+    except OSError as error:
+        raise StorageError(f"{jobs}: cannot be made ({error.strerror})") from None
+    return jobs
 
 
 def next_number(folder: Path) -> int:
@@ -110,6 +124,41 @@ def _tasks(store: Store, jobs: Sequence[Job]) -> Iterator[Task]:
         for rank in range(job.spec.tasks) if job.state.holds else ():
             folder = store.folder / "jobs" / str(job.id) / str(job.attempt) / str(rank)
             yield Task(folder, job.mark(database, rank))
+
+
+# -- tasks that run without their folders ----------------------------------------------------------------------------
+
+
+def _without_folder(store: Store, active: Sequence[Job]) -> list[int]:
+    """Pids of supervisors whose tasks are ours and run, in folders that are not there any more. O(processes)."""
+    gone = {
+        task.folder.resolve(): task.folder
+        for task in _tasks(store, active)
+        if task.liveness() in (Liveness.UNCLAIMED, Liveness.LOST, Liveness.ELSEWHERE)
+    }
+    found = []
+    for process in Path("/proc").iterdir() if gone else ():
+        of = supervised(int(process.name)) if process.name.isdigit() else None
+        folder = None if of is None else gone.get(of.resolve())
+        if folder is not None and not _begins_in(process / "cwd", folder):
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def _begins_in(there: Path, folder: Path) -> bool:
+    """Whether a supervisor, whose folder is ``there``, is about to claim ``folder``."""
+    try:
+        return there.samefile("/") or there.samefile(folder)
+    except OSError:  # of another user, or the folder is not there
+        return False
+
+
+def _replaced(jobs: Path, pids: Sequence[int]) -> str:
+    return (
+        f"{jobs} was deleted, replaced or unmounted while tasks ran: pid {_some(pids)} still run, and their files are "
+        "not there; nothing was done to them. Put the folder back (mount it), or end them first: "
+        f"kill {' '.join(map(str, pids))}"
+    )
 
 
 # -- copies of a folder -----------------------------------------------------------------------------------------------
@@ -137,11 +186,16 @@ def _check_original_is_gone(store: Store, before: Home | None, now: Home, active
                 "delete it first"
             )
     marks = {task.mark for task in _tasks(store, active) if task.liveness() is not Liveness.ALIVE}
-    if pids := [pid for pid, mark in _marked() if mark in marks]:
+    if pids := sorted({pid for pid, mark in _marked() if mark in marks} | _elsewhere(store, active)):
         raise ConflictError(
             f"{store.folder} is a copy, and tasks of its jobs that were started from the original still run: pid "
             f"{_some(pids)}; end them first (kill), or start hived up there"
         )
+
+
+def _elsewhere(store: Store, active: Sequence[Job]) -> set[int]:
+    """Pids of supervisors that run in the folder of which this one is a copy."""
+    return {task.pid for task in _tasks(store, active) if task.liveness() is Liveness.ELSEWHERE}
 
 
 def _marked() -> Iterator[tuple[int, str]]:

@@ -34,6 +34,8 @@ from .model import Job, JobState
 
 #: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
 _RESERVE = 1 << 20
+#: bytes that have to be free on the disk for another submission: no task could start with less
+_LEAST = 1 << 16
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -201,6 +203,10 @@ class Store:
 
         Amortized O(1). Raises :class:`StorageError`.
         """
+        with _failing(self.folder):
+            disk = os.statvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize < _LEAST:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         free, size = self._rows("PRAGMA freelist_count")[0][0], self._rows("PRAGMA page_size")[0][0]
         if free * size < _RESERVE:
             self._allocate()

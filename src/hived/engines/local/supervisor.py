@@ -23,6 +23,7 @@ None of this contains a malicious task: it is of the same user, and could as wel
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -35,6 +36,7 @@ import time
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ROOM = 4096  #: bytes allocated on the disk for ``exit``: six for every byte of the error, and the other fields
 _ERROR = 512  #: bytes of an error message, at most
+NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -55,11 +57,16 @@ def world() -> str:
 
 def _room() -> int:
     """Allocate the file ``exit`` under a draft name; ``OSError`` where the disk is full."""
-    room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    draft = f".exit.{os.getpid()}"
+    room = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     left = _ROOM
-    while left:  # an almost full disk takes a part first, and fails then
-        left -= os.write(room, b" " * left)
-    os.fsync(room)
+    try:
+        while left:  # an almost full disk takes a part first, and fails then
+            left -= os.write(room, b" " * left)
+        os.fsync(room)
+    except OSError:
+        os.unlink(draft)
+        raise
     return room
 
 
@@ -294,10 +301,15 @@ def main(folder: str) -> None:
     os.chdir(folder)
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
-    room = _room()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
-    lock = _claim(task["environment"].get("HIVED_TASK", ""))  # environment.MARK
+    try:
+        room = _room()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
+        lock = _claim(task["environment"].get("HIVED_TASK", ""))  # environment.MARK
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or os.path.exists("claim"):
+            raise
+        sys.exit(NO_SPACE)
     if lock is None:
         os.unlink(f".exit.{os.getpid()}")
         return

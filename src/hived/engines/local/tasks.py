@@ -28,6 +28,8 @@ from .environment import MARK, kill_marked
 
 #: errors for want of open files, processes or memory: the same may succeed a little later
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+#: errors for want of space on a disk: the same succeeds once somebody has made some
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: variables of the engine's environment that a supervisor needs to run at all, where Python is not the system's
 _KEPT = ("LD_LIBRARY_PATH",)
 #: flags of opening a file for the supervisor, whatever a task may have put in its place
@@ -148,8 +150,14 @@ class Task:
     def _elsewhere(self) -> bool:
         """Whether the supervisor that our claim names runs in another folder, which has the same claim."""
         try:
-            there = Path(f"/proc/{self.pid}/cwd")
-            return not there.samefile(self.folder) and _read(there / "claim") == _read(self.folder / "claim")
+            pid, world = self._claimed()
+            there = Path(f"/proc/{pid}/cwd")
+            if there.samefile(self.folder):
+                return False
+            if there.joinpath("claim").exists():
+                return _read(there / "claim") == _read(self.folder / "claim")
+            of = supervised(pid)  # it was deleted under it
+            return of is not None and of.parts[-3:] == self.folder.parts[-3:] and world == supervisor.world()
         except (OSError, ValueError):
             return False
 
@@ -246,6 +254,15 @@ class Task:
         return f": {last[:200]}" if last else ""
 
 
+def supervised(pid: int) -> Path | None:
+    """The folder of the task that a process is the supervisor of, as it was started; None: it is none."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if len(words) > 2 and words[-3].endswith(b"/engines/local/supervisor.py"):  # the last word is empty
+            return Path(os.fsdecode(words[-2]))
+    return None
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of a job, and those above it, for the group of ``jobs`` to read: who is let in there, decides."""
     if not folder.is_dir():
@@ -282,6 +299,8 @@ class Watching:
     def __init__(self, ended: Callable[[Key, Ending], None]) -> None:
         """``ended`` is called once per task."""
         self._ended = ended
+        #: why tasks have not been started yet, though it is time; each is tried again by the next :meth:`ensure`
+        self.held_up: dict[Key, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[Key, int] = {}
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -312,15 +331,26 @@ class Watching:
                 return
             if inherited:
                 kill_marked(task.mark)
+                if not task.folder.parent.exists():
+                    gone = "there are no files of it: they were deleted, or the engine ended before they were written"
+                    self._report(key, Ending(137, error=gone, lost=True, rebooted=True))
+                    return
             task.write(work())
             child = task.spawn()
             fd = os.pidfd_open(child.pid)
         except OSError as error:
-            if error.errno not in SCARCE:  # else the next check tries again
-                self._ended(key, Ending(127, error=f"{error.filename or task.folder}: {error.strerror}"))
+            what = f"{error.filename or task.folder}: {error.strerror}"
+            if error.errno in SCARCE or error.errno in NO_SPACE:
+                self.held_up[key] = what
+            else:
+                self._report(key, Ending(127, error=what))
             return
         self._children[fd] = child
         self._watch(key, task, fd)
+
+    def _report(self, key: Key, ending: Ending) -> None:
+        self.held_up.pop(key, None)
+        self._ended(key, ending)
 
     def stop(self, key: Key, task: Task, grace_s: float) -> None:
         """Stop a task. Idempotent, except that a repeated call may shorten its grace."""
@@ -330,9 +360,12 @@ class Watching:
             fd = self._watched.get(key)
             if fd is not None:
                 _terminate(fd)
+        if key in self.held_up and key not in self._watched:  # nothing of it runs that could end
+            self._report(key, Ending(128 + signal.SIGTERM, signal.SIGTERM, stopped=True))
 
     def _watch(self, key: Key, task: Task, fd: int) -> None:
         assert self._loop is not None
+        self.held_up.pop(key, None)
         self._watched[key] = fd
         self._loop.add_reader(fd, self._supervisor_ended, key, task, fd)
 
@@ -341,8 +374,10 @@ class Watching:
         self._loop.remove_reader(fd)
         os.close(fd)
         del self._watched[key]
-        if (child := self._children.pop(fd, None)) is not None:
-            child.wait()  # reaped: it has ended
+        child = self._children.pop(fd, None)
+        if child is not None and child.wait() == supervisor.NO_SPACE:  # reaped: it has ended
+            self.held_up[key] = f"{task.folder}: {os.strerror(errno.ENOSPC)}"
+            return
         # on an error the next check tries again
         with contextlib.suppress(OSError):
             self._look(key, task)
@@ -357,4 +392,4 @@ class Watching:
             liveness = task.liveness()
         if liveness in (Liveness.UNCLAIMED, Liveness.LOST):
             kill_marked(task.mark)
-        self._ended(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending())
+        self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending())
