@@ -38,6 +38,12 @@ def test_no_duration(text: str) -> None:
         read_duration(text)
 
 
+@pytest.mark.parametrize("text", ["9999999999s", "1d99999999999999999999h"])
+def test_long_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=f"{text} is too long: a number has nine digits at most"):
+        read_duration(text)
+
+
 @pytest.mark.parametrize("text", ["5", "90", "1.5", " 30 "])
 def test_number_without_a_unit(text: str) -> None:
     # schedulers of clusters take it for minutes, timeout(1) for seconds: five seconds ended a job of five minutes

@@ -176,6 +176,22 @@ def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "state").exists()
 
 
+def test_root_takes_no_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # its files were root's from then on, and its jobs ran as root
+    state = tmp_path / "state"
+    Store(state).close()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    stat = Path.stat
+
+    def of_another(path: Path, **rest: bool) -> os.stat_result:
+        found = stat(path, **rest)
+        return os.stat_result((*found[:4], 4_000_001, *found[5:])) if path.name == "hived.db" else found
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    with pytest.raises(InputError, match=r"state is #4000001's, and hived up runs as root.*sudo -u #4000001 hived up"):
+        up(devices=2, state=state)
+
+
 def test_group_reads_jobs(tmp_path: Path) -> None:
     """Submitters could read neither the output nor HIVED_JOB_DIR of their own jobs; and not again without a group."""
     own = grp.getgrgid(os.getegid()).gr_name

@@ -182,11 +182,11 @@ SENTENCES: list[tuple[Reason, str]] = [
         + ", ".join(f"GPUs 0-1 of n{number}" for number in range(8))
         + " and 4 GPUs elsewhere not drained (hived drain --undo)",
     ),
-    (NothingIdle(need=8, idle=0), "it needs 8 idle GPUs, and none are idle; it starts when others end"),
-    (NothingIdle(need=8, idle=1), "it needs 8 idle GPUs, and 1 is idle; it starts when others end"),
+    (NothingIdle(need=8, idle=0), "it needs 8 idle GPUs, and none are idle; it starts once enough are"),
+    (NothingIdle(need=8, idle=1), "it needs 8 idle GPUs, and 1 is idle; it starts once enough are"),
     (
         NothingIdle(need=8, idle=12),
-        "12 GPUs are idle, but not close enough together for the 8 it needs; it starts when others end",
+        "12 GPUs are idle, but not close enough together for the 8 it needs; it starts once enough of them are",
     ),
     (
         NotSuggested(1, searched_all=True),
@@ -220,7 +220,7 @@ def test_wait() -> None:
     assert in_lines(explained(wait)).splitlines() == [
         "job-7 waits:",
         "- 1 group of its VC is ahead of it in line: job-1",
-        "- it needs 8 idle GPUs, and none are idle; it starts when others end",
+        "- it needs 8 idle GPUs, and none are idle; it starts once enough are",
     ]
 
 

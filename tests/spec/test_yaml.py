@@ -91,6 +91,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_bytes(b"a: 1\nb: \xe9\n")
     assert refusal(path) == ":2: not a UTF-8 text; save the spec as UTF-8"
+    assert refusal(Path("/dev/zero")) == ": more than 64 MiB are there; give the path of a cluster spec"
     path.write_bytes(b"")
     assert refusal(path).startswith(":1: the spec is empty")
     with pytest.raises(SpecError, match="cannot read the spec"):

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -100,7 +101,8 @@ def connect(
         engine = Engine(_url(url), _token(token_file), None, timeout_s)
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
-    engine.instead, engine.start = instead or {}, start
+    there = f" --state {shlex.quote(str(state))}" if start is _UP and state is not None else ""
+    engine.instead, engine.start = instead or {}, start + there
     return closing(engine)
 
 

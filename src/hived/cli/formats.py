@@ -34,6 +34,7 @@ _ANY_HARMFUL = re.compile(f"[{_HARMFUL}]")
 _HARMFUL_IN_LINES = re.compile(r"(?![\n\t])" + f"[{_HARMFUL}]")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_LONG = re.compile(r"[0-9]{10,}")
 _DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UNITS))
 
 
@@ -116,6 +117,8 @@ def read_duration(text: str) -> float:
     if _NUMBER.fullmatch(given):
         raise ValueError(f"{given!r} has no unit; write {given}s, {given}m, {given}h or {given}d")
     match = _DURATION.fullmatch(given)
+    if match is None and _DURATION.fullmatch(_LONG.sub("1", given)):
+        raise ValueError(f"{words.shortened(given, 40)} is too long: a number has nine digits at most")
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import pwd
 import resource
 import secrets
 import sys
@@ -150,7 +151,7 @@ def up(
     _check_group(group)
     _allow_many_files()
     outlive_a_full_disk()
-    with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
+    with _folder(state, demo_) as folder, contextlib.closing(_store(folder)) as store:
         for line in take_over(store, adopt_copy, set_aside_jobs):
             messages().print(escape(f"hived: {line}"), style="yellow", soft_wrap=True)
         with messages().status("looking for GPUs"):
@@ -169,6 +170,27 @@ def up(
         code = asyncio.run(_Up(chosen, store, door, demo_, quiet, kept_listen=listen is None).run())
     if code:
         raise typer.Exit(code)
+
+
+def _store(folder: Path) -> Store:
+    """The store of a folder. Raises :class:`InputError` where root would take it from the user whose it is."""
+    database = folder / "hived.db"
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        owner = database.stat().st_uid
+        if os.geteuid() == 0 != owner:
+            name = _user(owner)
+            raise InputError(
+                f"{folder} is {name}'s, and hived up runs as root: jobs of {name} would run as root, and {name} could "
+                f"start no engine on it any more; start it as {name} (sudo -u {name} hived up), or give another --state"
+            )
+    return Store(folder)
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
 
 
 def _check_group(group: str | None) -> None:

@@ -19,6 +19,8 @@ from .physical import compile_physical
 from .virtual import compile_virtual
 from .yaml_source import MAX_DEPTH, read_yaml
 
+#: bytes of a spec, at most: some hundred times those of the largest cluster we have met
+_MOST = 64 << 20
 #: path of a spec
 SpecPath = str | Path
 
@@ -29,11 +31,15 @@ def load_spec(path: SpecPath) -> ClusterSpec:
     Raises :class:`SpecError` if it cannot be read, is not YAML, or is invalid. O(nodes + cells spelled out).
     """
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:  # it may be a device that never ends
+            raw = file.read(_MOST + 1)
     except OSError as error:
         raise SpecError(
             f"cannot read the spec: {error.strerror or error}; give the path of a YAML file", Location(path_text(path))
         ) from error
+    if len(raw) > _MOST:
+        most = f"{_MOST >> 20} MiB"
+        raise SpecError(f"more than {most} are there; give the path of a cluster spec", Location(path_text(path)))
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

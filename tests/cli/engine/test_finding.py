@@ -34,6 +34,8 @@ VERBS: list[list[object]] = [
 def test_no_engine(hived: Hived, nobody: Path, verb: list[object]) -> None:
     line = refused(hived(*verb), 69)
     assert line == f"no engine answers on {nobody}/hived.sock; start one with: hived up"
+    line = refused(hived(verb[0], "--state", "my state", *verb[1:]), 69)
+    assert line.endswith("; start one with: hived up --state 'my state'")
 
 
 BYTES = os.fsdecode(b"d\xff")  #: what Python makes of an argument that is no UTF-8

@@ -187,9 +187,9 @@ def _nothing_idle(reason: why.NothingIdle) -> str:
     are = "are" if reason.idle != 1 else "is"
     if reason.idle >= reason.need:
         has = f"{_gpus(reason.idle)} {are} idle, but not close enough together for the {reason.need} it needs"
-    else:
-        has = f"it needs {_count(reason.need, 'idle GPU')}, and {reason.idle or 'none'} {are} idle"
-    return f"{has}; it starts when others end"
+        return f"{has}; it starts once enough of them are"
+    has = f"it needs {_count(reason.need, 'idle GPU')}, and {reason.idle or 'none'} {are} idle"
+    return f"{has}; it starts once enough are"
 
 
 def _not_suggested(reason: why.NotSuggested) -> str:

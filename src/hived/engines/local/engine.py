@@ -55,7 +55,7 @@ from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
-from .ownership import jobs_folder, next_number
+from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work, make_folder
@@ -110,6 +110,8 @@ class Engine:
         self.recent: deque[Event] = deque(maxlen=RECENT)
         self._new_events = asyncio.Event()
         self._planned = False
+        #: whether ``jobs`` is another folder than that of the last engine
+        self._replaced = False
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
@@ -131,7 +133,7 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
-        jobs_folder(self.folder)
+        self._replaced, self._values["jobs"] = label(jobs_folder(self.folder), self.store.value("jobs"))
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
@@ -441,7 +443,7 @@ class Engine:
             environment = task_environment(job, rank, shared, task.mark, visible)
             return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
 
-        self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at)
+        self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():

@@ -8,6 +8,7 @@ So every database, submission and attempt has an id of its own (:meth:`.Job.mark
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -108,6 +109,25 @@ def jobs_folder(folder: Path) -> Path:
     except OSError as error:
         raise StorageError(f"{jobs}: cannot be made ({error.strerror})") from None
     return jobs
+
+
+def label(jobs: Path, known: str | None) -> tuple[bool, str]:
+    """Whether the files of jobs are in another folder than the one with the label ``known``; and its label now.
+
+    Inodes of folders that were deleted come again. None: of a version without labels.
+    """
+    path = jobs / ".label"
+    try:
+        found = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        found = ""
+    if found and found == known:
+        return False, found
+    made = os.urandom(8).hex()
+    with suppress(OSError):  # on a full disk the next start does it
+        path.unlink(missing_ok=True)
+        path.write_text(made, encoding="ascii")
+    return known is not None, made
 
 
 def next_number(folder: Path) -> int:

@@ -236,6 +236,10 @@ class Task:
         """The ending of a task whose supervisor ended without a claim."""
         if not self.folder.exists():
             return Ending(137, error="its folder was deleted", lost=True)
+        if (self.folder / "output").exists() and (ending := self._written()) is not None:
+            return ending  # its supervisor has written that: the task has deleted the claim
+        if (self.folder / "output").exists():
+            return Ending(137, error="its claim was deleted, and its supervisor has ended", lost=True)
         return Ending(127, error=f"its supervisor could not start{self._last_words()}")
 
     def _claimed(self) -> tuple[int, str]:
@@ -318,10 +322,11 @@ class Watching:
         self._watched.clear()
         self._loop = None
 
-    def ensure(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool) -> None:
+    def ensure(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
         """Start or watch a task, or report its end. Idempotent.
 
-        ``inherited``: it was started by an earlier engine, and its folder may have been deleted since.
+        ``inherited``: it was started by an earlier engine, and its folder may have been deleted since; ``replaced``:
+        all folders of that engine were.
         """
         if key in self._watched or self._loop is None:
             return
@@ -331,9 +336,8 @@ class Watching:
                 return
             if inherited:
                 kill_marked(task.mark)
-                if not task.folder.parent.exists():
-                    gone = "there are no files of it: they were deleted, or the engine ended before they were written"
-                    self._report(key, Ending(137, error=gone, lost=True, rebooted=True))
+                if replaced:  # as after a reboot: nothing runs any more, and nothing says how it ended
+                    self._report(key, Ending(137, error="its files are gone", lost=True, rebooted=True))
                     return
             task.write(work())
             child = task.spawn()
