@@ -35,6 +35,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def __init__(self, cluster: Cluster, policies: SomePolicies, trading: LiveTrading | None = None) -> None:
         super().__init__(cluster, policies, most_events=_RECENT, trading=trading)
         self.gangs: dict[str, Gang] = {}
+        # the same by family and name
+        self._families: dict[str, dict[str, Gang]] = {}
         #: live pods that HiveD schedules, by uid
         self.pods: dict[str, PodEntry] = {}
         #: pods that cannot be scheduled as they are, and bound pods that fit into no gang, by uid
@@ -175,6 +177,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         since = min(at, submitted_at or at)  # the service may be younger than its pods
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since, before)
         gang.family = family
+        self._families.setdefault(family, {})[gang.name] = gang
         self.exclude(gang)
         self.usage.add(gang)
         gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
@@ -202,11 +205,10 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.rejections_changed(gang.family)
 
     def rejections_changed(self, family: str) -> None:
-        """Have the gangs of a family follow its rejections. O(gangs)."""
-        for gang in self.gangs.values():
-            if gang.family == family:
-                self.exclude(gang)
-                self.unsettled[gang.name] = gang
+        """Have the gangs of a family follow its rejections. O(these)."""
+        for gang in self._families.get(family, {}).values():
+            self.exclude(gang)
+            self.unsettled[gang.name] = gang
 
     def forget_rejections(self, at: float) -> None:
         """Use nodes again that were avoided for long enough."""
@@ -443,6 +445,10 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.withdraw(gang, at)
         self.usage.remove(gang)
         self.foreign.mark_placement_dirty(gang.placement)
+        family = self._families[gang.family]
+        del family[gang.name]
+        if not family:
+            del self._families[gang.family]
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
         gang.remember(self.note("ended", gang.name, at, {"why": why}))
