@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.cluster.reasons import NeverFits
-from hived.policies import SJF, Greedy, Tiresias, YarnCS
+from hived.policies import SJF, SRTF, Greedy, Tiresias, YarnCS
 from hived.scheduling import (
     Downgrade,
     Entry,
@@ -31,13 +34,13 @@ from .helpers import Watching, nodes
 
 
 class SlowEngine:
-    """An engine whose jobs end when the test ends them."""
+    """An engine whose jobs end when the test ends them; ``at_once``: as in the simulator, victims leave at once."""
 
-    def __init__(self, a: int, b: int = 0, c: int = 0, policy: Policy | None = None) -> None:
-        spec = nodes(a, b, c)
+    def __init__(self, a: int, b: int = 0, c: int = 0, policy: Policy | None = None, at_once: bool = False) -> None:
         self.policies = Policies(policy or YarnCS())
-        self.scheduler = Scheduler(Cluster(spec, Sharing.HIVED, self.policies.rank), self.policies, self._carry_out)
-        self.now = 0.0
+        cluster = Cluster(nodes(a, b, c), Sharing.HIVED, self.policies.rank)
+        self.scheduler = Scheduler(cluster, self.policies, self._carry_out, explains=not at_once)
+        self.at_once, self.now = at_once, 0.0
         self.instructions: list[Instruction] = []
         self._jobs = 0
 
@@ -49,11 +52,13 @@ class SlowEngine:
         early: bool = False,
         lazy: bool = False,
         duration: float | None = None,
+        excluded: frozenset[str] = frozenset(),
     ) -> Entry:
         self._jobs += 1
         name = f"job-{self._jobs}"
         request = Request(name, vc, priority, (Member(1, gpus),), lazy_preemption=lazy)
         entry = Entry(self._jobs, request, JobView(name, gpus, self._jobs, self._jobs, duration=duration), early)
+        self.scheduler.exclude(entry, excluded)
         self.scheduler.wait(entry)
         self.dispatch()
         return entry
@@ -70,8 +75,17 @@ class SlowEngine:
 
     def _carry_out(self, instruction: Instruction) -> None:
         self.instructions.append(instruction)
+        job = self.scheduler.jobs[instruction.job]
         if isinstance(instruction, Unreserve):
-            self.scheduler.wait(self.scheduler.jobs[instruction.job])
+            self.scheduler.wait(job)
+        if self.at_once and isinstance(instruction, Stop | Move) and job.holds:
+            self.scheduler.free(job, True, self.now)
+
+    def reconfigure(self, a: int, b: int = 0, c: int = 0) -> None:
+        self.scheduler.cluster.reconfigure(nodes(a, b, c))
+        for entry in self.scheduler.reconfigured():
+            self.scheduler.wait(entry)
+        self.dispatch()
 
     @property
     def issued(self) -> list[Instruction]:
@@ -139,6 +153,136 @@ def test_downgraded_job_goes_on_on_a_loan() -> None:
     assert lazy.status is Status.LENT
     engine.end(high)
     assert lazy.status is Status.LENT, "only the end of a reservation restores it"
+
+
+# -- loans that a new spec has made: they stay while that harms nobody ---------------------------------------------
+
+
+def stays(
+    policy: Policy | None = None, at_once: bool = False, durations: Sequence[float | None] = (None, None, None)
+) -> tuple[SlowEngine, Entry, list[Entry]]:
+    """One that runs on a loan on the second node, though the first, its VC's own, has room; and the job beside that."""
+    engine = SlowEngine(2, 0, policy=policy, at_once=at_once)
+    jobs = [engine.submit("a", 4, duration=duration) for duration in durations]
+    engine.reconfigure(1, 1)
+    (loan,) = [job for job in jobs if job.status is Status.LENT]
+    return engine, loan, [job for job in jobs if job is not loan]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("policy", [YarnCS, Greedy], ids=lambda policy: policy.__name__)
+def test_loan_moves_for_who_waits_behind_it(policy: type[Policy], at_once: bool) -> None:
+    engine, loan, (first, _) = stays(policy(), at_once)
+    engine.end(first)
+    assert (loan.status, engine.issued) == (Status.LENT, []), "nobody else could use these cells"
+    behind = engine.submit("a", 4)
+    assert engine.issued[0] == Move(loan.number, True)
+    if not at_once:
+        engine.end(loan, waits=True)
+    assert (loan.status, behind.status) == (Status.GUARANTEED, Status.WAITING), "it was first"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("policy", [YarnCS, Greedy], ids=lambda policy: policy.__name__)
+def test_loan_that_is_taken_is_first_in_line(policy: type[Policy], at_once: bool) -> None:
+    engine, loan, (first, _) = stays(policy(), at_once)
+    engine.end(first)
+    engine.submit("b", 8)
+    if not at_once:
+        engine.end(loan, waits=True)
+    assert loan.status is Status.GUARANTEED
+
+
+def test_loan_stays_for_who_could_not_start() -> None:
+    engine, loan, (first, other) = stays()
+    engine.end(first)
+    nodes_of_all = frozenset({where(loan).pods[0].node, where(other).pods[0].node})
+    barred = engine.submit("a", 4, excluded=nodes_of_all)
+    assert loan.status is Status.LENT
+    behind = engine.submit("a", 4)
+    assert loan.status is Status.MOVING, "one that may wait for ever hides nobody"
+    engine.end(loan, waits=True)
+    assert [job.status for job in (loan, barred, behind)] == [Status.GUARANTEED, Status.WAITING, Status.WAITING]
+
+
+def test_loan_stays_for_who_needs_more() -> None:
+    engine, loan, (first, _) = stays()
+    engine.end(first)
+    larger, behind = engine.submit("a", 8), engine.submit("a", 4)
+    assert [job.status for job in (loan, larger, behind)] == [Status.LENT, Status.WAITING, Status.WAITING]
+
+
+def test_loan_stays_for_who_finds_no_node() -> None:
+    """Enough is free, on two nodes."""
+    engine = SlowEngine(3, 0)
+    jobs = [engine.submit("a", 2) for _ in range(9)]
+    engine.reconfigure(2, 1)
+    (loan,) = [job for job in jobs if job.status is Status.LENT]
+    by_node = {where(job).pods[0].node: job for job in jobs if job is not loan}
+    for job in by_node.values():
+        engine.end(job)
+    waits = engine.submit("a", 4)
+    assert (loan.status, waits.status) == (Status.LENT, Status.WAITING)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_loan_keeps_no_other_loan_from_its_turn(early: bool) -> None:
+    """One behind it can be guaranteed: who is first gives way rather than keep it from that."""
+    engine = SlowEngine(4, 0)
+    halves = [engine.submit("a", 4) for _ in range(2)]
+    whole = engine.submit("a", 8)
+    pair = [engine.submit("a", 4) for _ in range(2)]
+    last = engine.submit("a", 4, early=early)
+    engine.reconfigure(2, 1, 1)
+    assert [job.status for job in (*halves, whole, *pair, last)] == [Status.GUARANTEED] * 3 + [Status.LENT] * 3
+    engine.end(pair[1])
+    engine.submit("b", 4)  # beside the first of the pair, whose cells can be bound there no more
+    engine.end(whole)
+    assert engine.issued == [Move(pair[0].number, True)]
+    engine.end(pair[0], waits=True)
+    assert pair[0].status is Status.GUARANTEED
+    assert last.status is (Status.MOVING if early else Status.LENT), "it has its own turn now, elsewhere"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("policy", [SRTF, Tiresias], ids=lambda policy: policy.__name__)
+def test_loan_preempts_nobody_while_it_runs(policy: type[Policy], at_once: bool) -> None:
+    """Whatever its policy: all three have GPUs."""
+    _, loan, others = stays(policy(), at_once, (1000.0, 900.0, 100.0))
+    assert (loan.status, [other.status for other in others]) == (Status.LENT, [Status.GUARANTEED] * 2)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 9)) for seed in range(200)])
+@pytest.mark.parametrize("policy", [YarnCS, SJF, Greedy], ids=lambda policy: policy.__name__)
+def test_nobody_is_overlooked(policy: type[Policy], seed: int) -> None:
+    """Whatever happens, also to the spec: who has its turn has it at once, and not when its VC is looked at again."""
+    choose = random.Random(seed)
+    engine = SlowEngine(3, 0, 0, policy(), at_once=choose.random() < 0.5)
+    specs = [(3, 0, 0), (2, 1, 0), (1, 1, 1), (1, 2, 0), (2, 0, 1)]
+    for _ in range(50):
+        jobs = list(engine.scheduler.jobs.values())
+        held = [job for job in jobs if job.holds]
+        match choose.randrange(10):
+            case 0 | 1 | 2 | 3:
+                vc = choose.choice(sorted(vc.name for vc in engine.scheduler.cluster.spec.virtual_clusters))
+                gpus, priority = choose.choice((1, 2, 4, 4, 8)), choose.choice((0, 0, 0, 0, OPPORTUNISTIC))
+                engine.submit(vc, gpus, priority, duration=choose.choice((10.0, 100.0, 1000.0)))
+            case 4 | 5 | 6 if held:
+                moving = [job for job in held if job.status is Status.MOVING]
+                job = choose.choice(moving or held)
+                engine.end(job, waits=bool(moving) or choose.random() < 0.2)
+            case 7:
+                engine.reconfigure(*choose.choice(specs))
+            case _ if jobs:
+                waiting = [job for job in jobs if job.status in (Status.WAITING, Status.RESERVED)]
+                for job in waiting[:1]:
+                    engine.scheduler.withdraw(job)
+                engine.dispatch()
+        for vc in engine.scheduler.queues:
+            engine.scheduler.mark_dirty(vc)
+        engine.dispatch()
+        turns = [one for one in engine.issued if isinstance(one, Start | Reserve | Promote | Move)]
+        assert not [one for one in turns if engine.scheduler.jobs[one.job].request.priority >= 0]
 
 
 # -- jobs that start early ----------------------------------------------------------------------------------------

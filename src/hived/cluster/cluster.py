@@ -253,11 +253,13 @@ class Cluster:
         at: VirtualLeaves | None = None,
         excluded_nodes: Collection[str] = (),
         demand: Demand | None = None,
+        dry_run: bool = False,
     ) -> bool | None:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
-        ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
-        None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in :meth:`place`. O(levels + pods).
+        ``True``: done, or with ``dry_run`` possible. ``False``: its VC has room, but its cells cannot be bound there:
+        it would have to :meth:`move`. None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in
+        :meth:`place`. O(levels + pods).
         """
         state, demand = self._committed(), self._demand(request, demand)
         group = state.groups.get(request.group)
@@ -268,7 +270,9 @@ class Cluster:
         if again is None:
             return None
         stays = stays_in_place(again, group)
-        if stays:
+        if stays and dry_run:
+            state.undo.rollback()
+        elif stays:
             self._keep(again)
         return stays
 

@@ -175,6 +175,9 @@ class Scheduler:
         # VCs a head of whose line may wait only for GPUs that other VCs hold: it is within its quota (quota sharing),
         # or too few are healthy or not excluded; all become dirty when guaranteed jobs give GPUs back
         self._await_others: set[str] = set()
+        # VCs in whose line a job stays on its loan, though its turn has come on other GPUs: they become dirty when a
+        # job joins the line, and when guaranteed jobs give GPUs back
+        self._staying: set[str] = set()
         # backlogs with jobs that were passed by
         self._passed: dict[Queue, None] = {}
         # the head of each backlog
@@ -255,7 +258,8 @@ class Scheduler:
             self._dirty[entry.vc] = None
         elif line is not None and (line.first is not None or line.passes):
             requeued = waits and not preempts  # at its old place
-            if was is GUARANTEED or (line.first is entry and not requeued):
+            # one that did not ask to start early may have stayed there though its VC has cells for it
+            if was is GUARANTEED or (line.first is entry and not requeued) or (waits and not entry.early):
                 self._dirty[entry.vc] = None
         entry.yields = False
         if was is GUARANTEED:
@@ -281,6 +285,7 @@ class Scheduler:
     def _given_back(self) -> None:
         """GPUs of a guaranteed job, or reserved ones, were given back: other VCs may have waited for them."""
         self._dirty.update(dict.fromkeys(self._await_others))
+        self._dirty.update(dict.fromkeys(self._staying))  # it may be guaranteed where it is
 
     def _free_shared(self, entry: Entry) -> None:
         """A job that held no GPUs of its own has ended."""
@@ -417,6 +422,7 @@ class Scheduler:
         self._new.clear()
         self._dirty.clear()  # some VCs may be no more
         self._await_others.clear()
+        self._staying.clear()
         self._running = self._follow_running()
         for entry in self.jobs.values():
             if entry.status is WAITING:
@@ -594,6 +600,7 @@ class Scheduler:
             else:
                 for vc in dirty:
                     self._await_others.discard(vc)
+                    self._staying.discard(vc)
                     line = self.queues[vc].line
                     if self._running is not None:
                         self._refresh(self._running, vc, line)
@@ -640,6 +647,7 @@ class Scheduler:
         heads: list[tuple[Key, Queue]] = []
         for vc in vcs:
             self._await_others.discard(vc)
+            self._staying.discard(vc)
             line = self.queues[vc].line
             if self._running is not None:
                 self._refresh(self._running, vc, line)
@@ -704,6 +712,8 @@ class Scheduler:
             return False
         if entry.status not in (WAITING, LENT) or entry.yields:
             return False
+        if entry.status is LENT and not entry.early:
+            return False  # it runs, and did not ask to run elsewhere: it preempts once it waits
         behind = running.behind(entry, True, self._now)
         if not behind:
             return False
@@ -760,9 +770,12 @@ class Scheduler:
                 return self._blocked_on_loan(entry)
             if entry.guest and not self._guest_moves(entry):
                 return None
-            if not entry.early and not self._keeps_others_waiting(entry):
+            if not entry.early and not self._is_in_the_way(entry):
+                self._staying.add(entry.vc)
                 return False  # it loses nothing where it is: who takes its loan finds it first in line
             if not self._move(entry):
+                if entry.status is LENT:  # it is being evicted, and may be spared
+                    self._staying.add(entry.vc)
                 return False
             if entry.status is not WAITING or (entry.policy is not None and entry.policy.preempts):
                 return True  # it has left the line, or what it has attained may have cost it its place
@@ -770,11 +783,30 @@ class Scheduler:
             return False
         return self._schedule(entry)
 
-    def _keeps_others_waiting(self, entry: Entry) -> bool:
-        """Whether a job behind this one in its line could start on the cells that are free for this one."""
-        waiting = () if entry.line is None else entry.line.of_kinds(WAITING)
-        demands = [other.demand for other in waiting if other.demand is not None]
-        return any(self.cluster.free_gpus(demand) >= demand.least_gpus for demand in demands)
+    def _is_in_the_way(self, entry: Entry) -> bool:
+        """Whether a job behind this one in its line could take the cells that are free for it. A dry run for each kind.
+
+        That is a job that waits, one that runs early, or one that stays on its loan too and can be bound there.
+        """
+        line = entry.line
+        assert line is not None
+        strict, tried = not isinstance(line, PassingQueue), set[Hashable]()
+        for other in line:
+            if other.key <= entry.key or other.yields or other.status is MOVING or other.kind in tried:
+                continue
+            if other.status is LENT:
+                promoted = self.cluster.promote(other.request, None, (), other.demand, True)
+                if promoted or (promoted is False and other.early):
+                    return True
+                continue
+            tried.add(other.kind)
+            answer = self.cluster.plan(other.request, excluded_nodes=other.excluded)
+            if answer.outcome == "now":
+                return True
+            self._awaits(other, answer.reasons)
+            if strict and not isinstance(answer.reasons[0], NON_BLOCKING):
+                break
+        return False
 
     def _become_guaranteed(self, entry: Entry) -> None:
         """The core has promoted a job on its loan."""
@@ -1254,9 +1286,8 @@ class Scheduler:
         self._find_queues(entry)
         if entry.line is not None:
             entry.line.add(entry)
-            first = entry.line.first
-            if first is not None and first.status is LENT and not first.early:
-                self._dirty[entry.vc] = None  # that may be in its way
+            if entry.vc in self._staying:
+                self._dirty[entry.vc] = None  # what stays may be in its way
         elif entry.backlog is not None:
             self._enqueue(entry)
         else:
