@@ -638,6 +638,32 @@ def test_task_is_started_later_if_files_are_scarce(
     assert (job.state, job.attempt, len(tried)) == (JobState.SUCCEEDED, 1, 3)
 
 
+@pytest.mark.usefixtures("often")
+def test_task_that_could_not_be_watched_is_stopped(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, though the engine had no open file left to watch it: a stop that comes then is its end, not before."""
+    opened: list[int] = []
+    pidfd_open = os.pidfd_open
+
+    def once_too_many(pid: int) -> int:
+        opened.append(pid)
+        if len(opened) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return pidfd_open(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", once_too_many)
+
+    async def story(engine: Engine) -> Job:
+        job = engine.submit(shell("vision", STAYS, grace_s=0.2))
+        await printed(engine, job, "here")
+        assert "cannot be started" not in LocalService(engine).explain("1").text
+        engine.cancel("1")
+        assert (await ended(engine, job))[0].state is JobState.CANCELLED
+        assert not lives.marked()
+        return job
+
+    lives.live(story)
+
+
 # -- devices ------------------------------------------------------------------------------------------------------
 
 

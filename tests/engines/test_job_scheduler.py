@@ -269,6 +269,14 @@ def test_time_limit_ends_a_job_for_good(engine: Driver) -> None:
     assert (states(slow), slow.reason) == ("failed", "it ran into its time limit of 60 s")
 
 
+def test_time_limit_is_not_of_a_task_that_waits_for_space(engine: Driver) -> None:
+    waits = engine.submit(job("vision", 1, time_limit_s=60.0))
+    engine.job_scheduler.held_up = {(waits.id, 1, 0): "No space left on device"}
+    engine.wait(61.0)
+    assert states(waits) == "running"
+    assert "cannot be started yet" in engine.explain(waits)
+
+
 def test_time_limit_is_of_one_attempt(engine: Driver) -> None:
     flaky = engine.submit(job("vision", 1, time_limit_s=60.0, retries=1, backoff_s=10.0))
     engine.wait(30)

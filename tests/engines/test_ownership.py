@@ -26,7 +26,7 @@ from hived.errors import NotFoundError
 from hived.server.local_service import LocalService
 
 from .driver import shares
-from .living import STAYS, Lives, ended, printed, shell
+from .living import STAYS, Lives, ended, printed, running, shell
 from .real import lives as alive
 from .real import until
 
@@ -236,6 +236,44 @@ def test_tasks_run_without_their_folders(lives: Lives, how: Callable[[Path], Non
 
     assert lives.live(story).attempt == 2
     assert any("its files are gone" in str(event.data.get("why")) for event in lives.events())
+
+
+def test_task_that_deletes_its_folder_is_followed(lives: Lives) -> None:
+    """Nobody else's engine is kept from its start by that, and it runs once."""
+    script = "echo here; cd /; rm -rf $HIVED_JOB_DIR/../1; exec env -i sleep 600"
+    lives.killed_with(shell("vision", script, grace_s=0.2))
+    until(lambda: not (lives.folder / "jobs" / "1" / "1").exists())
+
+    async def story(engine: Engine) -> Job:
+        found = engine.find("1")
+        assert (found.state, found.attempt) == (JobState.RUNNING, 1)
+        assert (1, 1, 0) in engine._watching._watched
+        engine.cancel("1")
+        return (await ended(engine, found))[0]
+
+    assert lives.live(story).state is JobState.CANCELLED
+
+
+def test_task_that_deletes_its_claim_is_followed(lives: Lives) -> None:
+    script = "rm $HIVED_JOB_DIR/../1/0/claim; echo here; exec env -i sleep 600"
+    lives.killed_with(shell("vision", script, grace_s=0.2))
+
+    async def story(engine: Engine) -> Job:
+        (other,) = await running(engine, shell("speech", "rm $HIVED_JOB_DIR/../1/0/claim; echo here; exec sleep 600"))
+        engine.cancel(str(other.id))  # it could never be stopped
+        await ended(engine, other)
+        assert engine.find("1").attempt == 1
+        engine.cancel("1")
+        return (await ended(engine, engine.find("1")))[0]
+
+    assert lives.live(story).state is JobState.CANCELLED
+
+
+def test_label_that_cannot_be_written(tmp_path: Path) -> None:
+    """On a full disk: the next start is not told that the files are gone."""
+    assert ownership.label(tmp_path / "full", None) == (False, None)
+    os.mkfifo(tmp_path / ".label")
+    assert ownership.label(tmp_path, "known")[0], "and it waits for nobody"
 
 
 # -- copies -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,18 @@ def test_full_disk_keeps_what_there_is(store: Store) -> None:
     assert [found.id for found in store.active()] == list(range(1, kept + 1))
     store._db.execute("PRAGMA max_page_count = 100000")
     submitted(store, kept + 1)
+
+
+@pytest.mark.parametrize(("blocks", "free", "full"), [(0, 0, False), (1 << 20, 1, True), (1 << 20, 1 << 10, False)])
+def test_space_for_a_submission(
+    store: Store, monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, full: bool
+) -> None:
+    """A file system in memory may have no limit, and says that it has no blocks."""
+    disk = os.statvfs(store.folder)
+    told = os.statvfs_result((4096, 4096, blocks, free, free, *disk[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    with pytest.raises(StorageError, match="free some space") if full else nullcontext():
+        store.reserve()
 
 
 @contextmanager

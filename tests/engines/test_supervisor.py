@@ -76,7 +76,7 @@ def test_task_stopped_before_it_starts_never_starts(task: RealTask) -> None:
     task.stop()
     ending = task.run()
     assert (ending.code, ending.stopped, ending.error) == (143, True, None)
-    assert not task.output.exists()
+    assert not task.output.read_bytes()
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.03, 0.05])
@@ -431,16 +431,20 @@ def test_task_does_not_begin_without_room_for_its_end(task: RealTask, tmp_path: 
     assert "could not start" in str(task.never_started().error)
 
 
-def test_full_disk_is_told_apart(small_disk: Path) -> None:
-    """The engine tries again: nothing was started, and nothing is left of the trial."""
+@pytest.mark.parametrize("pages", [0, 1])
+def test_full_disk_is_told_apart(small_disk: Path, pages: int) -> None:
+    """The engine tries again: nothing was started, and nothing is left of the trial. One page is enough for a part."""
     task = RealTask(small_disk / "task")
     task.ready("true")
-    with (small_disk / "all").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
+    with (small_disk / "all").open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        file.truncate(file.tell() - pages * 4096)
     before = sorted(task.folder.iterdir())
     assert task.spawn().wait() == supervisor.NO_SPACE
-    assert [path for path in sorted(task.folder.iterdir()) if path.name != "supervisor.log"] == before
+    made = ("supervisor.log", "output")
+    assert [path for path in sorted(task.folder.iterdir()) if path.name not in made] == before
     (small_disk / "all").unlink()
     assert task.spawn().wait() == 0
     assert task.ending().code == 0

@@ -97,7 +97,7 @@ def test_task_claimed_while_stopped_does_not_begin(task: RealTask, monkeypatch: 
 
     monkeypatch.setattr(task, "watch", just_before)
     task.stop()
-    assert not task.output.exists()
+    assert not task.output.read_bytes()
     assert task.end().stopped
 
 
@@ -211,8 +211,6 @@ def test_task_that_deletes_its_claim(task: RealTask) -> None:
     assert task.spawn().wait() == 0
     assert task.liveness() is Liveness.UNCLAIMED
     assert task.never_started().code == 3
-    (task.folder / "exit").unlink()
-    assert "its claim was deleted" in str(task.never_started().error)
 
 
 def test_error_can_always_be_encoded(old: RealTask) -> None:

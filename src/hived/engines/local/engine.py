@@ -133,7 +133,9 @@ class Engine:
     async def start(self) -> None:
         """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
-        self._replaced, self._values["jobs"] = label(jobs_folder(self.folder), self.store.value("jobs"))
+        self._replaced, labelled = label(jobs_folder(self.folder), self.store.value("jobs"))
+        if labelled is not None:
+            self._values["jobs"] = labelled
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()

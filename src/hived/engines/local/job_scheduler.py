@@ -195,6 +195,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.becomes(job, JobEvent.QUEUED, None, at, {})
             self.line_up(job)
         elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
+            if any(held[:2] == (number, job.attempt) for held in self.held_up):
+                return  # it has not begun: its supervisors see to the limit once it has
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:

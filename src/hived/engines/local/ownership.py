@@ -22,12 +22,14 @@ from .environment import MARK, environments
 from .model import Job
 from .store import Store
 from .supervisor import world
-from .tasks import Liveness, Task, supervised
+from .tasks import Liveness, Task, at_work, read_small
 
 #: where systemd and D-Bus keep the id of the machine; a container may have neither
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 #: prefix of the folders in ``jobs`` to which unknown files are moved
 _ASIDE = "set-aside-"
+#: the file in ``jobs`` that tells it from another folder in its place
+_LABEL = ".label"
 #: folders and processes named in a message, at most
 _NAMED = 5
 
@@ -111,23 +113,27 @@ def jobs_folder(folder: Path) -> Path:
     return jobs
 
 
-def label(jobs: Path, known: str | None) -> tuple[bool, str]:
+def label(jobs: Path, known: str | None) -> tuple[bool, str | None]:
     """Whether the files of jobs are in another folder than the one with the label ``known``; and its label now.
 
-    Inodes of folders that were deleted come again. None: of a version without labels.
+    Inodes of folders that were deleted come again. None: there is none, in the version before or on a full disk.
     """
-    path = jobs / ".label"
-    try:
-        found = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        found = ""
-    if found and found == known:
-        return False, found
+    if known is not None and _labelled(jobs) == known:
+        return False, known
     made = os.urandom(8).hex()
-    with suppress(OSError):  # on a full disk the next start does it
+    try:
+        path = jobs / _LABEL
         path.unlink(missing_ok=True)
         path.write_text(made, encoding="ascii")
+    except OSError:
+        return known is not None, None
     return known is not None, made
+
+
+def _labelled(jobs: Path) -> str | None:
+    with suppress(OSError):
+        return read_small(jobs / _LABEL)
+    return None
 
 
 def next_number(folder: Path) -> int:
@@ -150,25 +156,25 @@ def _tasks(store: Store, jobs: Sequence[Job]) -> Iterator[Task]:
 
 
 def _without_folder(store: Store, active: Sequence[Job]) -> list[int]:
-    """Pids of supervisors whose tasks are ours and run, in folders that are not there any more. O(processes)."""
-    gone = {
-        task.folder.resolve(): task.folder
-        for task in _tasks(store, active)
-        if task.liveness() in (Liveness.UNCLAIMED, Liveness.LOST, Liveness.ELSEWHERE)
-    }
+    """Pids of supervisors whose tasks are ours and run, in folders that are not there any more. O(processes).
+
+    A task that has deleted its own claim or folder, in a ``jobs`` that is the one of before, is not one of them.
+    """
+    known = store.value("jobs")
+    gone = {Liveness.LOST, Liveness.ELSEWHERE}
+    if known is None or _labelled(store.folder / "jobs") != known:
+        gone.add(Liveness.UNCLAIMED)
+    folders = {task.folder.resolve(): task.folder for task in _tasks(store, active) if task.liveness() in gone}
     found = []
-    for process in Path("/proc").iterdir() if gone else ():
-        of = supervised(int(process.name)) if process.name.isdigit() else None
-        folder = None if of is None else gone.get(of.resolve())
-        if folder is not None and not _begins_in(process / "cwd", folder):
-            found.append(int(process.name))
+    for pid, of in at_work() if folders else ():
+        if (folder := folders.get(of.resolve())) is not None and not _is_in(pid, folder):
+            found.append(pid)
     return sorted(found)
 
 
-def _begins_in(there: Path, folder: Path) -> bool:
-    """Whether a supervisor, whose folder is ``there``, is about to claim ``folder``."""
+def _is_in(pid: int, folder: Path) -> bool:
     try:
-        return there.samefile("/") or there.samefile(folder)
+        return Path(f"/proc/{pid}/cwd").samefile(folder)
     except OSError:  # of another user, or the folder is not there
         return False
 

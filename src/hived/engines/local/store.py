@@ -205,7 +205,8 @@ class Store:
         """
         with _failing(self.folder):
             disk = os.statvfs(self.folder)
-            if disk.f_bavail * disk.f_frsize < _LEAST:
+            free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+            if disk.f_blocks and free * disk.f_frsize < _LEAST:  # without blocks: in memory, and not limited
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         free, size = self._rows("PRAGMA freelist_count")[0][0], self._rows("PRAGMA page_size")[0][0]
         if free * size < _RESERVE:

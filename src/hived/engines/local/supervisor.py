@@ -36,6 +36,7 @@ import time
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ROOM = 4096  #: bytes allocated on the disk for ``exit``: six for every byte of the error, and the other fields
 _ERROR = 512  #: bytes of an error message, at most
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
@@ -68,6 +69,15 @@ def _room() -> int:
         os.unlink(draft)
         raise
     return room
+
+
+def _make_output() -> None:
+    """Make the file of the output, while a full disk only means to try again; the task finds what else is wrong."""
+    try:
+        os.close(os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
 
 
 def _claim(mark: str) -> int | None:
@@ -303,12 +313,15 @@ def main(folder: str) -> None:
         task = json.load(file)
     try:
         room = _room()
+        _make_output()
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
         lock = _claim(task["environment"].get("HIVED_TASK", ""))  # environment.MARK
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or os.path.exists("claim"):
+        if error.errno not in _FULL or os.path.exists("claim"):
             raise
+        if os.path.exists(f".exit.{os.getpid()}"):
+            os.unlink(f".exit.{os.getpid()}")
         sys.exit(NO_SPACE)
     if lock is None:
         os.unlink(f".exit.{os.getpid()}")

@@ -15,7 +15,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -136,10 +136,10 @@ class Task:
     def whose(self) -> str | None:
         """The mark in its claim, or, for a claim of an earlier version, in its work; ``None`` where neither has one."""
         try:
-            words = _read(self.folder / "claim").split(maxsplit=2)
+            words = read_small(self.folder / "claim").split(maxsplit=2)
             if len(words) == 3:
                 return words[2].strip()
-            return str(json.loads(_read(self.folder / "task.json"))["environment"][MARK])
+            return str(json.loads(read_small(self.folder / "task.json"))["environment"][MARK])
         except OSError as error:
             if error.errno in SCARCE:
                 raise
@@ -155,7 +155,7 @@ class Task:
             if there.samefile(self.folder):
                 return False
             if there.joinpath("claim").exists():
-                return _read(there / "claim") == _read(self.folder / "claim")
+                return read_small(there / "claim") == read_small(self.folder / "claim")
             of = supervised(pid)  # it was deleted under it
             return of is not None and of.parts[-3:] == self.folder.parts[-3:] and world == supervisor.world()
         except (OSError, ValueError):
@@ -178,11 +178,11 @@ class Task:
         os.close(fd)
         return None
 
-    def stop(self, grace_s: float | None = None) -> None:
+    def stop(self, grace_s: float | None = None) -> bool:
         """Stop it: SIGTERM, and SIGKILL after its grace; before it has started, keep it from starting. Idempotent.
 
-        ``grace_s``: an upper bound on its own grace. Does nothing after its end. ``OSError`` where it has not started
-        yet, and the file ``stop`` cannot be written.
+        ``grace_s``: an upper bound on its own grace. Returns whether its supervisor was told; nothing is done after its
+        end. ``OSError`` where it has not started yet, and the file ``stop`` cannot be written.
         """
         problem: OSError | None = None
         try:  # first: a supervisor that claims the task after the check below will see it
@@ -198,6 +198,7 @@ class Task:
                 os.close(fd)
         elif problem is not None:
             raise problem
+        return fd is not None
 
     def ending(self) -> Ending:
         """How it ended, once it is neither unclaimed nor alive."""
@@ -219,7 +220,7 @@ class Task:
     def _written(self) -> Ending | None:
         """The ending that its supervisor has written; ``None`` if there is none, or the file is not a supervisor's."""
         try:
-            ending = msgspec.convert(json.loads(_read(self.folder / "exit")), Ending)
+            ending = msgspec.convert(json.loads(read_small(self.folder / "exit")), Ending)
         except (OSError, ValueError, RecursionError):
             return None
         if ending.error is None:
@@ -236,22 +237,20 @@ class Task:
         """The ending of a task whose supervisor ended without a claim."""
         if not self.folder.exists():
             return Ending(137, error="its folder was deleted", lost=True)
-        if (self.folder / "output").exists() and (ending := self._written()) is not None:
+        if (ending := self._written()) is not None:
             return ending  # its supervisor has written that: the task has deleted the claim
-        if (self.folder / "output").exists():
-            return Ending(137, error="its claim was deleted, and its supervisor has ended", lost=True)
         return Ending(127, error=f"its supervisor could not start{self._last_words()}")
 
     def _claimed(self) -> tuple[int, str]:
         """Pid of its supervisor, and the supervisor's :func:`~.supervisor.world`."""
-        pid, world, *_ = _read(self.folder / "claim").split(maxsplit=2)
+        pid, world, *_ = read_small(self.folder / "claim").split(maxsplit=2)
         if not 0 < int(pid) < 2**31:
             raise ValueError(f"{self.folder}: no pid: {pid}")
         return int(pid), world
 
     def _last_words(self) -> str:
         try:
-            lines = _read(self.folder / "supervisor.log", -4096).split("\n")
+            lines = read_small(self.folder / "supervisor.log", -4096).split("\n")
         except OSError:
             return ""
         last = next((line for line in reversed(lines) if line.strip()), "")
@@ -264,6 +263,37 @@ def supervised(pid: int) -> Path | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if len(words) > 2 and words[-3].endswith(b"/engines/local/supervisor.py"):  # the last word is empty
             return Path(os.fsdecode(words[-2]))
+    return None
+
+
+def _works(pid: int) -> bool:
+    """Whether a supervisor has begun its task: it has children."""
+    with contextlib.suppress(OSError):
+        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_bytes())
+    return False
+
+
+def at_work() -> Iterator[tuple[int, Path]]:
+    """Pid of each supervisor that has begun its task, and the folder of that as it was started. O(processes).
+
+    Those of a container that has the same paths are not ours.
+    """
+    own = Path("/proc/self/ns/pid").stat()
+    for process in Path("/proc").iterdir():
+        folder = supervised(int(process.name)) if process.name.isdigit() else None
+        if folder is not None and _works(int(process.name)):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(process.joinpath("ns/pid").stat(), own):
+                    yield int(process.name), folder
+
+
+def _at_work(folder: Path) -> int | None:
+    """A pidfd of the supervisor whose task has this folder, and has begun; the caller closes it. O(processes)."""
+    resolved = folder.resolve()
+    for pid, of in at_work():
+        if of.resolve() == resolved:
+            with contextlib.suppress(OSError):
+                return os.pidfd_open(pid)
     return None
 
 
@@ -281,7 +311,7 @@ def _terminate(supervisor: int) -> None:
         signal.pidfd_send_signal(supervisor, signal.SIGCONT)  # it may have been frozen: the task may have stopped it
 
 
-def _read(path: Path, start: int = 0) -> str:
+def read_small(path: Path, start: int = 0) -> str:
     """Read a small file, from ``start`` (below 0: from its end) on. ``OSError``, also if it is no regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -308,6 +338,8 @@ class Watching:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[Key, int] = {}
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # supervisors that could not be watched at once, to be reaped
+        self._loose: list[subprocess.Popen[bytes]] = []
 
     def open(self) -> None:
         """Begin, in the running loop."""
@@ -330,10 +362,16 @@ class Watching:
         """
         if key in self._watched or self._loop is None:
             return
-        try:
+        with contextlib.suppress(OSError):  # for want of open files: the next check tries again
             if task.liveness() is not Liveness.UNCLAIMED:
                 self._look(key, task)
-                return
+            elif inherited and key not in self.held_up and (fd := _at_work(task.folder)) is not None:
+                self._watch(key, task, fd)  # it has deleted its claim, or all of its folder
+            else:
+                self._start(key, task, work, inherited and key not in self.held_up, replaced)
+
+    def _start(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
+        try:
             if inherited:
                 kill_marked(task.mark)
                 if replaced:  # as after a reboot: nothing runs any more, and nothing says how it ended
@@ -341,13 +379,18 @@ class Watching:
                     return
             task.write(work())
             child = task.spawn()
-            fd = os.pidfd_open(child.pid)
         except OSError as error:
             what = f"{error.filename or task.folder}: {error.strerror}"
             if error.errno in SCARCE or error.errno in NO_SPACE:
                 self.held_up[key] = what
             else:
                 self._report(key, Ending(127, error=what))
+            return
+        self.held_up.pop(key, None)
+        try:
+            fd = os.pidfd_open(child.pid)
+        except OSError:  # the next check finds it
+            self._loose.append(child)
             return
         self._children[fd] = child
         self._watch(key, task, fd)
@@ -359,13 +402,17 @@ class Watching:
     def stop(self, key: Key, task: Task, grace_s: float) -> None:
         """Stop a task. Idempotent, except that a repeated call may shorten its grace."""
         try:
-            task.stop(grace_s)
-        except OSError:  # its folder was deleted: signal its supervisor directly, if it is watched
-            fd = self._watched.get(key)
-            if fd is not None:
+            told = task.stop(grace_s)
+        except OSError:  # its folder was deleted
+            told = False
+        fd = self._watched.get(key)
+        if not told and fd is not None:  # its claim is gone: signal its supervisor directly, once that has begun
+            child = self._children.get(fd)
+            if child is None or _works(child.pid) or not task.folder.exists():
                 _terminate(fd)
-        if key in self.held_up and key not in self._watched:  # nothing of it runs that could end
-            self._report(key, Ending(128 + signal.SIGTERM, signal.SIGTERM, stopped=True))
+        with contextlib.suppress(OSError):
+            if key in self.held_up and fd is None and task.liveness() is Liveness.UNCLAIMED:  # nothing runs
+                self._report(key, Ending(128 + signal.SIGTERM, signal.SIGTERM, stopped=True))
 
     def _watch(self, key: Key, task: Task, fd: int) -> None:
         assert self._loop is not None
@@ -388,6 +435,7 @@ class Watching:
 
     def _look(self, key: Key, task: Task) -> None:
         """Find out the state of a task whose supervisor has ended or is not known: watch it, or report its end."""
+        self._loose = [loose for loose in self._loose if loose.poll() is None]
         liveness = task.liveness()
         if liveness is Liveness.ALIVE:  # another supervisor has claimed it, started by an earlier engine
             if (fd := task.watch()) is not None:
@@ -395,5 +443,8 @@ class Watching:
                 return
             liveness = task.liveness()
         if liveness in (Liveness.UNCLAIMED, Liveness.LOST):
+            if (fd := _at_work(task.folder)) is not None:  # it has another claim by now than its supervisor's
+                self._watch(key, task, fd)
+                return
             kill_marked(task.mark)
         self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending())
