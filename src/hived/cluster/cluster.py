@@ -253,28 +253,40 @@ class Cluster:
         at: VirtualLeaves | None = None,
         excluded_nodes: Collection[str] = (),
         demand: Demand | None = None,
-        dry_run: bool = False,
     ) -> bool | None:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
-        ``True``: done, or with ``dry_run`` possible. ``False``: its VC has room, but its cells cannot be bound there:
-        it would have to :meth:`move`. None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in
-        :meth:`place`. O(levels + pods).
+        ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
+        None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in :meth:`place`. O(levels + pods).
         """
+        group, again = self._promoted(request, at, excluded_nodes, demand)
+        if again is None:
+            return None
+        stays = stays_in_place(again, group)
+        if stays:
+            self._keep(again)
+        return stays
+
+    def promotable(self, request: Request, demand: Demand | None = None) -> bool | None:
+        """What :meth:`promote` would answer. A dry run, at the same cost."""
+        group, again = self._promoted(request, None, (), demand)
+        if again is None:
+            return None
+        stays = stays_in_place(again, group)
+        if stays:
+            self._state.undo.rollback()
+        return stays
+
+    def _promoted(
+        self, request: Request, at: VirtualLeaves | None, excluded_nodes: Collection[str], demand: Demand | None
+    ) -> tuple[Group, Group | None]:
+        """A group that runs on a loan, and it at its turn: in an open transaction where it stays in place."""
         state, demand = self._committed(), self._demand(request, demand)
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        again = moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
-        if again is None:
-            return None
-        stays = stays_in_place(again, group)
-        if stays and dry_run:
-            state.undo.rollback()
-        elif stays:
-            self._keep(again)
-        return stays
+        return group, moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
 
     def refused(self, request: Request, at: VirtualLeaves) -> tuple[tuple[int, int], ...]:
         """The leaf cells ``at`` which hardware keeps from being bound: hosts of the VC, with one bit each.

@@ -795,7 +795,7 @@ class Scheduler:
             if other.key <= entry.key or other.yields or other.status is MOVING or other.kind in tried:
                 continue
             if other.status is LENT:
-                promoted = self.cluster.promote(other.request, None, (), other.demand, True)
+                promoted = self.cluster.promotable(other.request, other.demand)
                 if promoted or (promoted is False and other.early):
                     return True
                 continue
