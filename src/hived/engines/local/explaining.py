@@ -105,7 +105,9 @@ def _blocks(cluster: Cluster, entry: Entry) -> bool:
         trial = replace(entry.request, group=f"{entry.name} (its turn)")
         found = cluster.plan(trial, excluded_nodes=entry.excluded).reasons
         return not found or not isinstance(found[0], NON_BLOCKING)
-    decision = cluster.schedule(entry.awaited, excluded_nodes=entry.excluded)
+    # what it has reserved is of its turn, whatever its VC would be too small for by now
+    wanted = entry.request if entry.status is Status.RESERVED else entry.awaited
+    decision = cluster.schedule(wanted, excluded_nodes=entry.excluded)
     cluster.commit(decision)
     return isinstance(decision, Wait) and not isinstance(decision.reasons[0], NON_BLOCKING)
 
