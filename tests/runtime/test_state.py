@@ -112,6 +112,8 @@ def test_thread_is_named_with_what_it_is_of(tmp_path: Path, monkeypatch: pytest.
 
     thread = Refresh(name="Thread-1")
     thread.start()
+    # another test's library may have threads here too
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), thread])
     try:
         with pytest.raises(MoveError, match=r"the thread 'Thread-1' of rich\.live, which may hold work"):
             outside.check(tmp_path)
