@@ -792,12 +792,14 @@ class Scheduler:
         assert line is not None
         strict, tried = not isinstance(line, PassingQueue), set[Hashable]()
         for other in line:
-            if other.key <= entry.key or other.yields or other.status is MOVING or other.kind in tried:
+            if other.key <= entry.key or other.yields or other.status is MOVING:
                 continue
             if other.status is LENT:
                 promoted = self.cluster.promotable(other.request, other.demand)
                 if promoted or (promoted is False and other.early):
                     return True
+                continue
+            if other.kind in tried:
                 continue
             tried.add(other.kind)
             answer = self.cluster.plan(other.request, excluded_nodes=other.excluded)
