@@ -240,8 +240,12 @@ def test_tasks_run_without_their_folders(lives: Lives, how: Callable[[Path], Non
 
 def test_task_that_deletes_its_folder_is_followed(lives: Lives) -> None:
     """Nobody else's engine is kept from its start by that, and it runs once."""
-    script = "echo here; cd /; rm -rf $HIVED_JOB_DIR/../1; exec env -i sleep 600"
+    go = lives.folder.parent / "go"
+    script = (
+        f"echo here; until [ -e {go} ]; do sleep 0.02; done; cd /; rm -rf $HIVED_JOB_DIR/../1; exec env -i sleep 600"
+    )
     lives.killed_with(shell("vision", script, grace_s=0.2))
+    go.touch()
     until(lambda: not (lives.folder / "jobs" / "1" / "1").exists())
 
     async def story(engine: Engine) -> Job:
