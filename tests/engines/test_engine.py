@@ -639,6 +639,25 @@ def test_task_is_started_later_if_files_are_scarce(
 
 
 @pytest.mark.usefixtures("often")
+def test_task_that_finds_no_space_is_stopped(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop comes while its supervisor looks for space: it is not started again and again."""
+    go = lives.folder.parent / "go"
+    wait = f"until [ -e {go} ]; do sleep 0.01; done; exit {supervisor.NO_SPACE}"
+    monkeypatch.setattr(Task, "spawn", lambda _: subprocess.Popen(["sh", "-c", wait]))
+
+    async def story(engine: Engine) -> Job:
+        job = await state(engine, engine.submit(shell("vision", "true")), JobState.RUNNING)
+        while not engine._watching._watched:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr("hived.engines.local.tasks._has_begun", lambda _: False)  # the stand-in has children
+        engine.cancel("1")
+        go.touch()
+        return (await ended(engine, job))[0]
+
+    assert lives.live(story).state is JobState.CANCELLED
+
+
+@pytest.mark.usefixtures("often")
 def test_task_that_could_not_be_watched_is_stopped(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, though the engine had no open file left to watch it: a stop that comes then is its end, not before."""
     opened: list[int] = []

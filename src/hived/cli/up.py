@@ -177,7 +177,7 @@ def _store(folder: Path) -> Store:
     database = folder / "hived.db"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         owner = database.stat().st_uid
-        if os.geteuid() == 0 != owner:
+        if os.geteuid() == 0 and owner != 0:
             name = _user(owner)
             raise InputError(
                 f"{folder} is {name}'s, and hived up runs as root: jobs of {name} would run as root, and {name} could "

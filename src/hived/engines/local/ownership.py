@@ -22,7 +22,7 @@ from .environment import MARK, environments
 from .model import Job
 from .store import Store
 from .supervisor import world
-from .tasks import Liveness, Task, at_work, read_small
+from .tasks import Liveness, Task, read_small, supervisors
 
 #: where systemd and D-Bus keep the id of the machine; a container may have neither
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -166,7 +166,7 @@ def _without_folder(store: Store, active: Sequence[Job]) -> list[int]:
         gone.add(Liveness.UNCLAIMED)
     folders = {task.folder.resolve(): task.folder for task in _tasks(store, active) if task.liveness() in gone}
     found = []
-    for pid, of in at_work() if folders else ():
+    for pid, of in supervisors() if folders else ():
         if (folder := folders.get(of.resolve())) is not None and not _is_in(pid, folder):
             found.append(pid)
     return sorted(found)

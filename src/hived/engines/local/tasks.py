@@ -64,6 +64,10 @@ class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ended: float | None = None
 
 
+#: of a task that was told to stop, and had not started
+_STOPPED = Ending(128 + signal.SIGTERM, signal.SIGTERM, stopped=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """The program that a supervisor runs, and its limits."""
@@ -266,14 +270,14 @@ def supervised(pid: int) -> Path | None:
     return None
 
 
-def _works(pid: int) -> bool:
+def _has_begun(pid: int) -> bool:
     """Whether a supervisor has begun its task: it has children."""
     with contextlib.suppress(OSError):
         return bool(Path(f"/proc/{pid}/task/{pid}/children").read_bytes())
     return False
 
 
-def at_work() -> Iterator[tuple[int, Path]]:
+def supervisors() -> Iterator[tuple[int, Path]]:
     """Pid of each supervisor that has begun its task, and the folder of that as it was started. O(processes).
 
     Those of a container that has the same paths are not ours.
@@ -281,16 +285,16 @@ def at_work() -> Iterator[tuple[int, Path]]:
     own = Path("/proc/self/ns/pid").stat()
     for process in Path("/proc").iterdir():
         folder = supervised(int(process.name)) if process.name.isdigit() else None
-        if folder is not None and _works(int(process.name)):
+        if folder is not None and _has_begun(int(process.name)):
             with contextlib.suppress(OSError):
                 if os.path.samestat(process.joinpath("ns/pid").stat(), own):
                     yield int(process.name), folder
 
 
-def _at_work(folder: Path) -> int | None:
+def _supervisor_of(folder: Path) -> int | None:
     """A pidfd of the supervisor whose task has this folder, and has begun; the caller closes it. O(processes)."""
     resolved = folder.resolve()
-    for pid, of in at_work():
+    for pid, of in supervisors():
         if of.resolve() == resolved:
             with contextlib.suppress(OSError):
                 return os.pidfd_open(pid)
@@ -338,6 +342,8 @@ class Watching:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[Key, int] = {}
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # tasks that were to stop before their supervisor had begun
+        self._to_stop: set[Key] = set()
         # supervisors that could not be watched at once, to be reaped
         self._loose: list[subprocess.Popen[bytes]] = []
 
@@ -365,7 +371,7 @@ class Watching:
         with contextlib.suppress(OSError):  # for want of open files: the next check tries again
             if task.liveness() is not Liveness.UNCLAIMED:
                 self._look(key, task)
-            elif inherited and key not in self.held_up and (fd := _at_work(task.folder)) is not None:
+            elif inherited and key not in self.held_up and (fd := _supervisor_of(task.folder)) is not None:
                 self._watch(key, task, fd)  # it has deleted its claim, or all of its folder
             else:
                 self._start(key, task, work, inherited and key not in self.held_up, replaced)
@@ -397,6 +403,7 @@ class Watching:
 
     def _report(self, key: Key, ending: Ending) -> None:
         self.held_up.pop(key, None)
+        self._to_stop.discard(key)
         self._ended(key, ending)
 
     def stop(self, key: Key, task: Task, grace_s: float) -> None:
@@ -408,11 +415,13 @@ class Watching:
         fd = self._watched.get(key)
         if not told and fd is not None:  # its claim is gone: signal its supervisor directly, once that has begun
             child = self._children.get(fd)
-            if child is None or _works(child.pid) or not task.folder.exists():
+            if child is None or _has_begun(child.pid) or not task.folder.exists():
                 _terminate(fd)
+            else:
+                self._to_stop.add(key)
         with contextlib.suppress(OSError):
             if key in self.held_up and fd is None and task.liveness() is Liveness.UNCLAIMED:  # nothing runs
-                self._report(key, Ending(128 + signal.SIGTERM, signal.SIGTERM, stopped=True))
+                self._report(key, _STOPPED)
 
     def _watch(self, key: Key, task: Task, fd: int) -> None:
         assert self._loop is not None
@@ -428,6 +437,8 @@ class Watching:
         child = self._children.pop(fd, None)
         if child is not None and child.wait() == supervisor.NO_SPACE:  # reaped: it has ended
             self.held_up[key] = f"{task.folder}: {os.strerror(errno.ENOSPC)}"
+            if key in self._to_stop:
+                self._report(key, _STOPPED)
             return
         # on an error the next check tries again
         with contextlib.suppress(OSError):
@@ -443,7 +454,7 @@ class Watching:
                 return
             liveness = task.liveness()
         if liveness in (Liveness.UNCLAIMED, Liveness.LOST):
-            if (fd := _at_work(task.folder)) is not None:  # it has another claim by now than its supervisor's
+            if (fd := _supervisor_of(task.folder)) is not None:  # it has another claim by now than its supervisor's
                 self._watch(key, task, fd)
                 return
             kill_marked(task.mark)
