@@ -56,7 +56,7 @@ def chain_of(
         cell_type = name if level == len(fanouts) + 1 else f"{name}-{level}"
         levels.append(LevelSpec(cell_type, fanout, levels[-1].gpus * fanout))
     nodes = tops * levels[-1].gpus // levels[node_level - 1].gpus
-    return ChainSpec(name, tuple(levels), node_level, tops, [f"{name.lower()}-node-{i}" for i in range(nodes)])
+    return ChainSpec(name, tuple(levels), node_level, tops, tuple(f"{name.lower()}-node-{i}" for i in range(nodes)))
 
 
 def racks(tops: int = 1, nodes: int = 4, name: str = "RACK") -> ChainSpec:

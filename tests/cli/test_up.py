@@ -119,7 +119,7 @@ def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.Mo
         assert kind() == "guaranteed"
         assert hived("cancel", *state, "sleep").code == 0
         assert "cancelled" in hived("wait", *state, "1").out
-        assert "sleep-1 is guaranteed again" in engine.stop(signal.SIGINT)[1]
+        assert "sleep-1 is guaranteed from now on: its turn in a has come" in engine.stop(signal.SIGINT)[1]
 
 
 @pytest.mark.parametrize(

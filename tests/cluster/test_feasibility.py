@@ -54,7 +54,7 @@ def with_top_cells(spec: ClusterSpec, more: dict[str, int]) -> ClusterSpec:
     for chain in spec.chains:
         tops = chain.top_cells + more.get(chain.name, 0)
         nodes = tops * chain.levels[-1].gpus // chain.gpus_per_node
-        grown.append(replace(chain, top_cells=tops, node_names=[f"node-{i}" for i in range(nodes)]))
+        grown.append(replace(chain, top_cells=tops, node_names=tuple(f"node-{i}" for i in range(nodes))))
     return replace(spec, chains=tuple(grown))
 
 

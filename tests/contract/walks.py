@@ -303,9 +303,9 @@ class Walk:
         driver.traded()
         assert effect.downgraded == would
         now = {name for name in driver.running if driver.guaranteed(name)}
-        assert (before - now, now - before) == ({*effect.downgraded}, {*effect.restored})
-        for name in (*effect.downgraded, *effect.restored):
-            driver.running[name].downgraded = name in effect.downgraded
+        assert (before - now, now - before) == ({*effect.downgraded}, set())
+        for name in effect.downgraded:
+            driver.running[name].downgraded = True
         driver.check()
 
     def traded(self) -> ClusterSpec:

@@ -13,6 +13,7 @@ from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import cell_types, cluster_spec, reserves
+from ..strategies import tiers
 from .driver import EVERYWHERE, WELL, Driver, job, shares, small_spec, states
 
 # -- drained ------------------------------------------------------------------------------------------------------
@@ -190,9 +191,15 @@ def test_jobs_behind_others_wait_for_those(engine: Driver) -> None:
     assert "drain" not in engine.explain(second)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_cure_of_a_reason_starts_the_job(seed: int) -> None:
+@tiers(30, 400)
+def test_cure_of_a_reason_starts_the_job(examples: int) -> None:
     """Devices are drained, break, or stay with jobs that a spec has cut off; each reason with a cure is undone."""
+    cures = [_cures(seed) for seed in range(examples)]
+    assert sum(map(bool, cures)) > 0.9 * examples
+
+
+def _cures(seed: int) -> int:
+    """How many reasons with a cure a walk has met."""
     choose, engine = random.Random(seed), Driver()
     cured = 0
     for _ in range(90):
@@ -221,7 +228,7 @@ def test_cure_of_a_reason_starts_the_job(seed: int) -> None:
             else:
                 continue
             break
-    assert cured
+    return cured
 
 
 def _cure(engine: Driver, waiting: Job, reason: OutOfService) -> None:
@@ -240,6 +247,4 @@ def _cure(engine: Driver, waiting: Job, reason: OutOfService) -> None:
     last = len(engine.events)
     engine.do(cures)
     started = {event.job for event in engine.events[last:] if event.kind in ("started", "reserved", "promoted")}
-    # of the cells of two VCs that wait for one device, which of them has it next is a matter of the cells' past
-    others = [engine.jobs[number] for number in started if number is not None and engine.jobs[number].vc != waiting.vc]
-    assert waiting.id in started or others, (waiting.name, reason, engine.explain(waiting))
+    assert waiting.id in started, (waiting.name, reason, engine.explain(waiting))

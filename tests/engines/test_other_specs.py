@@ -77,7 +77,7 @@ def test_jobs_keep_devices_whatever_specs_come_between(specs: list[ClusterSpec])
         assert numbers(*jobs) == [{0, 1, 2, 3}, {4, 5}, {6}]
         assert [found for found in engine.jobs.values() if found.name not in engine.explain(found)] == []
     assert [found.guaranteed for found in jobs] == [True, True, False]
-    assert jobs[1].reason == "the cluster has a new spec", "it had no cells where vision had four"
+    assert jobs[1].reason == "its turn in vision has come", "it had no cells where vision had four"
 
 
 def test_devices_beyond_the_spec_are_explained() -> None:

@@ -151,13 +151,13 @@ def test_job_that_lacks_what_was_given_has_it_back(engine: Driver) -> None:
 def test_cells_in_use_or_broken_are_not_given(engine: Driver) -> None:
     """Who takes broken ones could not use them."""
     jobs = [engine.submit(job("vision", 2)) for _ in range(2)]
-    with pytest.raises(ConflictError, match=r"vision has 2 x .*PAIR, 2 of them in use or bad, and would give 1"):
+    with pytest.raises(ConflictError, match=r"vision has 2 x .*PAIR of its own, 2 in use or bad, and would give 1"):
         give(engine, 60.0)
     assert not engine.job_scheduler.trading.market.board.posts()
     for found in jobs:
         engine.end(found)
     engine.set_health([("node", number) for number in range(6)])
-    with pytest.raises(ConflictError, match="1 of them in use or bad, and would give 2"):
+    with pytest.raises(ConflictError, match="of its own, 1 in use or bad, and would give 2"):
         act(engine, Offer("vision", PAIR._replace(number=2), engine.now, engine.now + 60))
 
 
@@ -171,7 +171,7 @@ def test_trade_for_later_is_called_off(engine: Driver) -> None:
     assert surplus(engine) == {"vision": 0.0, "speech": 0.0}
     assert told(engine)[-1] == (
         "trade 1 is called off, and paid back: "
-        "vision has 2 x NODE.SOCKET.PAIR, 2 of them in use or bad, and would give 1"
+        "vision has 2 x NODE.SOCKET.PAIR of its own, 2 in use or bad, and would give 1"
     )
 
 
@@ -218,11 +218,13 @@ def test_request_with_cells_in_use_is_withdrawn(engine: Driver) -> None:
     window = engine.now, engine.now + 3600.0
     act(engine, Request("speech", PAIR, *window, gives=gives))
     engine.submit(job("speech", 1))
-    with pytest.raises(ConflictError, match="1 of them in use or bad, and would give 2"):
+    with pytest.raises(ConflictError, match="of its own, 1 in use or bad, and would give 2"):
         act(engine, Request("speech", PAIR, *window, gives=gives))
     act(engine, Offer("vision", PAIR, *window, wants=gives))
     assert [post.tenant for post in engine.job_scheduler.trading.market.board.posts().values()] == ["vision"]
-    assert told(engine)[-1].endswith("speech has 2 x NODE.SOCKET.PAIR.GPU, 1 of them in use or bad, and would give 2")
+    assert told(engine)[-1].endswith(
+        "speech has 2 x NODE.SOCKET.PAIR.GPU of its own, 1 in use or bad, and would give 2"
+    )
 
 
 def test_end_of_a_trade_takes_nothing_of_a_third() -> None:

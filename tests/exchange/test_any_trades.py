@@ -95,7 +95,6 @@ class Walk:
             return
         self.counts["in place"] += 1
         self.counts["downgraded"] += len(effect.downgraded)
-        self.counts["restored"] += len(effect.restored)
         assert self.cluster.spec == spec
         self.cluster.validate()
         self._compare_with_a_restart()

@@ -119,7 +119,7 @@ def test_trade_for_later_begins_then(in_use: int) -> None:
         assert (due.begun, due.called_off) == ([trade], [])
         assert trading.trades.is_on(trade)
     else:
-        assert due.called_off == [(trade, "a has 2 x NODE, 2 of them in use or bad, and would give 1")]
+        assert due.called_off == [(trade, "a has 2 x NODE of its own, 2 in use or bad, and would give 1")]
         assert (trading.trades.records(), trading.surplus) == ((), {"a": 0, "b": 0})
 
 
@@ -248,16 +248,26 @@ def test_what_a_tenant_has_and_owns_at_any_time(seed: int) -> None:
         for due in trades.due(at):
             trades.begin(due.number)
         in_force = {vc.name: sum(c.number for c in vc.cells) for vc in trades.in_force().virtual_clusters}
-        assert in_force == {tenant: trades.has(tenant, NODE.kind) for tenant in "abc"}
+        on = [trade for trade in trades.records() if trade.at(at)]
+        assert in_force == {
+            tenant: 4
+            + sum(trade.cells.number for trade in on if trade.taker == tenant)
+            - sum(trade.cells.number for trade in on if trade.giver == tenant)
+            for tenant in "abc"
+        }
         own = {tenant: 4 - sum(t.cells.number for t in trades.records() if t.giver == tenant and t.at(at))
                for tenant in "abc"}  # fmt: skip
         assert own == {tenant: trades.least(tenant, NODE.kind, at, at + 1) for tenant in "abc"}
+        assert own == {tenant: trades.left(tenant, NODE.kind) for tenant in "abc"}
 
 
 def test_offer_of_cells_in_use_is_withdrawn() -> None:
     trading = post(market(spec(a=2, b=1), used={"a": 2}), OFFERS, ASKS)
     made, refused = trading.match(0)
-    assert (made, [one.why for one in refused]) == ([], ["a has 2 x NODE, 2 of them in use or bad, and would give 1"])
+    assert (made, [one.why for one in refused]) == (
+        [],
+        ["a has 2 x NODE of its own, 2 in use or bad, and would give 1"],
+    )
     assert (list(trading.board.offers), list(trading.board.requests)) == ([], [2])
 
 

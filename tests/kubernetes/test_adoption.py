@@ -116,7 +116,7 @@ def test_gang_outside_the_spec_runs_on() -> None:
     assert len(world.gang_scheduler.usage.at) == 4
     world.respecify(flat_spec(gone=2, b=2))
     assert (world.state("one"), world.guaranteed("one")) == ("placed", [True])
-    assert world.gang("one").history[-1].kind == "restored"
+    assert world.gang("one").history[-1].kind == "promoted"
 
 
 # -- pods that contradict each other ----------------------------------------------------------------------------------

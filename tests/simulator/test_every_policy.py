@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
 from ..policies import LeastAttained
-from ..strategies import given_in_tiers
-from .helpers import nodes_of_8
+from ..strategies import given_in_tiers, tiers
+from .helpers import nodes_of_8, spec_text
 from .strategies import Case, policies, prioritised
 
 BINDINGS, SHARES, SEEDS = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 5)
@@ -145,3 +146,36 @@ def test_what_is_simulated_is_what_runs(
         patch.setattr("hived.simulator.simulation.Scheduler", Explaining)
         live = played(case.spec, trace, options)
     assert history(simulated) == history(live)
+
+
+def dense(seed: int) -> tuple[str, Trace, Options]:
+    """Small nodes, many jobs within minutes; a policy of its own for each tenant, modes, and some priorities."""
+    rng = Random(seed)
+    vcs = {name: rng.randint(1, 2) for name in "abc"[: rng.randint(2, 3)]}
+    size, jobs, at = rng.choice((2, 3, 4, 8)), list[TraceJob](), 0
+    for number in range(rng.randint(4, 22)):
+        at += rng.choice((0, 0, 1, 1, 2, 5, 20)) * 1000
+        gpus = rng.choice((1, 1, min(2, size), size, size, 2 * size))
+        lasts = rng.choice((1, 3, 7, 17, 21, 40, 90, 300)) * 1000
+        mode = rng.choice(("",) * 7 + ("guaranteed",) * 2 + ("opportunistic",))
+        job = TraceJob(f"job-{number}", rng.choice(list(vcs)), at, lasts, gpus, "pass")
+        jobs.append(job._replace(priority=rng.choice((0, 0, 0, 0, 5)), mode=mode))
+    nodes = sum(vcs.values()) + rng.choice((0, 0, 1))
+    cells = [{"cellType": "NODE", "cellAddress": f"n[0-{nodes - 1}]"}]
+    spec = spec_text({"NODE": ("GPU", size)}, cells, {vc: {"NODE": number} for vc, number in vcs.items()})
+    names = ("yarn-cs", "fifo", "greedy:patience=20", "greedy", "sjf", "srtf", "tiresias:limits=48/144", "tiresias")
+    own = tuple((vc, rng.choice(names)) for vc in vcs)
+    scheme, loans = rng.choice((Sharing.HIVED, Sharing.HIVED, Sharing.QUOTA, Sharing.PRIVATE)), rng.random() < 0.8
+    options = Options((scheme,), ("yarn-cs",), tenant_policies=own, opportunistic=loans, soft=rng.choice((0.0, 0.5)))
+    return spec, Trace("dense", tuple(jobs)), options
+
+
+@tiers(150, 3000)
+def test_dense_traces_run_as_they_are_simulated(examples: int) -> None:
+    """The same comparison where jobs meet all the time, and a missed look shows."""
+    for seed in range(examples):
+        spec, trace, options = dense(seed)
+        simulated = played(spec, trace, options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hived.simulator.simulation.Scheduler", Explaining)
+            assert history(simulated) == history(played(spec, trace, options)), seed

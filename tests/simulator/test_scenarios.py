@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hived.cluster import Cluster
 from hived.policies import YarnCS
-from hived.scheduling import Policies
+from hived.scheduling import Policies, Scheduler
+from hived.simulator import Options, Sharing, run_experiment
 from hived.simulator.simulation import simulate
+from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
-from .helpers import Experiment, Row, nodes_of_8, simulated, trace_of, trace_text
+from .helpers import Experiment, Row, nodes_of_8, simulated, spec_text, trace_of, trace_text
 from .reader import Outcome
 
 TWO_NODES = nodes_of_8(2, {"a": 1, "b": 1})
@@ -108,3 +111,60 @@ def test_gpus_lost_and_had_again_are_one_stay(tmp_path: Path) -> None:
     """A job of no work takes b's node at 5 and leaves it at 5."""
     found = play(tmp_path, ("a1", "a", 0, 100, 8), ("kept", "a", 0, 10, 8), ("blink", "b", 5, 0, 8))["hived"]
     assert stays(found, "kept") == [(0, 10, "opportunistic")]
+
+
+def flat_nodes(size: int, vcs: dict[str, int]) -> str:
+    """Equal nodes of so many GPUs, all of them reserved."""
+    cells = [{"cellType": "NODE", "cellAddress": f"n[0-{sum(vcs.values()) - 1}]"}]
+    return spec_text({"NODE": ("GPU", size)}, cells, {vc: {"NODE": number} for vc, number in vcs.items()})
+
+
+#: a story: GPUs of a node, nodes of each tenant, policies, and jobs as (id, tenant, submit, duration, GPUs, then maybe
+#: priority and mode); what becomes of one job, which was overlooked in its line
+OVERLOOKED = {
+    # the head's loan is taken as another job arrives: that one had its turn before the head had
+    "a new one beside a requeued one": (
+        3, {"a": 2, "b": 1, "c": 1}, {"a": "tiresias:limits=48/144", "b": "fifo", "c": "tiresias"},
+        [("j3", "b", 0, 9000, 3), ("j14", "c", 0, 3000, 1), ("j1", "a", 4, 17, 3), ("j12", "a", 4, 7, 6),
+         ("a2", "a", 5, 3, 6), ("j17", "c", 5, 900, 3), ("y", "b", 6, 9000, 2), ("z", "b", 7, 9000, 3),
+         ("z2", "b", 8, 9000, 3), ("j8", "c", 20, 5, 1), ("k", "c", 24, 3, 1)],
+        "j8", [(20, 25, "guaranteed")],
+    ),
+    # who is out of patience blocks those behind it, and ends on its loan
+    "one that held others back is gone": (
+        6, {"a": 1, "b": 1}, {"a": "fifo", "b": "greedy:patience=20"},
+        [("j15", "b", 0, 22, 1), ("j4", "b", 0, 21, 6), ("j10", "b", 20, 2, 1)],
+        "j10", [(20, 21, "opportunistic"), (21, 22, "guaranteed")],
+    ),
+    "one that held back a job that starts at its turn alone": (
+        2, {"a": 2, "b": 2}, {"a": "greedy", "b": "greedy"},
+        [("A1", "b", 0, 216000, 2), ("B1", "a", 1800, 89100, 4), ("L", "b", 3600, 3600, 4),
+         ("X", "b", 91800, 36000, 2, 0, "guaranteed"), ("B2", "a", 97200, 324000, 4)],
+        "X", [(94500, 130500, "guaranteed")],
+    ),
+    # a job that runs on a loan preempts nobody; once it waits, it does
+    "a higher priority that has lost its loan": (
+        8, {"a": 2, "b": 2}, {"a": "yarn-cs", "b": "yarn-cs"},
+        [("j0", "b", 0, 18000, 8, 10), ("j1", "b", 3600, 61200, 8), ("j3", "b", 7200, 90000, 16, 10),
+         ("j5", "a", 36000, 28800, 16)],
+        "j3", [(7200, 36000, "opportunistic"), (36000, 97200, "guaranteed")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "vcs", "policies", "rows", "name", "expected"), OVERLOOKED.values(), ids=OVERLOOKED)
+def test_nobody_is_overlooked_in_a_line(
+    size: int, vcs: dict[str, int], policies: dict[str, str], rows: list[tuple[Any, ...]], name: str,
+    expected: list[tuple[int, int, str]],
+) -> None:  # fmt: skip
+    """Found by a comparison with rules written from the pages alone."""
+    jobs = [TraceJob(job, vc, at * 1000, lasts * 1000, gpus, "pass") for job, vc, at, lasts, gpus, *_ in rows]
+    more = [dict(zip(("priority", "mode"), row[5:], strict=False)) for row in rows]
+    trace = Trace("story", tuple(job._replace(**others) for job, others in zip(jobs, more, strict=True)))
+    options = Options((Sharing.HIVED,), ("yarn-cs",), tenant_policies=tuple(policies.items()))
+    results = run_experiment(parse_spec(flat_nodes(size, vcs), "story"), trace, options, after_event=Scheduler.validate)
+    (record,) = results.records
+    found = [
+        (run.start // 1000, run.end // 1000, run.kind.value) for run in record.runs if jobs[run.job].job_id == name
+    ]
+    assert sorted(found) == expected

@@ -277,6 +277,44 @@ def test_who_was_first_is_first_after_a_trade(tmp_path: Path) -> None:
     assert times["c"][1] == times["b"][1] + 70_000_000, "it had worked for 2000 s, and goes on where b was"
 
 
+def traded(folder: Path, vcs: dict[str, int], rows: str, exchange: str | None = "balanced") -> dict[str, list[str]]:
+    """When each job ran, in hours and with its kind, where tenants of so many nodes of 8 trade."""
+    columns = "job_id,tenant,submit_s,duration_s,gpus,status,mode"
+    (folder / "t.csv").write_text("\n".join([columns, *rows.split()]), encoding="utf-8")
+    given: dict[str, Any] = {"spec": nodes_of_8(4, vcs), "trace": folder / "t.csv", "schemes": ["hived"]}
+    (record,) = simulate(**given, exchange=exchange).results.records
+    found: dict[str, list[str]] = {job.job_id: [] for job in record.jobs}
+    for run in sorted(record.runs, key=lambda run: run.start):
+        text = f"{run.start / 3_600_000:g}-{run.end / 3_600_000:g} {run.kind.value[0]}"
+        found[record.jobs[run.job].job_id].append(text)
+    return found
+
+
+def test_nobody_gives_what_its_jobs_stand_on_without_what_it_took(tmp_path: Path) -> None:
+    """a has taken a node, and its jobs use two, as many as it owns: it gives none, since the taken one goes back."""
+    rows = """
+        A1,a,0,216000,8,pass, A2,a,0,216000,8,pass, A3,a,37800,1800,8,pass,guaranteed
+        C1,c,43920,144000,8,pass, C2,c,44280,144000,8,pass,guaranteed B1,b,77400,18000,8,pass,
+    """
+    vcs = {"a": 2, "b": 1, "c": 1}
+    assert traded(tmp_path, vcs, rows)["A2"] == traded(tmp_path, vcs, rows, None)["A2"] == ["0-60 g"]
+
+
+def test_who_is_first_in_line_is_restored_first(tmp_path: Path) -> None:
+    """b has a node of a back; of its two jobs that had lost theirs the first in line has it, not the one that runs."""
+    rows = """
+        j8,c,72000,21600,8,pass, j9,b,100800,50400,8,pass, j11,b,104400,64800,8,pass, j12,b,111600,72000,8,pass,
+        j13,a,135000,25200,16,pass,
+    """
+    found = traded(tmp_path, {"a": 2, "b": 1, "c": 1}, rows)
+    assert found["j11"][-1].startswith("38-"), found
+    assert found["j11"][-1].endswith(" g")
+
+
+def test_who_has_nobody_to_trade_with_trades_nothing(tmp_path: Path) -> None:
+    assert traded(tmp_path, {"a": 4}, "j0,a,0,72000,32,pass, j1,a,0,7200,8,pass,")["j1"] == ["20-22 g"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -358,7 +358,7 @@ class Cluster:
 
     def within_quota(self, request: Request) -> bool:
         """Whether a request fits its tenant's free quota, and so waits for other tenants; ``False`` without quotas."""
-        if self.sharing is not Sharing.QUOTA:
+        if self.sharing is not Sharing.QUOTA or request.opportunistic:
             return False
         state = self._committed()
         demand = state.demands.of(request)
@@ -428,16 +428,11 @@ class Cluster:
         return PlanAnswer("now", decision, ())
 
     def copy(self) -> Cluster:
-        """A copy for what-if questions: groups run where they do; reservations are decided anew. O(cells + groups)."""
+        """A copy for what-if questions: it answers all that comes as this one would. O(cells + groups)."""
         state = self._committed()
-        copied = Cluster(state.spec, state.sharing, state.rank, state.binding, state.ranks)
-        copied._state, _ = recovery.reconfigured(state, state.spec)
-        copied._state.jobs, copied._state.joined = dict(state.jobs), dict(state.joined)
-        copied._state.evicted = list(state.evicted)
-        copied._keep()
-        for group in state.by_age():
-            if not group.running:
-                copied.commit(copied.schedule(group.request, now=group.since))
+        copied = Cluster(state.spec, state.sharing, state.rank, state.binding, state.ranks)  # which records nothing
+        copied._state = state.copy()
+        copied._preempted = dict(self._preempted)
         return copied
 
     # -- committing ---------------------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ class Nodes:
         self.hierarchy = hierarchy = allocator.hierarchy
         #: the same with all levels of cells, also those above the nodes of a private cluster
         self.chain = hierarchy if chain is None else chain
-        self._note = undo.note
+        #: logs the inverse of a change (:attr:`.undo.Undo.note`)
+        self.note = undo.note
         nodes = hierarchy.nodes
         #: the shape of each node
         self.shapes: Sequence[Shape] = shapes or [hierarchy.shape] * nodes
@@ -129,7 +130,7 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] | mask)
             self._dirty.add(node)
-        self._note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
+        self.note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
 
     def unclaim(self, event: LeafEvent, group: Group) -> None:
         """Take its leaves from ``group``: it has ended (``RELEASE``), or its reservation ends (``CANCEL``)."""
@@ -157,7 +158,7 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] & ~mask)
             self._dirty.add(node)
-        self._note((self.claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
+        self.note((self.claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
 
     def claim_again(self, event: LeafEvent, group: Group) -> None:
         """The inverse of :meth:`unclaim`, keeping the groups of a node in order of arrival."""

@@ -89,7 +89,8 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     No group ends for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups are processed first, the higher
     priority before the lower and the older before the younger; those that do not find cells of the types that they had
     come after all others, so that nobody loses cells to them. Each stays guaranteed if cells that its VC now reserves
-    can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another chance.
+    can safely be bound to its leaves. Who was opportunistic before stays so, and is promoted at its turn; but what had
+    made room for a group that has not started yet is guaranteed again where it can be, since reservations end.
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.version = old.version + 1  # earlier decisions are out of date
@@ -119,21 +120,24 @@ def _taken_over(recovery: Recovery, old: State, names: Names, group: Group, as_i
     """Add a running group of the old state; see :meth:`Recovery.add`."""
     placement = group.origin or group.placement
     assert placement is not None
+    assert group.placement is not None
     at, new = located(names, placement), recovery.state
     if not group.guest and any(new.chains[chain].used[node] & mask for chain, node, mask in at.parts):
         # the spec has two names for one device now, and the first group keeps it
         at = Located((), (), tuple(dict.fromkeys((*at.missing, *(node for node, _ in at.pods)))))
     record = Record(group.name, group.request, placement)
-    wanted = _same_types(old, new, group, at) or (0,) * len(at.parts)
+    preemptor, levels = group.downgraded_by, group.placement.reserved_levels
+    if preemptor is not None and not preemptor.running:
+        levels = group.former_levels
+    wanted = _same_types(old, new, group, levels, at.chain)
     return recovery.add(record, at, wanted, group.guaranteed, group, as_it_was)
 
 
-def _same_types(old: State, new: State, group: Group, at: Located) -> tuple[int, ...]:
-    """The present levels of the types of a group's reserved cells; 0 for types that were removed."""
-    assert group.placement is not None
-    levels = {name: level for level, name in enumerate(new.chains[at.chain].chain.names)}
+def _same_types(old: State, new: State, group: Group, reserved: Sequence[int], chain: int) -> tuple[int, ...]:
+    """The present levels, in a chain, of the types that a group's reserved cells had; 0 for types that were removed."""
+    levels = {name: level for level, name in enumerate(new.chains[chain].chain.names)}
     had = old.chains[group.chain].chain.names
-    return tuple([levels.get(had[level], 0) for level in group.placement.reserved_levels])
+    return tuple([levels.get(had[level], 0) for level in reserved])
 
 
 def _check_form(position: int, record: Record) -> None:

@@ -116,7 +116,7 @@ def _private(
 def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: Undo) -> Nodes:
     """Create nodes for the hosts of some cells, named by number; a reserved cell below node level becomes a node."""
     of_chain = virtual.hierarchy.spec
-    names = [f"{name}-{first + host}" for host in range(virtual.hosts)]
+    names = tuple(f"{name}-{first + host}" for host in range(virtual.hosts))
     flat = ChainSpec(of_chain.name, of_chain.levels[: of_chain.node_level], of_chain.node_level, virtual.hosts, names)
     allocator = BuddyAllocator(Hierarchy(flat), of_chain.node_level)
     return Nodes(number, allocator, undo, virtual.shapes, virtual.groups, virtual.hierarchy)

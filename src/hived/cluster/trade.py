@@ -8,7 +8,7 @@ are, under other numbers. Nodes, allocators, and the groups of other VCs are as 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ class TradeEffect:
 
     vcs: tuple[str, ...]  #: have other cells
     downgraded: tuple[str, ...]  #: were guaranteed, run on as opportunistic
-    restored: tuple[str, ...]  #: were opportunistic since some downgrade, and are guaranteed again
 
 
 class _Change(NamedTuple):
@@ -107,8 +106,7 @@ def _losers(pool: Pool, most: Mapping[int, int]) -> list[Group] | None:
 def trade(state: State, spec: ClusterSpec) -> TradeEffect | None:
     """Carry out a trade; None, and nothing changed, where it takes a reconfiguration.
 
-    O(VCs), and for those that trade O(their cells + groups). Then groups of these VCs that were downgraded get another
-    chance, O(pods * levels) each.
+    O(VCs), and for those that trade O(their cells + groups). A group that was downgraded before has its turn in line.
     """
     changes = planned(state, spec)
     if changes is None:
@@ -122,9 +120,8 @@ def trade(state: State, spec: ClusterSpec) -> TradeEffect | None:
         _lay_out(state, change)
     tenants = sorted({change.tenant for change in changes})
     state.resized(spec, tenants)
-    others = [group for group in state.downgraded if group.tenant in tenants and group not in losers]
-    restored = [group for group in sorted(others, key=_in_order) if _restored(state, group)]
-    return TradeEffect(tuple(sorted([state.tenants[tenant] for tenant in tenants])), _names(losers), _names(restored))
+    vcs, downgraded = [state.tenants[tenant] for tenant in tenants], [group.name for group in losers]
+    return TradeEffect(tuple(sorted(vcs)), tuple(sorted(downgraded)))
 
 
 def _lay_out(state: State, change: _Change) -> None:
@@ -144,19 +141,5 @@ def _lay_out(state: State, change: _Change) -> None:
         of_tenant.number = number
 
 
-def _restored(state: State, group: Group) -> bool:
-    """Make a downgraded group guaranteed again, in cells of the levels that it had, else of any; whether it is."""
-    if group.origin is not None or len(group.chains) > 1:
-        return False
-    of_chain = [pool for pool in state.pools[group.tenant] if pool.nodes.number == group.chain]
-    levels = sorted({level for pool in of_chain for level in pool.levels})
-    tries = [group.former_levels, *((level,) * len(group.parts) for level in levels)]
-    return any(state.restore(group, at) for at in tries)
-
-
 def _in_order(group: Group) -> tuple[int, int]:
     return -group.request.priority, group.sequence
-
-
-def _names(groups: Iterable[Group]) -> tuple[str, ...]:
-    return tuple(sorted([group.name for group in groups]))

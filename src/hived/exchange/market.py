@@ -217,12 +217,15 @@ class Market:
             raise ConflictError(f"jobs could not keep their cells where they run: {', '.join(displaced)}")
 
     def check_unused(self, tenant: str, cells: Cells) -> None:
-        """Raise :class:`~hived.errors.ConflictError` unless a tenant has so many cells now that it does not use."""
-        has, used = self.trades.has(tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
+        """Raise :class:`~hived.errors.ConflictError` unless a tenant uses so many fewer cells than it has of its own.
+
+        What it took does not count: those cells go back, and its jobs are on its own then.
+        """
+        has, used = self.trades.left(tenant, cells.kind), self._in_use(tenant).get(cells.kind, 0)
         if has - used < cells.number:
             path = self.trades.spec.chain(cells.chain).path_to(cells.level)
-            in_use = f"{used} of them in use or bad"
-            raise LacksCellsError(tenant, f"{tenant} has {has} x {path}, {in_use}, and would give {cells.number}")
+            what = f"{has} x {path} of its own, {used} in use or bad"
+            raise LacksCellsError(tenant, f"{tenant} has {what}, and would give {cells.number}")
 
     def post(self, proxies: Mapping[str, Proxy], views: Iterable[TenantView]) -> None:
         """Have the proxies post anew: earlier posts of their tenants are withdrawn.

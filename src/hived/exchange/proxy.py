@@ -48,7 +48,7 @@ class IdleCells:
 
     def offers(self, view: TenantView) -> Sequence[Offer]:
         """All in one offer, of which several tenants may have a part."""
-        spare = 0 if view.wanted_gpus else min(view.own, view.cells - view.peak)
+        spare = 0 if view.wanted_gpus else view.own - view.peak
         if spare <= 0:
             return []
         return [Offer(view.tenant, Cells(*view.kind, spare), view.now, view.now + self.window_s)]

@@ -114,10 +114,10 @@ class Trades:
         cells = [VirtualCellsSpec(*kind, number) for kind, number in sorted(kept.items()) if number]
         return replace(spec, withheld=tuple(cells))
 
-    def has(self, tenant: str, kind: tuple[str, int]) -> int:
-        """The cells that a tenant has now, as in :meth:`in_force`. O(its trades of this kind)."""
-        moves = self._moves.get((tenant, kind), {})
-        return self.own[tenant, kind] + sum(move.number for number, move in moves.items() if number in self._on)
+    def left(self, tenant: str, kind: tuple[str, int]) -> int:
+        """The cells of its own that a tenant has now; what it took is not its own. O(its trades of this kind)."""
+        moves = [move.number for number, move in self._moves.get((tenant, kind), {}).items() if number in self._on]
+        return self.own[tenant, kind] + sum(min(0, number) for number in moves)
 
     def least(self, tenant: str, kind: tuple[str, int], start: float, end: float) -> int:
         """The least of its own cells that a tenant has in a window; what it took from others is not its own.

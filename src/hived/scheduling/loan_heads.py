@@ -59,13 +59,13 @@ class LoanHeads:
 
     def _file(self, entry: Entry, share: float) -> None:
         item = self._items[entry] = share, entry.key, entry
-        insort(self._by_kind.setdefault(entry.kind, []), item)
+        insort(self._by_kind.setdefault(entry.loan_kind, []), item)
 
     def _take_out(self, entry: Entry) -> None:
-        items, item = self._by_kind[entry.kind], self._items.pop(entry)
+        items, item = self._by_kind[entry.loan_kind], self._items.pop(entry)
         del items[bisect_left(items, item)]
         if not items:
-            del self._by_kind[entry.kind]
+            del self._by_kind[entry.loan_kind]
 
     def kinds(self) -> Iterable[tuple[Hashable, list[_Item]]]:
         """The heads of each kind of request, in the order in which they borrow."""
@@ -77,7 +77,7 @@ class LoanHeads:
         ensure({entry for entries in self._of_vc.values() for entry in entries} == heads, "heads of backlogs by VC")
         for kind, items in self._by_kind.items():
             ensure(items == sorted(items), f"heads of kind {kind} in their order")
-            ensure(all(item[2].kind == kind and item[1] == item[2].key for item in items), f"heads of kind {kind}")
+            ensure(all(item[2].loan_kind == kind and item[1] == item[2].key for item in items), f"heads of kind {kind}")
             ensure(all(item[0] == self._share_of(item[2].vc) for item in items), f"shares of heads of kind {kind}")
 
     def __iter__(self) -> Iterator[Entry]:

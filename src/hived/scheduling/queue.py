@@ -86,6 +86,7 @@ class Entry:
     demand: Demand | None = None
     loan_demand: Demand | None = None
     _loan: Request | None = None
+    _loan_kind: Hashable = None
 
     def __init__(
         self, number: int, request: Request, view: JobView, early: bool = False, shape: Hashable | None = None
@@ -112,7 +113,7 @@ class Entry:
         self.request, self._loan = request, None
         self.view = self.view._replace(gpus=gpus)
         self.shape = replace(request, group="any")
-        self.kind = (self.shape, self.excluded) if self.excluded else self.shape
+        self.exclude(self.excluded)
         self.demand = self.loan_demand = None
 
     @property
@@ -121,6 +122,23 @@ class Entry:
         if self._loan is None:
             self._loan = loan_of(self.request, self.guest)
         return self._loan
+
+    def exclude(self, nodes: frozenset[str]) -> None:
+        """Exclude nodes for the job, which is in no queue: they find it by its kind."""
+        self.excluded, self._loan_kind = nodes, None
+        self.kind = (self.shape, nodes) if nodes else self.shape
+
+    @property
+    def loan_kind(self) -> Hashable:
+        """Equal for jobs that get the same loans: of whatever VC, if they take those of nobody."""
+        if self._loan_kind is None:
+            shape = self.shape
+            if not self.early:  # it may take loans of VCs above their share
+                shape = shape, self.vc
+            elif isinstance(shape, Request):
+                shape = replace(self.loan, group="any", vc="any")
+            self._loan_kind = (shape, self.excluded) if self.excluded else shape
+        return self._loan_kind
 
     @property
     def awaited(self) -> Request:
@@ -220,6 +238,11 @@ class Queue:
         """Whether any job was passed by."""
         return bool(self._passed)
 
+    @property
+    def holds_back_some(self) -> bool:
+        """Whether another job than the head may keep those behind it from their turns."""
+        return False
+
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
         """Count the jobs before ``key`` that may block others, and list the first ``most`` of them."""
         place = bisect_left(self._entries, (key,))
@@ -308,6 +331,10 @@ class PassingQueue(Queue):
     @property
     def passes(self) -> bool:
         return bool(self._marked)
+
+    @property
+    def holds_back_some(self) -> bool:
+        return self.passes and self.patience < inf
 
     def may_pass(self, now: float) -> bool:
         """Whether the head, which does not fit, lets the jobs behind it pass at ``now``."""

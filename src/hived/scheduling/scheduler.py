@@ -131,6 +131,7 @@ class Scheduler:
         #: every job that waits or holds GPUs, by number
         self.jobs: dict[int, Entry] = {}
         self._by_name: dict[str, Entry] = {}
+        self._of_vc: dict[str, dict[int, Entry]] = {}
         self.queues: dict[str, VcQueues] = {}
         #: preemptors that wait for their victims to end, in the order of their reservations
         self.reserved: dict[int, Entry] = {}
@@ -182,6 +183,8 @@ class Scheduler:
         self._passed: dict[Queue, None] = {}
         # the head of each backlog
         self._heads = LoanHeads(self._share_of)
+        # opportunistic jobs in backlogs, which may take loans of VCs above their share
+        self._takers = 0
         # by VC, shape, and whether the job may start early
         self._shapes: dict[tuple[str, Hashable, bool], _ShapeInfo] = {}
         # reasons to wait per kind of request, valid for one version of the cluster
@@ -203,14 +206,14 @@ class Scheduler:
         if not entry.key or policy.preempts:
             entry.key = self._key(entry)
         entry.status, entry.made_way = WAITING, False
-        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self._know(entry)
         self._join(entry)
 
     def withdraw(self, entry: Entry) -> None:
         """Remove a job that holds no GPUs from the queues and from the core."""
-        if self.jobs.pop(entry.number, None) is None:
+        if entry.number not in self.jobs:
             return
-        del self._by_name[entry.name]
+        self._forget(entry)
         self._leave(entry)
         if entry.number in self.reserved:
             self._end_reservation(entry)
@@ -254,12 +257,14 @@ class Scheduler:
             self._regained[entry.vc] = None
         line, policy = entry.line, entry.policy
         preempts = policy is not None and policy.preempts
-        if self._explains:
-            self._dirty[entry.vc] = None
+        if self._explains or (self._quota and self._running is not None):
+            self._dirty[entry.vc] = None  # under a quota preemptors wait for GPUs of loans that are before them
         elif line is not None and (line.first is not None or line.passes):
-            requeued = waits and not preempts  # at its old place
-            # one that did not ask to start early may have stayed there though its VC has cells for it
-            if was is GUARANTEED or (line.first is entry and not requeued) or (waits and not entry.early):
+            if waits and not preempts:  # at its old place, and what it may not do while it runs, it may now
+                again = not entry.early or entry.request.priority > 0
+            else:
+                again = line.first is entry or line.holds_back_some
+            if was is GUARANTEED or again:
                 self._dirty[entry.vc] = None
         entry.yields = False
         if was is GUARANTEED:
@@ -268,7 +273,7 @@ class Scheduler:
             self._leave(entry)
             entry.status = NOWHERE
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
-            del self.jobs[entry.number], self._by_name[entry.name]
+            self._forget(entry)
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
         elif entry.place_in is not None and was in (LENT, MOVING) and not preempts:
@@ -294,7 +299,7 @@ class Scheduler:
         slicer.leave(entry, self._now)
         entry.status = NOWHERE
         entry.demand = entry.loan_demand = None
-        del self.jobs[entry.number], self._by_name[entry.name]
+        self._forget(entry)
         self._dirty[entry.vc] = None
 
     def set_priority(self, entry: Entry, priority: int, now: float) -> None:
@@ -324,7 +329,7 @@ class Scheduler:
         if entry.policy is None:
             self._introduce(entry)
         entry.key = entry.key or self._key(entry)
-        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self._know(entry)
         # nobody says any more what has made a loan of it
         entry.made_way = entry.request.lazy_preemption and not guaranteed
         self.became(entry, guaranteed)
@@ -364,8 +369,7 @@ class Scheduler:
         if waits or lent:  # its queues find it by its kind
             self._leave(entry)
         self._regained[entry.vc] = None
-        entry.excluded = nodes
-        entry.kind = (entry.shape, nodes) if nodes else entry.shape
+        entry.exclude(nodes)
         if lent and (line := entry.place_in) is not None:
             line.add(entry)
         if waits:
@@ -418,6 +422,7 @@ class Scheduler:
             entry.key = self._key(entry)
         self.queues.clear()
         self._heads.clear()
+        self._takers = 0
         self._passed.clear()
         self._new.clear()
         self._dirty.clear()  # some VCs may be no more
@@ -432,7 +437,7 @@ class Scheduler:
         return self.hardware_changed()
 
     def traded(self, effect: TradeEffect) -> list[Entry]:
-        """Go on after a trade of cells; the jobs that became guaranteed or opportunistic by it, in order of names.
+        """Go on after a trade of cells; the jobs that became opportunistic by it, in order of names.
 
         O(VCs + shapes of jobs), and O(jobs) where jobs of some shape fit a VC that they did not fit, or the reverse.
         """
@@ -444,9 +449,9 @@ class Scheduler:
                 found = self._shapes[key] = self._shape_of(info.first)
                 if (found.line, found.backlog) != (info.line, info.backlog):
                     again.add(key)
-        changed = [self._by_name[name] for name in sorted((*effect.downgraded, *effect.restored))]
+        changed = [self._by_name[name] for name in effect.downgraded]
         for entry in changed:
-            self.became(entry, entry.name in effect.restored)
+            self.became(entry, False)
         for entry in list(self.jobs.values()) if again else ():
             if (entry.vc, entry.shape, entry.early) in again:
                 if entry.status is WAITING:
@@ -461,9 +466,9 @@ class Scheduler:
     def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
         """The jobs of a VC that fit its cells in ``reserved``, and not those in ``spec``; names, in order.
 
-        Those that run as well: who loses its cells is in line again. O(jobs + cells of the VC).
+        Those that run as well: who loses its cells is in line again. O(its jobs + cells).
         """
-        entries = [entry for entry in self.jobs.values() if entry.vc == vc and not entry.request.opportunistic]
+        entries = [entry for entry in self._of_vc.get(vc, {}).values() if not entry.request.opportunistic]
         if not entries:
             return []
         before, after = fitting(reserved, vc), fitting(spec, vc)
@@ -609,6 +614,10 @@ class Scheduler:
                         pass
         for entry in new.values():
             own, backlog = entry.line, entry.backlog
+            first = None if own is None else own.first
+            if first is not None and first.number in self._new and first.number not in new:
+                self._new[entry.number] = entry  # one that has lost its loan just now has its turn first
+                continue
             while own is not None and own.first is not None and own.first.number in new:
                 if not self._next_turn(own, own.first):
                     break
@@ -842,6 +851,7 @@ class Scheduler:
         """A head of a line waits, for these reasons."""
         if any(isinstance(reason, _OTHERS_MAY_END) for reason in reasons):
             self._await_others.add(entry.vc)
+        self._blocked(entry)
 
     def _blocked(self, entry: Entry) -> bool:
         """The head of a line waits and blocks the jobs behind it: always False."""
@@ -1114,7 +1124,8 @@ class Scheduler:
 
     def _lend(self) -> None:
         """Step 3, once GPUs may have become idle."""
-        if self._passing and self._running is None and not self._explains and not self.cluster.idle_gpus:
+        idle_is_all = self._running is None and not self._explains and not self._takers
+        if idle_is_all and self._passing and not self.cluster.idle_gpus:
             return
         passed, self._passed = self._passed, {}
         for backlog in passed:
@@ -1122,7 +1133,7 @@ class Scheduler:
             backlog.restore()
             if backlog.first is not before:
                 self._head_changed(before, backlog.first)
-        lacking: set[Hashable] = set()  # kinds that do not fit; idle GPUs only decrease here
+        lacking: set[Hashable] = set()  # kinds that do not fit
         cluster, heads = self.cluster, self._heads
         while True:
             self._update_shares()
@@ -1131,8 +1142,8 @@ class Scheduler:
             for kind, items in heads.kinds():
                 if kind in lacking:
                     continue
-                if not self._explains:
-                    one = items[0][2]
+                one = items[0][2]
+                if one.early and not self._explains:  # the others may take loans of VCs above their share
                     too_few = one.loan_demand is not None and one.loan_demand.least_gpus > idle
                     if too_few or not cluster.can_lend(one.loan, one.loan_demand):
                         lacking.add(kind)
@@ -1150,7 +1161,9 @@ class Scheduler:
             entry = best[2]
             assert entry.backlog is not None
             if not self._next_loan(entry.backlog, entry):
-                lacking.add(entry.kind)
+                lacking.add(entry.loan_kind)
+            elif not entry.early:  # it may have taken more loans than it needs
+                lacking.clear()
 
     def _share_of(self, vc: str) -> float:
         """GPUs on loan to a VC over its weight; what is lent of its own cells is lent to it first."""
@@ -1225,8 +1238,8 @@ class Scheduler:
             self._follow(entry)
             self._carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
             return True
-        if not self._explains:
-            return False
+        if not self._explains or (entry.line is not None and not entry.excluded):
+            return False  # it waits for its turn as well, and for no nodes in particular
         if reasons is None:
             reasons = self._reasons[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
         if entry.line is None and reasons:  # it waits for nothing else
@@ -1283,6 +1296,15 @@ class Scheduler:
         except RequestError:
             return None
 
+    def _know(self, entry: Entry) -> None:
+        """Note a job that waits or holds GPUs from now on."""
+        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self._of_vc.setdefault(entry.vc, {})[entry.number] = entry
+
+    def _forget(self, entry: Entry) -> None:
+        """A job has ended, or was withdrawn."""
+        del self.jobs[entry.number], self._by_name[entry.name], self._of_vc[entry.vc][entry.number]
+
     def _join(self, entry: Entry) -> None:
         """Queue a waiting job. A job with a line joins its backlog only if it does not get its turn at once."""
         self._find_queues(entry)
@@ -1316,6 +1338,7 @@ class Scheduler:
         if backlog is None or entry.queued:
             return
         entry.queued = True
+        self._takers += not entry.early
         before = backlog.first
         backlog.add(entry)
         if backlog.first is not before and not entry.guest:
@@ -1326,6 +1349,7 @@ class Scheduler:
         backlog = entry.backlog
         assert backlog is not None
         entry.queued = False
+        self._takers -= not entry.early
         before = backlog.first
         backlog.remove(entry)
         if backlog.first is not before and not entry.guest:
@@ -1387,10 +1411,12 @@ class Scheduler:
             self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
         if self._slicers is not None:
             self._slicers.validate()
+        ensure(sum(map(len, self._of_vc.values())) == len(self.jobs), "jobs by VC")
         lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
         backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():
             ensure(entry.number == number and self._by_name[entry.name] is entry, f"{entry} by number and name")
+            ensure(self._of_vc[entry.vc].get(number) is entry, f"{entry} among the jobs of its VC")
             if entry.holds:
                 core = self.cluster.group(entry.name)
                 ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
@@ -1427,6 +1453,9 @@ class Scheduler:
                 free = entry.early and not entry.excluded and not self._held_back(entry)
                 idle = free and self.cluster.can_lend(entry.loan)
                 ensure(not idle, f"{entry} could borrow, and waits")
+        ensure(
+            self._takers == sum(e.queued and not e.early for e in self.jobs.values()), "opportunistic jobs that wait"
+        )
         self._update_shares()
         self._heads.validate({backlog.first for backlog in backlogs if backlog.first is not None})
 

@@ -57,7 +57,7 @@ class HourlyTrading:
         idle_looks: int = 10,
         peaks: Callable[[str, int], int] | None = None,
     ) -> None:
-        """``proxies``: of the tenants that trade (all, with :class:`~hived.exchange.IdleCells`).
+        """``proxies``: of the tenants that trade (with :class:`~hived.exchange.IdleCells` all who can with anybody).
 
         ``idle_looks``: the peak of a tenant is over so many looks before the present one. ``peaks``: in place of it,
         the most cells that a tenant will use from a time on, known with hindsight.
@@ -69,7 +69,9 @@ class HourlyTrading:
         self._scheduler: Scheduler | None = None
         self.market = Market(spec, arbiter, self._in_use, self._displaces, self._strands)
         tenants = [vc.name for vc in spec.virtual_clusters]
-        self._proxies = dict.fromkeys(tenants, IdleCells()) if proxies is None else dict(proxies)
+        own, kind = self.market.trades.own, (self._chain.name, self._level)
+        partners = [tenant for tenant in tenants if any(own[other, kind] for other in tenants if other != tenant)]
+        self._proxies = dict.fromkeys(partners, IdleCells()) if proxies is None else dict(proxies)
         self._used: dict[str, deque[int]] = {tenant: deque(maxlen=idle_looks + 1) for tenant in tenants}
         self._peaks = peaks
         #: every trade that was made, and every sample

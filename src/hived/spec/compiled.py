@@ -13,7 +13,7 @@ Levels are counted from 1 (a leaf cell: one device), as in the paper (HiveD, OSD
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
@@ -50,7 +50,7 @@ class ChainSpec:
     levels: tuple[LevelSpec, ...]  #: from the leaf (level 1, index 0 here) to the top
     node_level: int  #: the level (1-based) whose cells are nodes
     top_cells: int  #: how many top cells there are
-    node_names: Sequence[str]  #: name of node ``i``; length ``top_cells * gpus(top) / gpus(node)``
+    node_names: tuple[str, ...]  #: name of node ``i``; length ``top_cells * gpus(top) / gpus(node)``
     #: device indices of node ``i``'s leaves in leaf order, for the nodes whose spec gives other than 0, 1, 2, ...
     device_indices: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 

@@ -79,17 +79,28 @@ def with_cures(
 
 
 def _before(job_scheduler: JobScheduler, request: Request, precedes: Callable[[Entry], bool]) -> list[Entry]:
-    """Jobs that could take the devices that a request waits for: a VC's own decisions depend on it alone."""
-    found, vcs = [], {vc.name for vc in job_scheduler.cluster.spec.virtual_clusters}
+    """Jobs that may take the devices that a request waits for first, in the order in which they have their turns.
+
+    Those of its own line before it, and of other VCs those that are looked at earlier: for turns before loans, and VC
+    by VC. Of another VC the first in line alone, :data:`_MOST_BEFORE`.
+    """
+    vcs = {vc.name for vc in job_scheduler.cluster.spec.virtual_clusters}
+    places = {vc: number for number, vc in enumerate(job_scheduler.scheduler.queues) if vc in vcs}
+    own = request.opportunistic, places.get(request.vc, -1)
+    found: dict[tuple[bool, int], list[Entry]] = {}
     for job in job_scheduler.jobs.values():
         entry = job.entry
         on_loan = entry.status in (Status.LENT, Status.MOVING) and entry.place_in is not None
-        if (job.state is JobState.QUEUED or on_loan) and job.vc in vcs:
-            loan = entry.awaited.opportunistic
-            same, alike = job.vc == request.vc, loan is request.opportunistic
-            if (same and alike and precedes(entry)) or (request.opportunistic and not (same and alike)):
-                found.append(entry)
-    return sorted(found, key=lambda entry: (entry.awaited.opportunistic, entry.key))
+        if (job.state is JobState.QUEUED or on_loan) and job.vc in places:
+            line = entry.awaited.opportunistic, places[job.vc]
+            # which VC has the next loan is a matter of shares
+            if precedes(entry) if line == own else line < own or (line[0] and own[0]):
+                found.setdefault(line, []).append(entry)
+    for line, entries in found.items():
+        entries.sort(key=lambda entry: entry.key)
+        if line != own:
+            del entries[_MOST_BEFORE:]
+    return [entry for line in sorted(found) for entry in found[line]]
 
 
 def _blocks(cluster: Cluster, entry: Entry) -> bool:
@@ -125,13 +136,17 @@ def _out_of_service(
         copy.plan(request)  # cells are doomed by the hardware of now, and only then healed
         for node, device in places:
             copy.set_device_health(node, device, healthy=True)
+        held_up = set()
         for entry in (*(job.entry for job in job_scheduler.reserved()), *before):
-            alike = entry.vc == request.vc and entry.awaited.opportunistic is request.opportunistic
-            if _blocks(copy, entry) and alike:
-                return False
+            line = entry.vc, entry.awaited.opportunistic
+            if line not in held_up and _blocks(copy, entry):
+                if line == (request.vc, request.opportunistic):
+                    return False
+                held_up.add(line)
         return copy.plan(request, excluded_nodes=excluded).outcome == "now"
 
-    for number in range(1, len(causes) + 1 if len(before) <= _MOST_BEFORE else 0):  # the fewest cures first
+    alike = [entry.name for entry in before if entry.vc == request.vc]
+    for number in range(1, len(causes) + 1 if len(alike) <= _MOST_BEFORE else 0):  # the fewest cures first
         for chosen in combinations(causes, number):
             places = sorted(place for place, why in kept.items() if why <= set(chosen))
             if places and would_start(places):
@@ -146,7 +161,6 @@ def _out_of_service(
                     if any((pod.node, device) in places for pod in pods for device in pod.leaf_cells)
                 ]
                 return OutOfService(at["drained"], at["broken"], at["kept"], tuple(holders))
-    alike = [entry.name for entry in before if entry.vc == request.vc]
     return OutOfService((), (), (), (), tuple(alike[:MAX_NAMED]))
 
 
