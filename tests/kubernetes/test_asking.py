@@ -57,7 +57,9 @@ def said_group(name: str, pods: object, gpus: object = 1) -> str:
 
 
 def test_every_field_of_the_annotation() -> None:
-    """By their former names, too."""
+    """By their former names, too. Beside a pinned cell upstream does not look at the device type."""
+    unpinned = read_request(pod("p", said=FULL.replace("pinnedCellId: PIN", "")))
+    assert (unpinned.leaf_cell_type, unpinned.pinned_cell_id) == ("K80", None)
     assert read_request(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
@@ -65,7 +67,6 @@ def test_every_field_of_the_annotation() -> None:
         priority=5,
         members=(Member(3, 2), Member(1, 4)),
         leaf_cells=2,
-        leaf_cell_type="K80",
         pinned_cell_id="PIN",
         lazy_preemption=True,
         anywhere=False,

@@ -57,7 +57,9 @@ def simulate(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
-    no_opportunistic: Annotated[bool, typer.Option("--no-opportunistic", help="Lend no idle GPUs.")] = False,
+    no_opportunistic: Annotated[
+        bool, typer.Option("--no-opportunistic", help="Start none on idle GPUs before its turn.")
+    ] = False,
     preempted: Annotated[
         Preempted, typer.Option(help="What a preempted job does when it runs again.")
     ] = Preempted.RESUME,

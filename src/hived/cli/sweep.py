@@ -87,7 +87,9 @@ def sweep(
     scheme: Annotated[str, typer.Option(metavar="SCHEME,...", help="Sharing schemes of every run.")] = ",".join(
         Sharing
     ),
-    no_opportunistic: Annotated[bool, typer.Option("--no-opportunistic", help="Lend no idle GPUs.")] = False,
+    no_opportunistic: Annotated[
+        bool, typer.Option("--no-opportunistic", help="Start none on idle GPUs before its turn.")
+    ] = False,
     filter_: Annotated[
         str | None,
         typer.Option("--filter", metavar="EXPRESSION", help="Only jobs that meet this, as hived simulate --filter."),

@@ -276,6 +276,7 @@ def _parsed(text: str) -> PodRequest:
         raise PodRequestError("vc", f"{where}: virtualCluster: it names none")
     priority = fields.number("priority", 0, OPPORTUNISTIC, HIGHEST)
     cells = fields.number("leafCellNumber", None, 1, 1_048_576)
+    device, pinned = fields.text("leafCellType"), fields.text("pinnedCellId")
     said = PodRequest(
         "",
         "",
@@ -283,8 +284,8 @@ def _parsed(text: str) -> PodRequest:
         priority,
         members or (Member(1, cells),),
         cells,
-        fields.text("leafCellType"),
-        fields.text("pinnedCellId"),
+        None if pinned else device,  # upstream looks at the pinned cell alone
+        pinned,
         fields.flag("lazyPreemptionEnable", False),
         anywhere=fields.flag("ignoreK8sSuggestedNodes", True),
         title=title or "",
