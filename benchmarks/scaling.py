@@ -104,11 +104,11 @@ def dispatch_beside_preemptors(waiting: int) -> float:
 
 
 def end_among_tenants(tenants: int, nodes: int = 512) -> float:
-    """CPU seconds of an end, and what follows, where each tenant has two jobs in line that may start on loans."""
+    """CPU seconds of an end, and what follows, where all tenants have jobs in line that may start on loans."""
     cluster = Cluster.from_spec(_spec(nodes, {f"t{i}": nodes // tenants for i in range(tenants)}))
     scheduler = Scheduler(cluster, Policies(YarnCS()), lambda instruction: None)
     running: list[Entry] = []
-    for number in range(nodes + 2 * tenants):
+    for number in range(3 * nodes):
         vc = f"t{number % tenants}"
         view = JobView(f"j{number}", 8, float(number), number, vc)
         entry = Entry(number, Request(view.job, vc, 0, (Member(1, 8),)), view, early=True)
