@@ -286,8 +286,8 @@ def test_preemption_names_all_victims() -> None:
     ]
 
 
-def test_copy_for_questions() -> None:
-    """Groups run where they do, reservations stand, bad hardware is bad; and the original does not change."""
+def test_what_is_tried_is_not_for_good() -> None:
+    """Reservations, waits and health, each decided beside the others."""
     cluster = Cluster(flat_spec(a=2, b=1, spare=1))
     node = Member(1, 4)
 
@@ -301,12 +301,11 @@ def test_copy_for_questions() -> None:
         commit(cluster, f"loan-{number}", "b", -1)
     assert isinstance(commit(cluster, "own", "a"), Preempt)
     before = cluster.snapshot()
-    copied = cluster.copy()
-    assert copied.records() == cluster.records()
-    assert {name: copied.group(name) for name in copied.groups()} == {
-        name: cluster.group(name) for name in cluster.groups()
-    }
-    assert isinstance(commit(copied, "second", "a"), Preempt)
-    assert isinstance(commit(copied, "third", "a"), Wait)
-    copied.validate()
+    with cluster.what_if():
+        assert isinstance(commit(cluster, "second", "a"), Preempt)
+        assert isinstance(commit(cluster, "third", "a"), Wait)
+        cluster.set_node_health("n3", healthy=True)
+        assert isinstance(commit(cluster, "b", "b"), Bind)
+        cluster.release("b")
+        cluster.validate()
     assert cluster.snapshot() == before

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from hived import replay
 from hived.spec import ClusterSpec
 
 from ..strategies import given_in_tiers
@@ -44,18 +43,3 @@ def test_questions_change_no_answer(spec: ClusterSpec, seed: int) -> None:
         assert asked.driver.lines == quiet.driver.lines
         assert asked.driver.cluster.snapshot() == quiet.driver.cluster.snapshot()
         assert asked.driver.cluster.doomed() == quiet.driver.cluster.doomed()
-
-
-@given_in_tiers(12, 120, SPECS, SPECS, SEEDS, st.booleans())
-def test_a_copy_goes_on_as_its_original(spec: ClusterSpec, other: ClusterSpec, seed: int, trades: bool) -> None:
-    """All that comes has the same answers there; and what the copy is asked, the original does not see."""
-    walk = Walk(spec, seed, [spec, other], trades=trades)
-    walk.go(30)
-    walk.open.clear()  # the log does not say of which version an answer is
-    copied, at = walk.driver.cluster.copy(), len(walk.driver.lines)
-    assert copied.snapshot() == walk.driver.cluster.snapshot()
-    walk.go(30)  # which is replayed itself, so that the copy's being asked later would show
-    gone_on = replay([walk.driver.lines[0], *walk.driver.lines[at:]], lambda _: copied)
-    gone_on.validate()
-    assert gone_on.snapshot() == walk.driver.cluster.snapshot()
-    walk.go(5)

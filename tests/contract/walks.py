@@ -118,6 +118,7 @@ class Walk:
             (4, self.ask_and_commit),
             (2, self.ask_and_keep),
             (3, self.what_if),
+            (2, self.try_out),
             (4, self.ask_and_give_up),
         ]
         events += [(1, self.a_node_turns), (2, self.a_device_turns)] if self.breaks else []
@@ -270,6 +271,37 @@ class Walk:
         assert plan.outcome in {"now", "waits", "never"}
         assert isinstance(plan.decision, Wait) == bool(plan.reasons)
         assert self.driver.cluster.snapshot() == before
+
+    def try_out(self) -> None:
+        """Some of all that may happen, and nothing of it for good: the log, which is replayed, has none of it."""
+        cluster, random, lines = self.driver.cluster, self.random, len(self.driver.lines)
+        self.open.clear()  # what was not committed is out of date
+        before, doomed = cluster.snapshot(), cluster.doomed()
+        nodes = self.driver.hardware
+        with cluster.what_if():
+            for number in range(random.randint(1, 8)):
+                match random.randrange(6):
+                    case 0:
+                        node = self.some(nodes.nodes)
+                        device = random.choice(nodes.devices_of(node))
+                        cluster.set_device_health(node, device, random.random() < 0.6)
+                    case 1:
+                        cluster.set_node_health(self.some(nodes.nodes), random.random() < 0.6)
+                    case 2:
+                        names = cluster.groups()
+                        with suppress(RequestError):  # it waits, and holds nothing
+                            cluster.release(random.choice(names) if names else "nobody")
+                    case 3:
+                        for run in list(self.driver.running.values())[:2]:
+                            with suppress(RequestError):  # it is no loan
+                                cluster.promote(run.request)
+                    case _:
+                        request = any_request(random, self.spec, f"tried-{number}")
+                        cluster.commit(cluster.schedule(request, self.suggestion()))
+            cluster.validate()
+        cluster.validate()
+        assert (cluster.snapshot(), cluster.doomed()) == (before, doomed)
+        assert len(self.driver.lines) == lines
 
     def restart(self) -> None:
         """The process restarts with the running groups, in any order, and the broken hardware alone."""

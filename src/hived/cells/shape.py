@@ -73,10 +73,6 @@ class Shape:
         self._profiles: dict[int, Profile] = {}
         self._chosen: dict[tuple[int, int, int], int] = {}
 
-    def __deepcopy__(self, memo: object) -> Shape:
-        """Return the shape itself: two of the same fan-outs are one (:func:`shape_of`), and none ever changes."""
-        return self
-
     def profile(self, free: int) -> Profile:
         """The profile of a host with these free leaves. O(1) when memoized."""
         profile = self._profiles.get(free)

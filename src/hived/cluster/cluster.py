@@ -10,6 +10,7 @@ refused. All other methods report events: groups end, nodes turn bad, the spec c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -427,13 +428,19 @@ class Cluster:
             return PlanAnswer("never" if hopeless else "waits", decision, decision.reasons)
         return PlanAnswer("now", decision, ())
 
-    def copy(self) -> Cluster:
-        """A copy for what-if questions: it answers all that comes as this one would. O(cells + groups)."""
-        state = self._committed()
-        copied = Cluster(state.spec, state.sharing, state.rank, state.binding, state.ranks)  # which records nothing
-        copied._state = state.copy()
-        copied._preempted = dict(self._preempted)
-        return copied
+    @contextmanager
+    def what_if(self) -> Iterator[None]:
+        """A context in which requests are committed, groups end, hardware breaks and heals, and nothing is for good.
+
+        At its end everything is as it was, but for :attr:`version`; what was not committed before it is out of date.
+        The spec cannot change in it. O(groups waiting + doomed cells), and what is done in it once more.
+        """
+        state, preempted = self._committed(), dict(self._preempted)
+        try:
+            with state.rehearsal():
+                yield
+        finally:
+            self._open, self._preempted = None, preempted
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
@@ -809,7 +816,7 @@ class Cluster:
     def _committed(self) -> State:
         """The state, with a transaction rolled back that was not committed, or left open by a call that raised."""
         state = self._state
-        if state.undo.log:
+        if state.undo.is_open:
             self._open = None
             state.undo.rollback()
         return state

@@ -357,15 +357,7 @@ class Nodes:
         before = self.bad[node]
         if before == mask:
             return False
-        self.bad[node] = mask
-        self._dirty.add(node)
-        if mask:
-            self.bad_nodes.add(node)
-        else:
-            self.bad_nodes.discard(node)
-        for turned in self._watchers:
-            turned.add(node)
-        self.allocator.set_bad(node, before, mask)
+        self._turn(node, mask)
         hierarchy = self.hierarchy
         for level in self.allocator.levels:  # all bound reserved cells with leaves of the node
             if level < hierarchy.node_level:
@@ -380,6 +372,20 @@ class Nodes:
                     binding, virtual = owner
                     binding.health_changed(virtual, node)
         return True
+
+    def _turn(self, node: int, mask: int) -> None:
+        """Set the bad leaf cells of ``node``; bindings follow it, and go back before it."""
+        before = self.bad[node]
+        self.note((self._turn, node, before))
+        self.bad[node] = mask
+        self._dirty.add(node)
+        if mask:
+            self.bad_nodes.add(node)
+        else:
+            self.bad_nodes.discard(node)
+        for turned in self._watchers:
+            turned.add(node)
+        self.allocator.set_bad(node, before, mask)
 
     def watched_by(self, turned: set[int]) -> None:
         """Add every node whose bad leaves change to ``turned``, the changed hosts of a private or quota pool."""

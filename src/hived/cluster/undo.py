@@ -1,7 +1,8 @@
 """The undo log: every step that changes the state logs its inverse until the transaction is committed.
 
 A request is carried out in an open transaction, and its answer read off the result. A commit keeps it; any other call
-rolls it back. So a dry run needs no code of its own, and cannot differ from the real run.
+rolls it back. So a dry run needs no code of its own, and cannot differ from the real run. In a *rehearsal* whole
+transactions are committed, and all of them are rolled back at its end.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 class Undo:
     """A log of inverse steps with their arguments; a rollback runs them, the last first."""
 
-    __slots__ = ("keep", "log", "mark", "note")
+    __slots__ = ("base", "keep", "log", "mark", "note")
 
     def __init__(self) -> None:
-        #: the inverse steps of the open transaction; empty outside of one
+        #: the inverse steps of what was rehearsed, if anything, then of the open transaction
         self.log: list[tuple[Any, ...]] = []
+        #: where those of the open transaction begin
+        self.base = 0
         #: logs the inverse of a change that was just made: a tuple of a function and its arguments. O(1)
         self.note: Callable[[tuple[Any, ...]], None] = self.log.append
         #: a savepoint for :meth:`rollback`
@@ -32,9 +35,14 @@ class Undo:
             self.note((setattr, owner, name, getattr(owner, name)))
             setattr(owner, name, value)
 
-    def rollback(self, mark: int = 0) -> None:
-        """Restore the state at ``mark``. O(steps since)."""
-        log = self.log
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has changed anything."""
+        return len(self.log) > self.base
+
+    def rollback(self, mark: int = -1) -> None:
+        """Restore the state at ``mark``, by default before the open transaction. O(steps since)."""
+        log, mark = self.log, self.base if mark < 0 else mark
         for number in range(len(log) - 1, mark - 1, -1):
             step = log[number]
             step[0](*step[1:])
@@ -48,3 +56,18 @@ class Undo:
             yield
         finally:
             self.rollback(mark)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """A context whose transactions are rolled back at its end, those too that were committed."""
+        base, keep, mark = self.base, self.keep, self.mark()
+        self.base, self.keep = mark, self._go_on
+        try:
+            yield
+        finally:
+            self.rollback(mark)
+            self.base, self.keep = base, keep
+
+    def _go_on(self) -> None:
+        """Commit a transaction in a rehearsal."""
+        self.base = len(self.log)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hived.cells import Rank
@@ -47,6 +48,16 @@ class RecordedCluster(Cluster):
             raise
         self._log(to_line(call.answered(answer)))
         return answer
+
+    @contextmanager
+    def what_if(self) -> Iterator[None]:
+        """What is tried is no event, and not logged."""
+        log, self._log = self._log, _unheard
+        try:
+            with super().what_if():
+                yield
+        finally:
+            self._log = log
 
     def schedule(
         self,
@@ -134,6 +145,10 @@ class RecordedCluster(Cluster):
     def trade(self, spec: Mapping[str, Any] | ClusterSpec) -> TradeEffect | None:
         effect: TradeEffect | None = self._recorded(journal.Traded(compiled_spec(spec)))
         return effect
+
+
+def _unheard(line: str) -> None:
+    """Log nothing."""
 
 
 def _in_order(names: Collection[str] | None) -> Collection[str] | None:

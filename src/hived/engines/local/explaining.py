@@ -70,7 +70,7 @@ def with_cures(
     """The core's reasons of a request, with bad hardware by what it is here: drained, broken, or kept by other jobs.
 
     Devices are named only if the request would start with them back in service. ``precedes``: whether a waiting job of
-    the same VC comes before it. Where hardware is bad it costs a few copies of the core: O(cluster) each.
+    the same VC comes before it. Where hardware is bad it costs a few trials of what would happen.
     """
     others: list[Reason] = [reason for reason in found if not isinstance(reason, BadHardware)]
     if any(isinstance(reason, BadHardware) for reason in found):
@@ -131,19 +131,18 @@ def _out_of_service(
     kept = {place: {cause for cause, places in causes.items() if place in places} for place in health.bad_devices}
 
     def would_start(places: Collection[Device]) -> bool:
-        """Ask a copy of the core in which these devices are healthy, and those before it have had their turn."""
-        copy = job_scheduler.cluster.copy()
-        copy.plan(request)  # cells are doomed by the hardware of now, and only then healed
-        for node, device in places:
-            copy.set_device_health(node, device, healthy=True)
-        held_up = set()
-        for entry in (*(job.entry for job in job_scheduler.reserved()), *before):
-            line = entry.vc, entry.awaited.opportunistic
-            if line not in held_up and _blocks(copy, entry):
-                if line == (request.vc, request.opportunistic):
-                    return False
-                held_up.add(line)
-        return copy.plan(request, excluded_nodes=excluded).outcome == "now"
+        """Try it with these devices healthy, and once those before it have had their turn."""
+        cluster, held_up = job_scheduler.cluster, set()
+        with cluster.what_if():
+            for node, device in places:
+                cluster.set_device_health(node, device, healthy=True)
+            for entry in (*(job.entry for job in job_scheduler.reserved()), *before):
+                line = entry.vc, entry.awaited.opportunistic
+                if line not in held_up and _blocks(cluster, entry):
+                    if line == (request.vc, request.opportunistic):
+                        return False
+                    held_up.add(line)
+            return cluster.plan(request, excluded_nodes=excluded).outcome == "now"
 
     alike = [entry.name for entry in before if entry.vc == request.vc]
     for number in range(1, len(causes) + 1 if len(alike) <= _MOST_BEFORE else 0):  # the fewest cures first

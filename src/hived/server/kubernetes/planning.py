@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, PodPlacement, Preempt
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines
@@ -58,7 +57,7 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
     """Plan the pods that objects make, each group beside those before it.
 
     Raises :class:`RequestError` for invalid objects. It costs one plan of the core per group, or per pod that is placed
-    by itself; with more than one of them a copy of the cluster.
+    by itself.
     """
     groups: dict[str, _Planned] = {}
     helpers: dict[str, int] = {}
@@ -79,8 +78,9 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
                 _collect(gang_scheduler, groups, helpers, thing, kind, one)
             except InputError as error:
                 raise RequestError(field_, f"{kind} {one.pod.metadata.name}: {error}") from None
-    trial = _Trial(gang_scheduler)
-    return [_answer(trial, group, helpers.get(name, 0)) for name, group in groups.items() if group.pods] + unknown
+    made_by = [(name, group) for name, group in groups.items() if group.pods]
+    with gang_scheduler.cluster.what_if():
+        return [_answer(gang_scheduler, group, helpers.get(name, 0)) for name, group in made_by] + unknown
 
 
 def _collect(
@@ -111,34 +111,17 @@ def _collect(
     group.held_back |= pod.held_back
 
 
-class _Trial:
-    """The cluster with the groups planned so far: a copy, made for the second group."""
-
-    def __init__(self, gang_scheduler: GangScheduler) -> None:
-        self.gang_scheduler = gang_scheduler
-        self._copy: Cluster | None = None
-        self._planned: list[Request] = []
-
-    def plan(self, request: Request) -> PlanAnswer:
-        """The answer to a request; one that would start now counts from then on."""
-        answer = self.gang_scheduler.scheduler.plan(request)
-        if answer.outcome != "now":
-            return answer
-        if self._planned and self._copy is None:
-            self._copy = self.gang_scheduler.cluster.copy()
-            for before in self._planned:
-                self._copy.commit(self._copy.schedule(before))
-        if self._copy is not None:
-            answer = self._copy.plan(request)
-            if answer.outcome == "now":
-                self._copy.commit(self._copy.schedule(request))
-        self._planned.append(request)
-        return answer
+def _tried(gang_scheduler: GangScheduler, request: Request) -> PlanAnswer:
+    """The answer to a request; one that would start now counts from then on."""
+    answer, cluster = gang_scheduler.scheduler.plan(request), gang_scheduler.cluster
+    if answer.outcome == "now":
+        cluster.commit(cluster.schedule(request))
+    return answer
 
 
-def _answer(trial: _Trial, group: _Planned, helpers: int) -> PlannedGroup:
+def _answer(table: GangScheduler, group: _Planned, helpers: int) -> PlannedGroup:
     """Plan one group, or equal pods one by one until one of them would not start."""
-    ask, table = group.ask, trial.gang_scheduler
+    ask = group.ask
     there = table.gangs.get(ask.group)
     size = 1 if group.one_by_one else table.sized(ask, group.pods).size
     if ask.counted:
@@ -152,7 +135,7 @@ def _answer(trial: _Trial, group: _Planned, helpers: int) -> PlannedGroup:
     for index in range(number):
         name = f"{ask.group}-{index}" if group.one_by_one else ask.group
         name = f"{name} (planned)" if name in table.gangs or group.one_by_one else name
-        outcome, text, decision, reasons = _one(trial, ask, name)
+        outcome, text, decision, reasons = _one(table, ask, name)
         if decision is not None:
             group.placed += decision.placement.pods
             group.victims += [v for v in getattr(decision, "victims", ()) if v not in group.victims]
@@ -188,15 +171,16 @@ def _problem(group: _Planned, ask: PodRequest, there: int) -> tuple[Outcome, str
     return None
 
 
-def _one(trial: _Trial, ask: PodRequest, name: str) -> tuple[Outcome, str, Bind | Preempt | None, Sequence[WhyNot]]:
+def _one(
+    gang_scheduler: GangScheduler, ask: PodRequest, name: str
+) -> tuple[Outcome, str, Bind | Preempt | None, Sequence[WhyNot]]:
     """Plan one request: at its turn, or on a loan before that."""
-    gang_scheduler = trial.gang_scheduler
     request = replace(ask.request(), group=name)
     line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
     words, lent = partial(in_words, gang_scheduler), gang_scheduler.usage.lent
-    found = planned(trial.plan(request), line, ask.group, words, lent)
+    found = planned(_tried(gang_scheduler, request), line, ask.group, words, lent)
     if found[0] == "waits" and ask.early:
-        loan = trial.plan(loan_of(request))
+        loan = _tried(gang_scheduler, loan_of(request))
         if isinstance(loan.decision, Bind):
             return planned(loan, (0, ()), ask.group, words, lent)
     return found
