@@ -478,11 +478,12 @@ def test_tasks_wait_for_space(small_disk: Path) -> None:
     lives, filler = Lives(small_disk / "state"), small_disk / "all"
 
     async def story(engine: Engine) -> list[Job]:
+        engine.drain(None, None, False, False)  # so that they begin once the disk is full, and not before
         jobs = [engine.submit(shell("vision", "true", 4)), engine.submit(shell("speech", "true"))]
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(b"x" * 4096):
                 pass
-        engine._advance()
+        engine.drain(None, None, True, False)
         while len(engine._watching.held_up) < 2:
             await asyncio.sleep(0.005)
         service = LocalService(engine)

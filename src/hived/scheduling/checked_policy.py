@@ -23,7 +23,8 @@ class CheckedPolicy:
     """One policy, asked in the engine's unit of time. O(1) more per question."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        # of no type for the compiled form, which would else refuse a wrong answer before it is checked here
+        self._policy: Any = policy
         self._asked = 0
         self.name: str = str(policy.name)
         self.preempts: bool = bool(self._attribute("preempts", bool))
@@ -36,15 +37,16 @@ class CheckedPolicy:
         self.rank: Rank = packed if type(policy).rank is Policy.rank else self._rank
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
-        self.time_slicing: TimeSlicing | None = policy.time_slicing
-        if not isinstance(self.time_slicing, TimeSlicing | None) or (self.preempts and self.time_slicing):
-            what = f"time_slicing is {self.time_slicing!r}; it must be None or a TimeSlicing, without preempts"
+        slicing: Any = self._policy.time_slicing
+        if not isinstance(slicing, TimeSlicing | None) or (self.preempts and slicing):
+            what = f"time_slicing is {slicing!r}; it must be None or a TimeSlicing, without preempts"
             raise PolicyError(self.name, what)
-        self.guests: GuestSharing | None = policy.guests
-        other = self.preempts or self.time_slicing
-        if not isinstance(self.guests, GuestSharing | None) or (other and self.guests):
-            what = f"guests is {self.guests!r}; it must be None or a GuestSharing, without preempts and time_slicing"
+        guests: Any = self._policy.guests
+        if not isinstance(guests, GuestSharing | None) or ((self.preempts or slicing) and guests):
+            what = f"guests is {guests!r}; it must be None or a GuestSharing, without preempts and time_slicing"
             raise PolicyError(self.name, what)
+        self.time_slicing: TimeSlicing | None = slicing
+        self.guests: GuestSharing | None = guests
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
 
     @property
@@ -57,7 +59,8 @@ class CheckedPolicy:
     @property
     def policy(self) -> Policy:
         """The policy itself."""
-        return self._policy
+        policy: Policy = self._policy
+        return policy
 
     def _attribute(self, name: str, of: Any) -> Any:
         value = getattr(self._policy, name)
@@ -72,7 +75,8 @@ class CheckedPolicy:
         if self.by_submission:  # Policy's own answer
             return (job.submitted,)
         try:
-            key = again = self._policy.order(job)
+            key: Any = self._policy.order(job)
+            again = key
             self._asked += 1
             if self._asked < _ALL_TWICE or not self._asked % _SOME_TWICE:
                 again = self._policy.order(job)
@@ -88,7 +92,8 @@ class CheckedPolicy:
         if key != again:
             what = f"order gives {key!r}, and {again!r} for the same job; it must depend on the job alone"
             raise PolicyError(self.name, what, job.job, at)
-        return key
+        checked: tuple[float, ...] = key
+        return checked
 
     def review_after(self, job: JobView, at: float) -> float | None:
         """Seconds until the sort key of a job changes; None: all the time."""
@@ -99,7 +104,8 @@ class CheckedPolicy:
         if after is not None and (not isinstance(after, (int, float)) or not after > 0):
             what = f"review_after gives {after!r}; it must give None, or seconds above 0"
             raise PolicyError(self.name, what, job.job, at)
-        return after
+        checked: float | None = after
+        return checked
 
     def _rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         try:
@@ -110,7 +116,8 @@ class CheckedPolicy:
             type(score) is not tuple or any(not isinstance(n, (int, float)) or isnan(n) for n in score)
         ):
             raise PolicyError(self.name, f"rank gives {score!r}; it must give a tuple of numbers, or None")
-        return score
+        checked: tuple[float, ...] | None = score
+        return checked
 
     def keeps_work(self, victim: JobView, by: JobView, at: float) -> bool:
         """Whether a displaced job keeps its work."""

@@ -159,8 +159,9 @@ class ExactScheduler(Scheduler):
     def reconfigured(self) -> list[Entry]:
         """See :meth:`Scheduler.reconfigured`; ``policies`` of the constructor, and the spec, are others by now."""
         if self._restored is None:
-            self.restore(() if self.timeline is None else self.timeline.states())
-            self.touched |= dict.fromkeys(self._restored or ())
+            states = [] if self.timeline is None else list(self.timeline.states())
+            self.restore(states)
+            self.touched |= dict.fromkeys([state.name for state in states])
         self.timeline = self._exact = _timeline(self.cluster.spec, self._chosen)
         self.policies = _own(self._chosen, self.timeline)
         self._owed.clear()
