@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import collections
+import ctypes
 import enum
 import functools
+import gc
 import io
 import itertools
 import logging
@@ -15,6 +17,7 @@ import pickle
 import random
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +28,11 @@ import pytest
 import torch
 
 from hived.runtime.moving import frames, kinds, outside
+from hived.runtime.moving.channel import read_state, write_state
 from hived.runtime.moving.describing import Description
 from hived.runtime.moving.kinds import MoveError
 from hived.runtime.moving.restoring import Restoration
+from hived.runtime.storage import as_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -655,3 +660,37 @@ def test_frame_in_an_exception_handler() -> None:
     except ValueError:
         with pytest.raises(frames.PlaceError, match="in an exception handler"):
             frames.loop_iterators(sys._getframe())
+
+
+def test_bytes_of_a_copy_that_nobody_else_has() -> None:
+    """Of a tensor on a GPU the state has a copy on the host, which was gone before its bytes were written (EFAULT)."""
+    copies: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Copy:
+        def __init__(self) -> None:
+            self.kept = ctypes.create_string_buffer(b"abcd", 4)
+            copies.add(self)
+
+        def nbytes(self) -> int:
+            return 4
+
+        def data_ptr(self) -> int:
+            return ctypes.addressof(self.kept)
+
+    view = as_bytes(Copy())
+    gc.collect()
+    assert len(copies) == 1
+    assert bytes(view) == b"abcd"
+    del view
+    gc.collect()
+    assert not copies
+
+
+def test_state_is_read_on_the_host_whatever_the_default_device(tmp_path: Path) -> None:
+    """A script that trains under ``torch.set_default_device`` would have the bytes read to addresses of the GPU."""
+    path = tmp_path / "state"
+    with path.open("wb") as file:
+        write_state(file.fileno(), b"description", [torch.arange(5, dtype=torch.uint8)])
+    with torch.device("meta"):
+        data, (storage,) = read_state(str(path))
+    assert (data, storage.device.type, storage.tolist()) == (b"description", "cpu", [0, 1, 2, 3, 4])

@@ -2,7 +2,7 @@
 
 The driver copies all device memory of a process to the host and gives the device back, context and all; then the
 process is stopped. So a job of another framework, or one that has not come to its first mini-batch, can be suspended
-too; it may be restored on another GPU of the same kind. It has met the fake driver of the tests, and no GPU yet.
+too; it may be restored on another GPU of the same kind. It is tested on a fake driver, and has met one GPU.
 Memory that processes share (CUDA IPC) and managed memory are not covered: the driver refuses, and nothing changes.
 """
 

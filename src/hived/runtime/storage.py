@@ -10,4 +10,6 @@ def as_bytes(storage: Any) -> memoryview:
     """A view of a storage's bytes. Not by numpy, which would forbid the storage to be resized from then on."""
     if not storage.nbytes():
         return memoryview(b"")
-    return memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
+    there: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    there.storage = storage  # so that the view keeps it: it may be a copy that nobody else has
+    return memoryview(there).cast("B")

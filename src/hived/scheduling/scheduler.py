@@ -1387,7 +1387,9 @@ class Scheduler:
         """
         vcs = [self.queues[vc] for vc in sorted(self.queues)]
         follow = (
-            set() if self._exact is None else {self.queues[vc].backlog for vc in self._exact.vcs.intersection(self.queues)}
+            set()
+            if self._exact is None
+            else {self.queues[vc].backlog for vc in self._exact.vcs.intersection(self.queues)}
         )
         turns = [
             # jobs that follow a timeline have no line here

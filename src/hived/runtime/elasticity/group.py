@@ -50,7 +50,7 @@ def connect(stem: str, number: int, rank: int, workers: int, backend: str) -> No
 
 def confirm() -> None:
     """Return when every worker of a new group is here, with all it needs; from now on they wait longer for another."""
-    dist.all_reduce(torch.zeros(1))
+    dist.all_reduce(torch.zeros(1, device="cpu"))
     for backend in (torch.device("cpu"), torch.device("cuda")):
         with contextlib.suppress(Exception):  # no backend for such a device
             dist.group.WORLD._get_backend(backend)._set_default_timeout(_TRAIN)
@@ -175,7 +175,7 @@ def average(parameters: list[Any], weight: float, batch: int, wish: int) -> int:
     counts = weight > 0
     head = [float(counts and each.grad is not None) for each in parameters]
     # on the CPU, by gloo: the host must read it at every mini-batch, and would have to wait for the GPU
-    header = torch.tensor([*head, float(batch), float(wish)], dtype=torch.float64)
+    header = torch.tensor([*head, float(batch), float(wish)], dtype=torch.float64, device="cpu")
     dist.all_reduce(header)
     *present, batches, wishes = header.tolist()
     if batches != batch * dist.get_world_size():

@@ -151,7 +151,7 @@ class Team:
         box = [self._stem, os.environ.get(JOB)]
         torch.distributed.broadcast_object_list(box, src=0)
         self._stem = box[0] or ""
-        foreign = torch.tensor([float(box[1] != os.environ.get(JOB))])
+        foreign = torch.tensor([float(box[1] != os.environ.get(JOB))], device="cpu")
         torch.distributed.all_reduce(foreign)
         if foreign and self._recruiter is not None:
             self._recruiter = None

@@ -161,7 +161,7 @@ class FrameworkTier:
         for storage in self._storages(tensors):
             size = storage.nbytes()
             if self._file is None:
-                copy = torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+                copy = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
                 copy.copy_(storage, non_blocking=True)
                 self._kept.append((storage, copy, size))
             else:

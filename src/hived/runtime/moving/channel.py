@@ -193,7 +193,7 @@ def read_state(path: str) -> tuple[bytes, list[torch.Tensor]]:
         data = file.read(size)
         storages = []
         for each in sizes:
-            flat = torch.empty(each, dtype=torch.uint8)
+            flat = torch.empty(each, dtype=torch.uint8, device="cpu")
             if each and file.readinto(as_bytes(flat.untyped_storage())) != each:
                 raise OSError(f"{path} is cut short")
             storages.append(flat)
