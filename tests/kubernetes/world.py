@@ -122,7 +122,8 @@ class World:
             mine = [pods[uid] for uid in work.uids if uid in pods]
             bound = sum(map(is_bound, mine))
             if len(mine) != work.pods or bound not in (0, work.pods):
-                about = [self._story(pod) for pod in mine if not is_bound(pod)]
+                about: list[object] = [self._story(pod) for pod in mine if not is_bound(pod)]
+                about += [f"nominated: {_nominated(pods)}", f"CPU on nodes: {_cpu(pods)}"]
                 wrong.append(f"{work.name} of {work.pods} pods has {len(mine)}, of which {bound} are bound: {about}")
             group = groups.get(work.group)
             if group is None or (bound == 0 and not group["why"]):
@@ -279,3 +280,18 @@ class World:
 
 def _is_behind(group: Json) -> bool:
     return any("in line" in why for why in group["why"])
+
+
+def _nominated(pods: dict[str, Json]) -> dict[str, str]:
+    """The nodes that kube-scheduler keeps for pods which it has let preempt, by pod."""
+    nodes = {pod["metadata"]["name"]: pod["status"].get("nominatedNodeName", "") for pod in pods.values()}
+    return {name: node for name, node in nodes.items() if node}
+
+
+def _cpu(pods: dict[str, Json]) -> dict[str, int]:
+    """The CPU that bound pods have requested, by node."""
+    used: Counter[str] = Counter()
+    for pod in filter(is_bound, pods.values()):
+        for container in pod["spec"]["containers"]:
+            used[pod["spec"]["nodeName"]] += int(container["resources"].get("requests", {}).get("cpu", "0"))
+    return dict(used)

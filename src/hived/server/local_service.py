@@ -20,7 +20,7 @@ from hived.engines.explaining import planned
 from hived.engines.job import Event
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
-from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, JobState
 from hived.engines.local.tasks import Liveness
 from hived.engines.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError
@@ -37,8 +37,6 @@ T = TypeVar("T")
 _POLL_S = 0.2
 #: bytes of the widest character: the least size of a page of output
 _WIDEST = 4
-#: default seconds between SIGTERM and SIGKILL
-_GRACE_S = 30.0
 
 
 class LocalService:
@@ -61,7 +59,7 @@ class LocalService:
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
-        grace_s = _GRACE_S
+        grace_s = DEFAULT_GRACE_S
         if submission.priority < 0 or submission.early:
             grace_s = min(grace_s, self._engine.job_scheduler.health.grace_of_loans(submission.vc))
         job = self._engine.submit(_spec(submission, user, grace_s))
@@ -70,7 +68,7 @@ class LocalService:
 
     def plan(self, submission: schema.Submission) -> schema.Plan:
         """Dry run of a submission, behind the present backlog."""
-        spec = _spec(submission, "", _GRACE_S)
+        spec = _spec(submission, "", DEFAULT_GRACE_S)
         answer = self._engine.plan(spec)
         job_scheduler = self._engine.job_scheduler
         line = job_scheduler.scheduler.before(spec.vc, spec.priority, MAX_NAMED)

@@ -13,6 +13,9 @@ import msgspec
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
 from hived.engines.job import EngineJob, Event, next_state, placement_data, placement_from
 
+#: between SIGTERM and SIGKILL, of a job that says nothing else
+DEFAULT_GRACE_S = 30.0
+
 
 class JobState(StrEnum):
     """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`."""
@@ -100,7 +103,7 @@ class JobSpec:
     retries: int = 0  #: how often it is started again when it fails
     backoff_s: float = 5.0  #: pause before the first retry; doubles each time, up to 5 minutes
     time_limit_s: float | None = None  #: of one attempt, after which it is stopped and has failed
-    grace_s: float = 30.0  #: between SIGTERM and SIGKILL
+    grace_s: float = DEFAULT_GRACE_S  #: between SIGTERM and SIGKILL
     lazy_preemption: bool = False  #: when its own VC preempts it: it runs on as opportunistic while it can
     user: str = ""  #: its submitter
     early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
