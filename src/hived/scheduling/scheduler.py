@@ -257,8 +257,8 @@ class Scheduler:
             self._regained[entry.vc] = None
         line, policy = entry.line, entry.policy
         preempts = policy is not None and policy.preempts
-        if self._explains or (self._quota and self._running is not None):
-            self._dirty[entry.vc] = None  # under a quota preemptors wait for GPUs of loans that are before them
+        if self._explains or (self._quota and self._may_preempt_in(entry.vc)):
+            self._dirty[entry.vc] = None  # under a quota preemptors wait for GPUs of loans of their VC, too
         elif line is not None and (line.first is not None or line.passes):
             if waits and not preempts:  # at its old place, and what it may not do while it runs, it may now
                 again = not entry.early or entry.request.priority > 0
@@ -286,6 +286,12 @@ class Scheduler:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
             self.wait(entry)
+
+    def _may_preempt_in(self, vc: str) -> bool:
+        """Whether jobs in a VC's line may preempt jobs of its VC: by the policy, or by their priority."""
+        line = self.queues[vc].line
+        first = line.first  # the priorities are in order, but for jobs that were passed
+        return self._running is not None or line.passes or (first is not None and first.request.priority > 0)
 
     def _given_back(self) -> None:
         """GPUs of a guaranteed job, or reserved ones, were given back: other VCs may have waited for them."""
