@@ -33,6 +33,7 @@ from hived.cluster.reasons import (
     WaitingForPreemption,
 )
 from hived.cluster.requests import Member, Request
+from hived.errors import InvariantError
 
 from ..events.values import values
 from ..kubernetes.pods import flat_spec
@@ -308,4 +309,7 @@ def test_what_is_tried_is_not_for_good() -> None:
         assert isinstance(commit(cluster, "b", "b"), Bind)
         cluster.release("b")
         cluster.validate()
+        for call in (cluster.reconfigure, cluster.trade):
+            with pytest.raises(InvariantError, match="is for good"):
+                call(cluster.spec)
     assert cluster.snapshot() == before

@@ -53,8 +53,7 @@ class Binding:
         self.free = free
         #: the allocator of its preassigned cells
         self.allocator = nodes.allocator
-        #: logs the inverse of a change (:attr:`.undo.Undo.note`)
-        self.note = undo.note
+        self._note = undo.note
         #: bad leaves per node
         self.bad_leaves = nodes.bad
         #: bad leaves of each host, known for bound hosts
@@ -169,7 +168,7 @@ class Binding:
         if parent < 0:
             self.unbound[level].remove(cell)
             self.owners[level, physical] = self, cell
-        self.note((self._release, cell))
+        self._note((self._release, cell))
 
     def _release(self, cell: int) -> None:
         """Unbind a cell, and free its physical cell."""
@@ -182,7 +181,7 @@ class Binding:
             self.allocator.release(level, physical)
         else:
             self.allocator.give_child(level, physical)
-        self.note((self._take, cell, physical))
+        self._note((self._take, cell, physical))
 
     def _take(self, cell: int, physical: int) -> None:
         """Allocate exactly this physical cell, and bind a cell to it."""
@@ -196,24 +195,24 @@ class Binding:
     def _count(self, cell: int, more: int) -> None:
         """Add ``more`` to the number of children of ``cell`` in use."""
         self.live[cell] += more
-        self.note((self._count, cell, -more))
+        self._note((self._count, cell, -more))
 
     def _mark(self, marked: set[int], cell: int, is_marked: bool) -> None:
         """Set whether a cell is in :attr:`anchored` or :attr:`doomed`."""
         if (cell in marked) != is_marked:
             marked ^= {cell}
-            self.note((self._mark, marked, cell, not is_marked))
+            self._note((self._mark, marked, cell, not is_marked))
 
     def _set_inner(self, host: int, inner: Inner | None) -> None:
         """Set the bindings inside a host."""
-        self.note((self._set_inner, host, self.inner[host]))
+        self._note((self._set_inner, host, self.inner[host]))
         self.inner[host] = inner
 
     def _set_bad(self, host: int, leaves: int) -> None:
         """Set the bad virtual leaves of ``host``."""
         before = self.bad[host]
         if before != leaves:
-            self.note((self._set_bad, host, before))
+            self._note((self._set_bad, host, before))
             self.bad[host] = leaves
             self.changed.add(host)
             if leaves:
@@ -270,7 +269,7 @@ class Binding:
         own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
         inner, leaves = _bound_inside(shape, before, mask, opportunistic[node] >> offset & shape.full, own)
         if inner is not before:
-            self.note((self._set_inner, host, before))
+            self._note((self._set_inner, host, before))
             self.inner[host] = inner
         return node, leaves << offset
 

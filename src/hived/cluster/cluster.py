@@ -18,7 +18,7 @@ from hived.cells import LevelSafety, Rank, assert_safe
 from hived.cluster.explain.diagnose import can_lend, never, reasons
 from hived.cluster.explain.queries import GroupStatus, PlanAnswer
 from hived.cluster.explain.sentences import in_lines
-from hived.errors import InputError, RequestError
+from hived.errors import InputError, RequestError, ensure
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
@@ -433,7 +433,7 @@ class Cluster:
         """A context in which requests are committed, groups end, hardware breaks and heals, and nothing is for good.
 
         At its end everything is as it was, but for :attr:`version`; what was not committed before it is out of date.
-        The spec cannot change in it. O(groups waiting + doomed cells), and what is done in it once more.
+        The spec cannot change in it, and no groups are recovered. O(groups waiting + doomed cells + steps in it).
         """
         state, preempted = self._committed(), dict(self._preempted)
         try:
@@ -651,7 +651,7 @@ class Cluster:
         schedules them again. All or nothing. O(sum of pods * levels).
         """
         given = as_records(records)
-        state = self._committed()
+        state = self._for_good("recover")
         state.forget_doomed()  # else which groups are guaranteed would depend on the queries before
         report = recovery.recover(state, self._by_name(), given)
         self._keep()
@@ -664,7 +664,7 @@ class Cluster:
         Reservations end, and their groups are requeued. Health is kept by name. Raises the errors of :meth:`from_spec`,
         and nothing has changed then. O(cells + groups).
         """
-        state = self._committed()
+        state = self._for_good("reconfigure")
         self._state, report = recovery.reconfigured(state, compiled_spec(spec))
         self._names = None
         self._keep()
@@ -679,7 +679,7 @@ class Cluster:
         uses while some of its groups wait for victims, or with cells of several levels. Raises the errors of
         :meth:`from_spec`. O(VCs), and for those that trade O(cells + groups).
         """
-        effect = trade(self._committed(), compiled_spec(spec))
+        effect = trade(self._for_good("trade"), compiled_spec(spec))
         if effect is not None:
             self._keep()
         return effect
@@ -819,6 +819,12 @@ class Cluster:
         if state.undo.is_open:
             self._open = None
             state.undo.rollback()
+        return state
+
+    def _for_good(self, call: str) -> State:
+        """The same, for a call that no log takes back. Raises :class:`~hived.errors.InvariantError` in a rehearsal."""
+        state = self._committed()
+        ensure(not state.undo.rehearses, f"{call}() is for good, and nothing is in what_if()")
         return state
 
     def _refreshed(self) -> State:

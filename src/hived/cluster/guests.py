@@ -35,9 +35,7 @@ class Guests:
 
     def __init__(self, nodes: Nodes, sharing: Sequence[GuestsOf], undo: Undo) -> None:
         """``sharing``: per tenant, whose guests its groups accept."""
-        self._nodes, self._sharing = nodes, sharing
-        #: logs the inverse of a change (:attr:`.undo.Undo.note`)
-        self.note = undo.note
+        self._nodes, self._sharing, self._note = nodes, sharing, undo.note
         #: per node with guests: these with their leaves
         self.held: dict[int, dict[Group, int]] = {}
         # by tenant with guests of its own, -1 for all others: the spaces, and the nodes that are out of date there
@@ -53,7 +51,7 @@ class Guests:
             held = self.held.setdefault(node, {})
             held[group] = held.get(group, 0) | mask
         self.mark_dirty({node for _, node, _ in group.parts})
-        self.note((self.remove, group))
+        self._note((self.remove, group))
 
     def remove(self, group: Group) -> None:
         """Remove a guest from its leaves. O(pods)."""
@@ -63,7 +61,7 @@ class Guests:
             if not self.held[node]:
                 del self.held[node]
         self.mark_dirty(nodes)
-        self.note((self.add, group))
+        self._note((self.add, group))
 
     def mark_dirty(self, nodes: Collection[int]) -> None:
         """Mark nodes whose entries in the spaces may be out of date."""

@@ -59,8 +59,7 @@ class Nodes:
         self.hierarchy = hierarchy = allocator.hierarchy
         #: the same with all levels of cells, also those above the nodes of a private cluster
         self.chain = hierarchy if chain is None else chain
-        #: logs the inverse of a change (:attr:`.undo.Undo.note`)
-        self.note = undo.note
+        self._note = undo.note
         nodes = hierarchy.nodes
         #: the shape of each node
         self.shapes: Sequence[Shape] = shapes or [hierarchy.shape] * nodes
@@ -130,7 +129,7 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] | mask)
             self._dirty.add(node)
-        self.note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
+        self._note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
 
     def unclaim(self, event: LeafEvent, group: Group) -> None:
         """Take its leaves from ``group``: it has ended (``RELEASE``), or its reservation ends (``CANCEL``)."""
@@ -158,7 +157,7 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] & ~mask)
             self._dirty.add(node)
-        self.note((self.claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
+        self._note((self.claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
 
     def claim_again(self, event: LeafEvent, group: Group) -> None:
         """The inverse of :meth:`unclaim`, keeping the groups of a node in order of arrival."""
@@ -376,7 +375,7 @@ class Nodes:
     def _turn(self, node: int, mask: int) -> None:
         """Set the bad leaf cells of ``node``; bindings follow it, and go back before it."""
         before = self.bad[node]
-        self.note((self._turn, node, before))
+        self._note((self._turn, node, before))
         self.bad[node] = mask
         self._dirty.add(node)
         if mask:

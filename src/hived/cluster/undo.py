@@ -15,13 +15,15 @@ from typing import Any
 class Undo:
     """A log of inverse steps with their arguments; a rollback runs them, the last first."""
 
-    __slots__ = ("base", "keep", "log", "mark", "note")
+    __slots__ = ("base", "keep", "log", "mark", "note", "rehearses")
 
     def __init__(self) -> None:
         #: the inverse steps of what was rehearsed, if anything, then of the open transaction
         self.log: list[tuple[Any, ...]] = []
         #: where those of the open transaction begin
         self.base = 0
+        #: whether what is committed now is rolled back later
+        self.rehearses = False
         #: logs the inverse of a change that was just made: a tuple of a function and its arguments. O(1)
         self.note: Callable[[tuple[Any, ...]], None] = self.log.append
         #: a savepoint for :meth:`rollback`
@@ -60,13 +62,13 @@ class Undo:
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """A context whose transactions are rolled back at its end, those too that were committed."""
-        base, keep, mark = self.base, self.keep, self.mark()
-        self.base, self.keep = mark, self._go_on
+        base, keep, rehearses, mark = self.base, self.keep, self.rehearses, self.mark()
+        self.base, self.keep, self.rehearses = mark, self._go_on, True
         try:
             yield
         finally:
             self.rollback(mark)
-            self.base, self.keep = base, keep
+            self.base, self.keep, self.rehearses = base, keep, rehearses
 
     def _go_on(self) -> None:
         """Commit a transaction in a rehearsal."""

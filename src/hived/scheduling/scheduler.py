@@ -103,7 +103,7 @@ class ExactVcs(Protocol):
 class Scheduler:
     """The policies of all VCs over one cluster. The engine numbers the jobs; a number is used once.
 
-    An event costs O(log jobs) for the queues plus the cluster's own cost, and O(VCs) when GPUs may be lent.
+    An event costs O(log jobs) for the queues plus the cluster's own cost, and O(kinds of loans) when GPUs may be lent.
     """
 
     def __init__(
