@@ -195,7 +195,8 @@ def test_jobs_behind_others_wait_for_those(engine: Driver) -> None:
 def test_cure_of_a_reason_starts_the_job(examples: int) -> None:
     """Devices are drained, break, or stay with jobs that a spec has cut off; each reason with a cure is undone."""
     cures = [_cures(seed) for seed in range(examples)]
-    assert sum(map(bool, cures)) > 0.9 * examples
+    assert all(cures[:30])
+    assert sum(map(bool, cures)) > 0.9 * examples  # few walks meet none
 
 
 def _cures(seed: int) -> int:
