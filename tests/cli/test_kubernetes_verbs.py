@@ -98,7 +98,7 @@ def lines(text: str) -> list[list[str]]:
 def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=6)
     service.add("sweep", vc="speech", gpus=2, priority=-1)
-    service.add("next", state="waiting", gpus=8)
+    service.add("next", state="queued", gpus=8)
     answer = hived("status")
     assert (answer.code, answer.err) == (0, "")
     facts, table = answer.out.split("\n\n")
@@ -107,7 +107,7 @@ def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
         "spec    configmap/hived/spec, loaded 1m ago",
         "nodes   2: 2 healthy",
         "GPUs    16: 6 guaranteed, 2 opportunistic, 8 idle",
-        "groups  2 placed, 1 waiting",
+        "groups  2 running, 1 queued",
         "safety  no VC can take what the spec reserves for another, with 1 cell to spare where it is tightest",
         "now     all 16 reserved GPUs can be had",
     ]
@@ -196,7 +196,7 @@ def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes) -> None:
 
 def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=4)
-    service.add("next", state="waiting", gpus=8, priority=5, why=(WHY, "more\nwords"))
+    service.add("next", state="queued", gpus=8, priority=5, why=(WHY, "more\nwords"))
     service.doomed = ["NODE of RACK, on n\x1b9"]
     answer = hived("vc", "show", "vision")
     assert (answer.code, answer.err) == (0, "")
@@ -210,11 +210,11 @@ def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKuber
     ]
     assert lines(running) == [
         ["RUNNING", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"],
-        ["train", "4", "1/2", "0", "placed", "3m", "gpu1:0-3"],
+        ["train", "4", "1/2", "0", "running", "3m", "gpu1:0-3"],
     ]
     assert lines(waiting)[0][0] == "WAITING"
     assert waiting.splitlines()[1].split(maxsplit=6) == [
-        "next", "8", "1/2", "5", "waiting", "3m", rf"{WHY}; more\x0awords",
+        "next", "8", "1/2", "5", "queued", "3m", rf"{WHY}; more\x0awords",
     ]  # fmt: skip
 
 
@@ -236,33 +236,33 @@ def test_unknown_vc(hived: Hived, cluster: str) -> None:
 
 
 def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    service.add("b-waits", state="waiting", why=(WHY,))
+    service.add("b-waits", state="queued", why=(WHY,))
     service.add("a-runs", gpus=2)
     service.add("c-lent", vc="speech", gpus=1, priority=-1)
     service.add("d-lazy", gpus=1, priority=3, kind="opportunistic")
     service.add("e-comes", state="reserved", gpus=4, why=("until c-lent has gone",))
-    service.add("f-gone", state="preempted")
+    service.add("f-gone", state="stopping")
     answer = hived("groups")
     assert (answer.code, answer.err) == (0, "")
     head, *rows = answer.out.splitlines()
     assert head.split() == ["NAME", "VC", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"]
     assert [row.split(maxsplit=7) for row in rows] == [
-        ["a-runs", "vision", "2", "1/2", "0", "placed", "3m", "gpu1:0-1"],
-        ["b-waits", "vision", "4", "1/2", "0", "waiting", "3m", WHY],
-        ["c-lent", "speech", "1", "1/2", "opp", "placed", "3m", "gpu1:0"],
-        ["d-lazy", "vision", "1", "1/2", "3", "placed", "3m", "gpu1:0 (GPUs that others leave idle)"],
+        ["a-runs", "vision", "2", "1/2", "0", "running", "3m", "gpu1:0-1"],
+        ["b-waits", "vision", "4", "1/2", "0", "queued", "3m", WHY],
+        ["c-lent", "speech", "1", "1/2", "opp", "running", "3m", "gpu1:0"],
+        ["d-lazy", "vision", "1", "1/2", "3", "running", "3m", "gpu1:0 (GPUs that others leave idle)"],
         ["e-comes", "vision", "4", "1/2", "0", "reserved", "3m", "gpu1:0-3 until c-lent has gone"],
-        ["f-gone", "vision", "4", "1/2", "0", "preempted", "3m", "-"],
+        ["f-gone", "vision", "4", "1/2", "0", "stopping", "3m", "-"],
     ]
     assert [row[0] for row in lines(hived("groups", "--vc", "speech").out)[1:]] == ["c-lent"]
-    assert [row[0] for row in lines(hived("groups", "--status", "waiting").out)[1:]] == ["b-waits"]
+    assert [row[0] for row in lines(hived("groups", "--status", "queued").out)[1:]] == ["b-waits"]
 
 
 def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    answer = hived("groups", "--vc", "vision", "--status", "waiting")
-    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
+    answer = hived("groups", "--vc", "vision", "--status", "queued")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are queued\n")
     line = refused(hived("groups", "--status", "lost"))
-    assert line == "--status lost: no state of a group; one of waiting, reserved, placed, preempted"
+    assert line == "--status lost: no state of a group; one of queued, reserved, running, stopping, backoff"
     for number in range(1050):
         service.add(f"g{number:04}")
     answer = hived("groups")
@@ -278,11 +278,11 @@ def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -
 
 
 def test_explain_by_name_or_pod(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    service.add("jobs/of/ann/next", state="waiting", why=(WHY, "a \x1b[2J name"))
+    service.add("jobs/of/ann/next", state="queued", why=(WHY, "a \x1b[2J name"))
     for ref in ("jobs/of/ann/next", "team/next-0"):
         answer = hived("explain", ref)
         assert (answer.code, answer.err) == (0, "")
-        assert answer.out.splitlines() == ["jobs/of/ann/next is waiting", f"- {WHY}", r"- a \x1b[2J name"]
+        assert answer.out.splitlines() == ["jobs/of/ann/next is queued", f"- {WHY}", r"- a \x1b[2J name"]
         assert json.loads(hived("explain", ref, "-o", "json").out)["reasons"] == [{"kind": "vc_exhausted", "need": 8}]
 
 
@@ -530,11 +530,11 @@ def test_failure_of_the_engine(hived: Hived, cluster: str, service: FakeKubernet
 
 def test_completion(completed: Completed, cluster: str, service: FakeKubernetes) -> None:
     service.add("train")
-    service.add("next", state="waiting")
+    service.add("next", state="queued")
     assert completed("hived explain ") == ["next", "train"]
     assert completed("hived vc show v") == ["vision"]
     assert completed("hived groups --vc ") == ["vision", "speech"]
-    assert completed("hived groups --status w") == ["waiting"]
+    assert completed("hived groups --status q") == ["queued"]
 
 
 # -- YAML -------------------------------------------------------------------------------------------------------------
@@ -569,6 +569,6 @@ def test_a_document_for_each_job(hived: Hived, machine: Running) -> None:
 
 
 def test_lines_stay_lines(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    service.add("next", state="waiting", why=(WHY,))
+    service.add("next", state="queued", why=(WHY,))
     said = hived("explain", "next", "-o", "yaml").out
-    assert said.splitlines()[2:5] == ["text: |-", "  next is waiting", f"  - {WHY}"]
+    assert said.splitlines()[2:5] == ["text: |-", "  next is queued", f"  - {WHY}"]

@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from hived import Cluster, RecordedCluster, replay
+from hived.engine.states import JobState
 from hived.engines.job import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import MARK, environments
-from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.ownership import take_over
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError

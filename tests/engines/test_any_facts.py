@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from hived import ConflictError, InfeasibleError, RequestError
+from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.model import JobState
 from hived.errors import NotFoundError
 from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec

@@ -23,8 +23,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hived.engine.states import JobState
 from hived.engines.local.environment import MARK
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Key
 

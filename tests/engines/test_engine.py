@@ -18,13 +18,14 @@ import pytest
 from msgspec.structs import asdict
 
 from hived import InfeasibleError, RequestError
+from hived.engine.states import JobState
 from hived.engines.job import Event
 from hived.engines.local import engine as engine_module
 from hived.engines.local import supervisor
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain
-from hived.engines.local.model import Job, JobSpec, JobState
+from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.tasks import Ending, Liveness, Task
 from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
 from hived.server.local_service import LocalService, local_view

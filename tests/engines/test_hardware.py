@@ -7,8 +7,9 @@ import random
 import pytest
 
 from hived.cluster.reasons import OutOfService
+from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import Health, JobScheduler
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 

@@ -9,33 +9,15 @@ from typing import Any
 
 import pytest
 
-from hived import ConflictError, InvariantError
+from hived import ConflictError
 from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
-from hived.engines.job import next_state
 from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import event_text
-from hived.engines.local.model import JOB_TABLE, Job, JobEvent, JobState, default_name
+from hived.engines.local.model import Job, default_name
 
 from .driver import FAILED, SHARES, STOPPED, WELL, Driver, job, shares, states
 
 PAGE = next((Path(__file__).parents[2] / "docs").rglob("states.md"))
-
-
-def test_states_are_those_of_the_page() -> None:
-    text = PAGE.read_text(encoding="utf-8").partition("## Jobs of the embedded engine")[2]
-    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
-    events = rows[0][1:]
-    assert events == [event.value for event in JobEvent]
-    shown = {
-        (row[0], event): cell
-        for row in rows[1 : 1 + len(JobState)]
-        for event, cell in zip(events, row[1:], strict=True)
-        if cell != "-"
-    }
-    assert shown == {(state.value, event.value): after.value for (state, event), after in JOB_TABLE.items()}
-    assert not any(state.ended for state, _ in JOB_TABLE)
-    with pytest.raises(InvariantError, match="a job that is failed cannot be started"):
-        next_state(JOB_TABLE, JobState.FAILED, JobEvent.STARTED)
 
 
 # -- starting and waiting -----------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from contextlib import closing
 
 import pytest
 
+from hived.engine.states import JobState
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.engines.local.store import LastStart, last_start
 from hived.errors import ConflictError, InputError
 from hived.spec import spec_from_dict

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from hived import ConflictError
+from hived.engine.states import JobState
 from hived.engines.local import ownership
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import kill_marked
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.engines.local.ownership import Home
 from hived.engines.local.tasks import Liveness, Task
 from hived.errors import NotFoundError

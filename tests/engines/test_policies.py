@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hived.cli.up import _with_policies
+from hived.engine.states import JobState
 from hived.engines.dispatcher import VAIN_RUNS
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import event_text
-from hived.engines.local.model import JobState
 from hived.errors import InputError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
 

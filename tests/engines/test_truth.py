@@ -90,7 +90,7 @@ def live_stays(
                     close(event.job, now)
                 where = frozenset((node, device) for node, devices in plain["pods"] for device in devices)
                 open_[event.job] = Stay(event.job, now, now, kind, where)
-            elif event.kind in ("preempted", "succeeded"):
+            elif event.kind in ("requeued", "succeeded"):
                 close(event.job, now)
         for one in turn.instructions:
             if (

@@ -178,7 +178,7 @@ class Chaos(World):
                 wrong.append(f"{name} is of {groups[uid]}, and in {group['name']}")
             elif [(told["node"], device) for device in told["devices"]] != places(pod):
                 wrong.append(f"{name} is on {places(pod)}, and said to be on {told['node']} {told['devices']}")
-            elif told["state"] not in ("bound", "terminating") or group["state"] not in ("placed", "preempted"):
+            elif told["state"] not in ("bound", "terminating") or group["state"] not in ("running", "stopping"):
                 wrong.append(f"{name} is bound, and said to be {told['state']}, its group {group['state']}")
             elif group["kind"] != kind(pod):
                 wrong.append(f"{name} is {kind(pod)}, and its group said to be {group['kind']}")
@@ -187,7 +187,7 @@ class Chaos(World):
             if pod["state"] == "bound" and not is_bound(pods.get(uid, {"spec": {}, "status": {}}))
         ]  # fmt: skip
         for name, old in (self._answer or {}).items():
-            if old["state"] not in ("placed", "preempted") or {pod["state"] for pod in old["pods"]} != {"bound"}:
+            if old["state"] not in ("running", "stopping") or {pod["state"] for pod in old["pods"]} != {"bound"}:
                 continue
             left = [pod for pod in old["pods"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]
             if not left:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
+from hived.engine.states import JobState
 from hived.engines.dispatcher import Usage
 from hived.engines.kubernetes.gangs.foreign import ForeignPod
-from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.engines.kubernetes.gangs.nodes import Nodes
 from hived.errors import RequestError, ensure
@@ -14,10 +15,10 @@ from hived.spec.compiled import Device
 
 #: state of a gang in the core; None: the core may not have it
 _IN_CORE = {
-    GangState.WAITING: (GroupState.PENDING, None),
-    GangState.RESERVED: (GroupState.PREEMPTING,),
-    GangState.PLACED: (GroupState.ALLOCATED,),
-    GangState.PREEMPTED: (GroupState.BEING_PREEMPTED,),
+    JobState.QUEUED: (GroupState.PENDING, None),
+    JobState.RESERVED: (GroupState.PREEMPTING,),
+    JobState.RUNNING: (GroupState.ALLOCATED,),
+    JobState.STOPPING: (GroupState.BEING_PREEMPTED,),
 }
 
 
@@ -30,7 +31,7 @@ def validate(gang_scheduler: GangTable) -> None:
         ensure(name == gang.name, f"{gang} has its name")
         _check_pods(gang_scheduler, gang)
         _check_place(gang)
-        if gang.state is GangState.PLACED:
+        if gang.state is JobState.RUNNING:
             _check_no_place_is_idle(gang_scheduler, gang)
             stuck = not gang.on_nodes and gang_scheduler.on_bad_hardware(gang)
             ensure(not stuck, f"none of {gang} runs, and it stays where it cannot run")
@@ -68,7 +69,7 @@ def _check_pods(gang_scheduler: GangTable, gang: Gang) -> None:
 
 
 def _check_place(gang: Gang) -> None:
-    waits = gang.state is GangState.WAITING
+    waits = gang.state is JobState.QUEUED
     ensure((gang.placement is None) == waits, f"{gang} has a placement or waits")
     places = len(gang.placement.pods) if gang.holds and gang.placement is not None else 0
     ensure(len(gang.slots) == places, f"{gang}: {places} places, and {len(gang.slots)} slots")
@@ -76,9 +77,9 @@ def _check_place(gang: Gang) -> None:
         ensure(uid is None or (uid in gang.pods and gang.pods[uid].slot == slot), f"{gang}: who has place {slot}")
     for entry in gang.pods.values():
         ensure(entry.slot is None or gang.slots[entry.slot] == entry.uid, f"{entry.key} has place {entry.slot}")
-    ensure(gang.state is not GangState.PREEMPTED or gang.on_nodes, f"{gang} has to go, and is on no node")
+    ensure(gang.state is not JobState.STOPPING or gang.on_nodes, f"{gang} has to go, and is on no node")
     goes, moves = gang.preempted_by is not None, gang.entry.status is Status.MOVING or gang.entry.yields
-    ensure((goes or moves) == (gang.state is GangState.PREEMPTED), f"{gang}: for whom it goes")
+    ensure((goes or moves) == (gang.state is JobState.STOPPING), f"{gang}: for whom it goes")
     ensure(gang.in_line == (waits and gang.asked and gang.complete), f"{gang}: in line, or not")
 
 
@@ -143,9 +144,9 @@ def _check_lines(gang_scheduler: GangTable) -> None:
 def _check_indexes(gang_scheduler: GangTable) -> None:
     gangs = gang_scheduler.gangs.values()
     reserved = {gang.name: gang for gang in gang_scheduler.reserved()}
-    for state, index in ((GangState.RESERVED, reserved), (GangState.PREEMPTED, gang_scheduler.evicting)):
+    for state, index in ((JobState.RESERVED, reserved), (JobState.STOPPING, gang_scheduler.evicting)):
         ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"gangs that are {state.value}")
-    placed = [gang for gang in gangs if gang.state is GangState.PLACED]
+    placed = [gang for gang in gangs if gang.state is JobState.RUNNING]
     waits = [gang for gang in placed if any(one.slot is not None and not one.bound for one in gang.pods.values())]
     differ = gang_scheduler.to_bind.keys() ^ {gang.name for gang in waits}
     ensure(not differ, f"who can be bound: {sorted(differ)}")

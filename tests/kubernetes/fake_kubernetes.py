@@ -22,6 +22,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import Misconfigured, ReasonKind
 from hived.cluster.requests import Member
+from hived.engine.states import JobState
 from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly
@@ -31,7 +32,6 @@ from hived.engines.kubernetes.gangs.gang import (
     Binding,
     Evict,
     Gang,
-    GangState,
     Instruction,
     PodEntry,
     RecordEvent,
@@ -339,7 +339,7 @@ class World:
             return
         gang = self.gang_scheduler.pods[uid].gang
         assert gang is not None
-        assert gang.state is GangState.PLACED, "a pod of a preempted gang is bound"
+        assert gang.state is JobState.RUNNING, "a pod of a preempted gang is bound"
         self.step()
         sent = Sent(binding, self.gang_scheduler)
         if outcome == "late":
@@ -555,13 +555,13 @@ class World:
         """At rest every waiting gang has a reason."""
         gang_scheduler = self.gang_scheduler
         for gang in gang_scheduler.gangs.values():
-            if gang.state is GangState.PLACED:
+            if gang.state is JobState.RUNNING:
                 for entry in gang.pods.values():
                     # its node may be unusable, and other pods of its gang bound
                     place = None if entry.bound else entry.given
                     cannot_go = place is not None and place.node not in self.usable and gang.on_nodes
                     assert place is None or cannot_go, f"{entry.key} has a place and stays unbound"
-            assert gang.state is not GangState.RESERVED or gang_scheduler.cluster.group(gang.name).victims
+            assert gang.state is not JobState.RESERVED or gang_scheduler.cluster.group(gang.name).victims
             assert gang.asked or not gang.complete, f"{gang} is held back, and is forgotten"
             asks = gang.entry
             wrong = any(isinstance(reason, Misconfigured) for reason in gang.reasons)

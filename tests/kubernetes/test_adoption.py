@@ -56,10 +56,10 @@ def refusal(world: World, one: Pod) -> str:
 @pytest.mark.parametrize(
     ("reason", "message", "state"),
     [
-        ("Unschedulable", "0/4 nodes are available: 4 hived: VC a has 0 of the 4 GPUs it needs.", "placed"),
-        ("Unschedulable", 'Post "http://hived:9096/v1/extender/filter": connection refused', "placed"),
-        ("Unschedulable", "0/4 nodes are available: 4 Insufficient hived.io/gpu.", "waiting"),
-        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "waiting"),
+        ("Unschedulable", "0/4 nodes are available: 4 hived: VC a has 0 of the 4 GPUs it needs.", "running"),
+        ("Unschedulable", 'Post "http://hived:9096/v1/extender/filter": connection refused', "running"),
+        ("Unschedulable", "0/4 nodes are available: 4 Insufficient hived.io/gpu.", "queued"),
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "queued"),
     ],
     ids=["answered", "failed", "other", "gated"],
 )
@@ -69,7 +69,7 @@ def test_pod_never_asked_about_holds_nothing(reason: str, message: str, state: s
     spec = replace(one.spec, scheduler_name="nobody")
     world = started(replace(one, spec=spec, status=PodStatus(conditions=[waits])))
     assert world.state("w") == state
-    assert state == "placed" or f"its scheduler, nobody, has not asked for it: {message}" in world.explained("w")
+    assert state == "running" or f"its scheduler, nobody, has not asked for it: {message}" in world.explained("w")
 
 
 def test_half_bound_gang_keeps_its_places() -> None:
@@ -110,12 +110,12 @@ def test_job_bound_one_by_one() -> None:
 def test_gang_outside_the_spec_runs_on() -> None:
     """On a loan until its VC is back; on a node that is none of the spec's."""
     world = started(there(pod("one", 4, "gone"), ("n1", FOUR)), there(pod("other", 4), ("elsewhere", FOUR)))
-    assert (world.state("other"), world.places("other")) == ("placed", [])
+    assert (world.state("other"), world.places("other")) == ("running", [])
     assert world.gang_scheduler.cluster.check_safety()
-    assert (world.state("one"), world.guaranteed("one")) == ("placed", [False])
+    assert (world.state("one"), world.guaranteed("one")) == ("running", [False])
     assert len(world.gang_scheduler.usage.at) == 4
     world.respecify(flat_spec(gone=2, b=2))
-    assert (world.state("one"), world.guaranteed("one")) == ("placed", [True])
+    assert (world.state("one"), world.guaranteed("one")) == ("running", [True])
     assert world.gang("one").history[-1].kind == "promoted"
 
 
@@ -170,7 +170,7 @@ def test_pods_of_a_gang_that_contradict(group: Sequence[Place], slot: int, messa
 def test_earlier_of_two_pods_keeps_the_device() -> None:
     early, late = pod("early", 4, created=1), pod("late", 4, "b", created=2)
     world = started(there(late, ("n0", FOUR)), there(early, ("n0", FOUR)))
-    assert world.state("early") == "placed"
+    assert world.state("early") == "running"
     assert "group t/early has its GPUs on n0; delete one of the two" in refusal(world, late)
     assert world.gang_scheduler.conflicts.keys() == {late.metadata.uid}
     assert [event.reason for event in world.events] == ["HivedConflict"]
@@ -235,7 +235,7 @@ def test_pod_bound_to_planned_devices() -> None:
     world = World(SPEC)
     where = world.planned(pod("meant", 4))
     world.bound_behind(there(pod("stranger", 4, "b"), (where, FOUR)))
-    assert (world.state("stranger"), world.places("stranger")) == ("placed", [where])
+    assert (world.state("stranger"), world.places("stranger")) == ("running", [where])
     world.quiesce()
     assert world.home("meant") != where
 
@@ -298,7 +298,7 @@ def test_refused_pod_that_is_bound() -> None:
     assert world.submit(one) == ["refused"]
     world.bound_behind(there(labelled(one, group=None), ("n0", FOUR)))
     assert not world.gang_scheduler.refused
-    assert world.state("one") == "placed"
+    assert world.state("one") == "running"
 
 
 def test_pod_kept_outside_that_is_bound() -> None:

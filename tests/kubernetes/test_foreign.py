@@ -187,7 +187,7 @@ def test_guess_moves_for_a_bound_pod(world: Shared) -> None:
     late, where = pod("late", 2), world.kept(uid)
     world.create(late)
     world.bound_behind(there(late, ("n1", where)))
-    assert world.state("late") == "placed"
+    assert world.state("late") == "running"
     assert set(world.kept(uid)) == set(FOUR) - set(where)
 
 
@@ -290,7 +290,7 @@ def test_no_waiting_for_gpus_that_are_shared(world: Shared) -> None:
 def test_no_reservation_where_all_is_shared() -> None:
     world, _ = reserved()
     uids = [world.serve(4, f"n{number}", f"serve{number}") for number in range(4)]
-    assert world.state("mine") == "waiting"
+    assert world.state("mine") == "queued"
     assert going(world) == []
     world.gone(uids[0])
     assert reservation(world) == "n0"
@@ -304,7 +304,7 @@ def test_reservation_stays_beside_a_loan() -> None:
     assert reservation(world) == home
     (loan,) = world.gang_scheduler.evicting.values()
     world.gone(next(iter(loan.pods)))
-    assert world.state("mine") == "placed"
+    assert world.state("mine") == "running"
     assert world.conflicts.keys() == {uid}
     world.quiesce()
     assert world.home("mine") == home
@@ -314,7 +314,7 @@ def test_free_gpus_before_shared_ones() -> None:
     world, home = reserved(gpus=8, number=8)
     uid = world.serve(4, home)
     shared = world.gang_scheduler.foreign.pods[uid].shared
-    loan = next(one for one in world.gang_scheduler.gangs_on(home) if one.state.value == "placed")
+    loan = next(one for one in world.gang_scheduler.gangs_on(home) if one.state.value == "running")
     assert len(shared) == 4
     assert not world.kept(uid)
     world.gone(next(iter(loan.pods)))

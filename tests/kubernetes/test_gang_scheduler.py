@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +9,6 @@ from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import event_text, reasons
-from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
 from hived.engines.kubernetes.pods.pod_request import may_concern
@@ -52,7 +49,7 @@ def test_gang_placed_as_one() -> None:
     assert world.submit(*most) == ["wait"] * 3
     assert "3 of its 4 pods exist" in world.short("g")
     world.create(last)
-    assert world.state("g") == "placed"
+    assert world.state("g") == "running"
     world.quiesce()
     assert len(set(world.nodes_of(*most, last))) == 4
 
@@ -136,10 +133,10 @@ def test_pod_that_cannot_be_bound(why: str) -> None:
     gated = replace(two, spec=replace(two.spec, scheduling_gates=[{"name": "queue"}]))
     world.create(one, gated if why == "gate" else terminating(two))
     assert world.ask(one) == "wait"
-    assert world.state("g") == "waiting"
+    assert world.state("g") == "queued"
     assert "2 of its 2 pods exist, of which 1 cannot be bound" in world.short("g")
     world.update(two)
-    assert world.state("g") == "placed"
+    assert world.state("g") == "running"
     world.quiesce()
     assert all(world.nodes_of(one, two))
 
@@ -321,7 +318,7 @@ def test_late_update_unbinds_no_pod() -> None:
     world.bind("one", home)
     world.deliver("one", newest=False)
     assert world.entry("one").bound
-    assert world.state("one") == "placed"
+    assert world.state("one") == "running"
 
 
 def test_request_changes_while_binding_fails() -> None:
@@ -372,9 +369,9 @@ def test_gpus_released_if_never_asked_about() -> None:
     for _ in range(17):  # its scheduler has ended, or never ran
         world.wait(21.0)
         world.todo.clear()
-    assert world.state("one") == "waiting"
+    assert world.state("one") == "queued"
     assert not world.gang("one").in_line
-    assert world.state("two") == "placed"
+    assert world.state("two") == "running"
     assert world.ask("two") == "node"
     assert world.ask("one") == "wait"
     assert world.gang("one").in_line
@@ -400,7 +397,7 @@ def test_misspelt_label_is_refused(vc: str | None, label: str, words: str) -> No
     world.run(pod("other", 1))
     world.write(labelled(world.there("other"), **{label: "7"}))
     world.restart()
-    assert world.state("other") == "placed"
+    assert world.state("other") == "running"
 
 
 # -- a new spec -------------------------------------------------------------------------------------------------------
@@ -417,7 +414,7 @@ def test_a_new_spec_brings_its_policy() -> None:
     world.flush()
     world.ask("small")
     world.flush()
-    assert (world.state("large"), world.state("small")) == ("waiting", "placed")
+    assert (world.state("large"), world.state("small")) == ("queued", "running")
 
 
 WIDE = flat_spec(a=2, b=1)
@@ -477,25 +474,6 @@ def test_pods_bound_under_two_specs() -> None:
     assert not any(world.entry(one).refused for one in bound)
 
 
-# -- states -----------------------------------------------------------------------------------------------------------
-
-
-def test_documentation_has_the_states() -> None:
-    """It has the same table as the code."""
-    document = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
-    text = document.read_text(encoding="utf-8").partition("## Gangs on Kubernetes")[2]
-    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
-    events = rows[0][1:]
-    assert events == [event.value for event in GangEvent]
-    shown = {
-        (state, event): cell
-        for state, *cells in rows[1 : 1 + len(GangState)]
-        for event, cell in zip(events, cells, strict=True)
-        if cell != "-"
-    }
-    assert shown == {(state.value, event.value): after.value for (state, event), after in GANG_TABLE.items()}
-
-
 # -- pods without GPUs ------------------------------------------------------------------------------------------------
 
 
@@ -532,7 +510,7 @@ def test_launcher_of_a_gang(first: bool) -> None:
     assert None not in world.nodes_of(*workers)
     world.gone("launcher")
     world.restart()
-    assert world.state("g") == "placed"
+    assert world.state("g") == "running"
     world.set_node(node(world.home(workers[0]), ready=False))
     world.ended(workers[0])
     new = world.recreated(workers[0], 9)

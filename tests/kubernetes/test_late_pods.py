@@ -303,5 +303,5 @@ def test_gang_loses_two_members() -> None:
     assert len(set(world.nodes_of(pods[0], *new))) == 3
     world.wants(*gang_of("urgent", 3, 4, priority="9"))
     world.quiesce()
-    assert world.state("urgent") == "placed"
+    assert world.state("urgent") == "running"
     assert not [one for one in (pods[0], *new) if one.metadata.uid in world.pods]

@@ -14,7 +14,7 @@ from tools.render import CHART, DEPLOY
 
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
-from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
@@ -174,7 +174,7 @@ def test_counters_begin_at_zero() -> None:
     results = {"bindings": "ok conflict refused unknown", "spec_reloads": "ok refused", "evictions": "ok gone failed"}
     for name, words in results.items():
         assert {told(f"hived_{name}_total", result=result) for result in words.split()} == {0}
-    assert told("hived_groups", vc="speech", state="preempted") == 0
+    assert told("hived_groups", vc="speech", state="stopping") == 0
     assert told("hived_nodes", state="missing") == 0
 
 
@@ -228,11 +228,11 @@ def test_numbers_of_a_naive_count(seed: int) -> None:
             for device in stranger.kept if stranger.node in nodes.healthy else ():
                 states[stranger.node, device] = "foreign"
         kinds: Counter[tuple[str, ...]] = Counter()
-        for gang in sorted(gangs, key=lambda gang: gang.state is not GangState.RESERVED):
+        for gang in sorted(gangs, key=lambda gang: gang.state is not JobState.RESERVED):
             for place in gang.placement.pods if gang.placement is not None else ():
                 kind = "guaranteed" if gang.guaranteed else "opportunistic"
                 for device in place.leaf_cells:
-                    states[place.node, device] = "reserved" if gang.state is GangState.RESERVED else kind
+                    states[place.node, device] = "reserved" if gang.state is JobState.RESERVED else kind
                 if gang.holds:
                     kinds[gang.vc, "used" if gang.guaranteed else "borrowed"] += len(place.leaf_cells)
         assert told("hived_foreign_pods") == sum(stranger.node in nodes.devices for stranger in strangers)

@@ -60,7 +60,7 @@ def test_victims() -> None:
     (planned,) = plan(world.gang_scheduler, [job("own", 1, 4)], "t")
     assert (planned.outcome, planned.victims) == ("now", ["t/lent"])
     assert "to be ended: t/lent" in planned.text
-    assert world.state("lent") == "placed"
+    assert world.state("lent") == "running"
 
 
 def test_what_is_ignored() -> None:

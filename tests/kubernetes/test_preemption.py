@@ -58,14 +58,14 @@ def test_vc_takes_its_cells_back() -> None:
     world = borrowed()
     victims = list(world.pods)
     assert world.submit(pod("mine", 4)) == ["preempting"]
-    assert world.state("loan") == "preempted"
+    assert world.state("loan") == "stopping"
     world.wait(10.0)
     world.carry_out_all()
     assert all(map(world.deleted, victims))
     for one in victims:
         assert world.state("mine") == "reserved"
         world.gone(one)
-    assert world.state("mine") == "placed"
+    assert world.state("mine") == "running"
     world.quiesce()
     assert world.home("mine")
     assert world.gang_scheduler.preempted == {("b", "a"): 1}
@@ -75,17 +75,17 @@ def test_vc_takes_its_cells_back() -> None:
 def test_victim_without_bound_pods(binding: bool) -> None:
     """It yields at once; a binding on its way is waited for."""
     world, (first, *_) = half_bound(bind=False)
-    assert world.state("loan") == "placed"
+    assert world.state("loan") == "running"
     if not binding:
         assert world.submit(pod("mine", 4)) == ["node"]
-        assert world.state("loan") == "waiting"
+        assert world.state("loan") == "queued"
         return
     world.bind(first, world.slot_node(first), "late")
     assert world.submit(pod("mine", 4)) == ["preempting"]
     world.gang_scheduler.bind_failed(first.metadata.uid, world.now)
     world.sent.clear()
     world.step()
-    assert world.state("mine") == "placed"
+    assert world.state("mine") == "running"
 
 
 def test_victims_are_spared() -> None:
@@ -94,12 +94,12 @@ def test_victims_are_spared() -> None:
     came = world.now
     world.now += 600
     world.wants(pod("mine", 4))
-    assert (world.state("loan"), world.gang("loan").since) == ("preempted", came)
+    assert (world.state("loan"), world.gang("loan").since) == ("stopping", came)
     assert not world.counted("HivedSpared")
     world.delete("loan-0")
     world.deliver_all()
     world.gone("mine")
-    assert (world.state("loan"), world.gang("loan").since) == ("placed", came)
+    assert (world.state("loan"), world.gang("loan").since) == ("running", came)
     told = [event for event in world.events if event.reason == "HivedSpared"]
     assert sorted(event.key for event in told) == ["t/loan-1", "t/loan-2", "t/loan-3"]
     assert {(one.message, one.warning) for one in told} == {("nobody wants its GPUs any more; it runs on", False)}
@@ -129,7 +129,7 @@ def test_next_preemptor_of_a_victim_is_named() -> None:
     for name in ("one", "two"):
         world.wants(pod(name, 4))
     world.gone("one")
-    assert world.state("loan") == "preempted"
+    assert world.state("loan") == "stopping"
     assert world.gang("loan").preempted_by is world.gang("two")
 
 
@@ -137,12 +137,12 @@ def test_spared_victim_is_evicted_later() -> None:
     # the eviction was not carried out, since the preemptor had ended; the next preemptor waited for ever
     world = borrowed(2)
     world.submit(pod("first", 4), bind=False)
-    assert world.state("loan") == "preempted"
+    assert world.state("loan") == "stopping"
     world.wait(3.0)
     assert len(world.evictions_due()) == 2
     world.todo.clear()
     world.gone("first")
-    assert world.state("loan") == "placed"
+    assert world.state("loan") == "running"
     world.submit(pod("second", 4), bind=False)
     world.wait(3.0)
     assert len(world.evictions_due()) == 2
@@ -167,17 +167,17 @@ def test_policy_that_preempts(monkeypatch: pytest.MonkeyPatch) -> None:
     world.run(pod("long", 4))
     world.submit(pod("short", 4))
     world.flush()
-    assert (world.state("long"), world.state("short")) == ("placed", "waiting")
+    assert (world.state("long"), world.state("short")) == ("running", "queued")
     review = world.gang_scheduler.scheduler.next_review
     assert world.now < review <= world.now + 60
     world.wait(review - world.now)
-    assert (world.state("long"), world.state("short")) == ("preempted", "reserved")
+    assert (world.state("long"), world.state("short")) == ("stopping", "reserved")
     world.wait(0)
     assert [one.uid for one in world.evictions_due()] == ["uid-t-long"]
     world.carry_out_all()
     world.kubelet()
     world.flush()
-    assert world.state("short") == "placed"
+    assert world.state("short") == "running"
     assert world.guaranteed("short") == [True]
 
 
@@ -190,7 +190,7 @@ def test_policy_without_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     for run in range(2 * VAIN_RUNS - 1):
         world.submit(waits)
         world.flush()
-        assert world.state(runs.metadata.name) == "placed"
+        assert world.state(runs.metadata.name) == "running"
         world.wait(2)
         world.wait(0)
         world.carry_out_all()
@@ -207,10 +207,10 @@ def test_exact_victim_downgraded_by_a_spec() -> None:
     low = gang_of("low", 2, 2)
     world.run(*low)
     world.wants(pod("high", 2, priority="5"))
-    assert world.state("low") == "preempted"
+    assert world.state("low") == "stopping"
     world.set_node(node("n2"))
     world.respecify(with_vcs(flat_spec(a=3, gpus=2), safety=EXACT))  # half of what it runs on is no more
-    assert world.state("low") == "preempted"
+    assert world.state("low") == "stopping"
     world.ended(*low)
     world.run(*(world.recreated(one, 1) for one in gang_of("low", 2, 2, created=1)))
     assert world.guaranteed("low", "high") == [True, True]
@@ -224,13 +224,13 @@ def test_node_taken_once_its_pods_are_gone() -> None:
     world = lent(1, 1)
     world.create(pod("mine", 4))
     world.question("mine", [])
-    assert world.state("mine") == "waiting"
+    assert world.state("mine") == "queued"
     world.question("mine", emptied=True)
     assert world.state("mine") == "reserved"
     world.question("mine", [])
     assert world.state("mine") == "reserved"
     world.question("mine", [], emptied=True)
-    assert world.state("mine") == "waiting", "it is not taken in that question either"
+    assert world.state("mine") == "queued", "it is not taken in that question either"
 
 
 def test_no_victims_before_nodes_are_offered() -> None:
@@ -306,7 +306,7 @@ def test_promoted_when_its_turn_has_come(restarted: bool) -> None:
     assert "it runs on a loan, before its turn in a; it is next in line" in told.split("\n- ")
     world.end("own")
     world.flush()
-    assert (world.state("early"), world.guaranteed("early")) == ("placed", [True])
+    assert (world.state("early"), world.guaranteed("early")) == ("running", [True])
     assert is_written(world, "early")
     world.restart()
     assert world.guaranteed("early") == [True]
@@ -318,12 +318,12 @@ def test_gang_too_large_for_its_vc() -> None:
     world.run(pod("other", 2, "b"))
     world.submit(*gang_of("large", 2, 4, mode="either"))
     world.flush()
-    assert world.state("large") == "waiting"
+    assert world.state("large") == "queued"
     assert "never" not in world.explained("large", world.now)
     assert "idle" in world.explained("large", world.now)
     world.end("other")
     world.flush()
-    assert (world.state("large"), world.guaranteed("large")) == ("placed", [False])
+    assert (world.state("large"), world.guaranteed("large")) == ("running", [False])
 
 
 @pytest.mark.parametrize("in_time", [True, False])
@@ -336,7 +336,7 @@ def test_loan_moves_to_its_own_cells(in_time: bool) -> None:
     world.end("ends")
     world.flush()
     moving = world.gang("early")
-    assert (world.state("early"), moving.preempted_by) == ("preempted", None)
+    assert (world.state("early"), moving.preempted_by) == ("stopping", None)
     assert "on other GPUs" in world.explained("early", world.now) + str(moving.history[-1].data)
     assert world.submit(pod("behind", 2)) == ["wait"]
     world.wait(0)
@@ -358,11 +358,11 @@ def test_turn_that_waits_for_a_missing_pod() -> None:
     world.run(pod("half", 2), pod("ends", 2))
     early = gang_of("early", 2, 1, mode="either")
     world.submit(*early, bind=False)
-    assert world.state("early") == "placed"
+    assert world.state("early") == "running"
     world.delete(early[1])
     world.deliver_all()
     world.ended("ends")
-    assert world.state("early") == "waiting"
+    assert world.state("early") == "queued"
     world.create(pod("early-2", 1, created=1, mode="either", group="early", group_size="2"))
     assert world.guaranteed("early") == [True]
 
@@ -376,9 +376,9 @@ def test_preempted_loan_is_not_promoted() -> None:
     assert world.state("loan") == "reserved"
     world.set_node(node(world.home("other-0"), ready=False))
     world.ended("other-0")
-    assert world.state("early") == "preempted"
+    assert world.state("early") == "stopping"
     world.ended("early")
-    assert world.state("loan") == "placed"
+    assert world.state("loan") == "running"
 
 
 # -- how long a loan may take to end ----------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ def test_event_names_the_victims_of_now(why: str) -> None:
         ask_again(world, 2)
         assert set(world.counted("HivedWaiting").values()) == {number + 2}
     world.cordon(*world.nodes)
-    assert world.state("mine") == "waiting"
+    assert world.state("mine") == "queued"
     assert not named_victims(world)
 
 
@@ -549,7 +549,7 @@ def test_age_after_a_refused_placement() -> None:
     (home,) = world.places("mine")
     world.now += 60
     world.cordon("n0" if home == "n1" else "n1", home)
-    assert (world.state("mine"), world.gang("mine").since) == ("waiting", AN_HOUR)
+    assert (world.state("mine"), world.gang("mine").since) == ("queued", AN_HOUR)
 
 
 def test_age_after_a_loss() -> None:
@@ -559,4 +559,4 @@ def test_age_after_a_loss() -> None:
     world.now += 600
     world.wants(pod("mine", 4))
     world.gone(first)
-    assert (world.state("loan"), world.gang("loan").since) == ("waiting", world.now)
+    assert (world.state("loan"), world.gang("loan").since) == ("queued", world.now)

@@ -48,10 +48,10 @@ def client(service: FakeKubernetes) -> Client:
 
 def test_status_and_virtual_clusters(client: Client, service: FakeKubernetes) -> None:
     service.add("train")
-    service.add("next", state="waiting", why=(WHY,))
+    service.add("next", state="queued", why=(WHY,))
     assert client.get("/healthz").json() == {"status": "ok", "engine": "kubernetes"}
     told = client.get("/v1/status").json()
-    assert (told["guaranteed"], told["groups"]) == (4, {"placed": 1, "waiting": 1})
+    assert (told["guaranteed"], told["groups"]) == (4, {"running": 1, "queued": 1})
     assert client.get("/v1/vcs").json() == told["vcs"]
     assert [vc["used"] for vc in told["vcs"]] == [4, 0]
     told = client.get("/v1/vcs/vision").json()
@@ -65,14 +65,14 @@ def test_status_and_virtual_clusters(client: Client, service: FakeKubernetes) ->
 def test_list_of_groups(client: Client, service: FakeKubernetes) -> None:
     """By VC and state, and page by page."""
     for number in range(5):
-        service.add(f"g{number}", vc="vision" if number % 2 else "speech", state="waiting" if number > 2 else "placed")
+        service.add(f"g{number}", vc="vision" if number % 2 else "speech", state="queued" if number > 2 else "running")
 
     def names(query: str) -> list[str]:
         return [group["name"] for group in client.get(f"/v1/groups{query}").json()["groups"]]
 
     assert names("") == ["g0", "g1", "g2", "g3", "g4"]
     assert names("?vc=vision") == ["g1", "g3"]
-    assert names("?state=waiting&vc=speech") == ["g4"]
+    assert names("?state=queued&vc=speech") == ["g4"]
     assert names("?limit=2&offset=3") == ["g3", "g4"]
     assert client.get("/v1/groups?limit=1").json()["total"] == 5
 
@@ -88,11 +88,11 @@ def test_group_by_name_or_pod(client: Client, service: FakeKubernetes, path: str
 
 
 def test_explanation_in_words_and_data(client: Client, service: FakeKubernetes) -> None:
-    service.add("train", state="waiting", why=(WHY,))
+    service.add("train", state="queued", why=(WHY,))
     assert client.get("/v1/explain/team/train-0").json() == {
         "group": "train",
         "pod": "team/train-0",
-        "text": f"train is waiting\n- {WHY}",
+        "text": f"train is queued\n- {WHY}",
         "reasons": [{"kind": "vc_exhausted", "need": 8}],
     }
 
@@ -260,7 +260,7 @@ def test_document(client: Client, service: FakeKubernetes) -> None:
 
 fuzzed = FakeKubernetes()
 fuzzed.add("train")
-fuzzed.add("next", state="waiting", why=(WHY,))
+fuzzed.add("next", state="queued", why=(WHY,))
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json", kubernetes_app(fuzzed, TOKEN), config=SchemathesisConfig(seed=1)
 )

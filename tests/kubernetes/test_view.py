@@ -14,7 +14,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import live, pictures
 from hived.server.dashboard import dashboard_routes
-from hived.server.kubernetes.view import AFTER, waiting, why
+from hived.server.kubernetes.view import waiting, why
 from hived.server.live import VIEW, stays
 
 from ..server import looking
@@ -69,9 +69,9 @@ def test_updates_give_the_next_picture(seed: int) -> None:
         gangs, ended = world.gang_scheduler.gangs, world.gang_scheduler.ended
         for gang in (*gangs.values(), *ended.values()):
             over = gang.history[-1].at if gangs.get(gang.name) is not gang else None
-            looking.check_stays(stays(gang.history, AFTER), gang, over)
+            looking.check_stays(stays(gang.history), gang, over)
         for gang in gangs.values():
-            assert source.story(VIEW, gang.name).stays == stays(gang.history, AFTER)
+            assert source.story(VIEW, gang.name).stays == stays(gang.history)
         for gang in waiting(world.gang_scheduler, 1000):
             found = reasons(world.gang_scheduler, gang)
             assert not found or why(gang) is found[0].kind
@@ -187,7 +187,7 @@ def test_history_of_a_gang() -> None:
     ]
     assert story.moments[-1].text == story.explanation == "its last pod is gone"
     found = source.story(VIEW, "t/owner")
-    assert found.state == "placed"
+    assert found.state == "running"
     assert [stay.kind for stay in found.stays] == ["reserved", "guaranteed"]
     assert "t/owner" in found.explanation
     over = source.ended(VIEW, None, 0, 9)
@@ -205,7 +205,7 @@ def test_history_without_its_beginning() -> None:
     for number in range(300):
         data: dict[str, object] = {"pod": f"pod {number}", "node": "a0"}
         gang.remember(world.gang_scheduler.note("bound", gang.name, world.now + 50, data))
-    (stay,) = stays(gang.history, AFTER)
+    (stay,) = stays(gang.history)
     assert (stay.kind, stay.start, stay.end) == ("guaranteed", 1000.0, None)
 
 

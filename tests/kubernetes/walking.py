@@ -13,7 +13,8 @@ from msgspec.structs import replace as changed
 from hived import Cluster, RecordedCluster, replay
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.gangs.gang import Binding, GangState
+from hived.engine.states import JobState
+from hived.engines.kubernetes.gangs.gang import Binding
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared
 from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
@@ -319,7 +320,7 @@ class Walk:
     def split_brain(self) -> None:
         """The gang scheduler loses its lease unnoticed; its bindings land under the next one."""
         world = self.world
-        placed = [gang for gang in world.gang_scheduler.gangs.values() if gang.state is GangState.PLACED]
+        placed = [gang for gang in world.gang_scheduler.gangs.values() if gang.state is JobState.RUNNING]
         entries = [entry for gang in placed for entry in gang.pods.values() if not entry.holds]
         late = [(entry.uid, entry.given.node) for entry in entries if entry.given is not None]
         bindings = [Sent(world.gang_scheduler.binding(*one), world.gang_scheduler, stale=True) for one in late]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from hived.engine.states import JobState
 from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, ForbiddenError, NeverFitsError, NotFoundError, RequestError, UnavailableError
 from hived.server import pictures, schema
@@ -133,6 +134,8 @@ class FakeService(LocalService):
 
     def change(self, job: schema.Job, **fields: object) -> schema.Job:
         """Any other fields of it."""
+        if "state" in fields:
+            fields["state"] = JobState(str(fields["state"]))
         now = self.all[job.id - 1].model_copy(update=fields)
         self.all[job.id - 1] = now
         self.tell(f"{now.name} is {now.state}", now.state, now.id)
@@ -179,7 +182,8 @@ class FakeService(LocalService):
         job = schema.Job(
             id=number, name=f"{asked.name or Path(asked.command[0]).name}-{number}", vc=asked.vc,
             gpus=asked.gpus * asked.tasks, gpus_per_task=asked.gpus, tasks=asked.tasks, priority=asked.priority,
-            state="queued", kind=None, placement=[], command=asked.command, cwd=asked.cwd or "/", user=user, attempt=0,
+            state=JobState.QUEUED, kind=None, placement=[], command=asked.command, cwd=asked.cwd or "/", user=user,
+            attempt=0,
             resumes=0, retries=0, max_retries=asked.retries, time_limit_s=asked.time_limit_s, submitted_at=time.time(),
             started_at=None, ended_at=None, exit_code=None, reason="",
         )  # fmt: skip
@@ -455,23 +459,24 @@ class FakeKubernetes(EngineService):
         self,
         name: str,
         vc: str = "vision",
-        state: kubernetes.GroupStateName = "placed",
+        state: str = "running",
         gpus: int = 4,
         priority: int = 0,
         why: tuple[str, ...] = (),
         kind: str | None = None,
     ) -> kubernetes.GroupInfo:
         """Add a group of one pod, on gpu1 if it is placed."""
-        placed = state in ("placed", "reserved")
+        placed = state in ("running", "reserved")
         kind = kind or ("opportunistic" if priority < 0 else "guaranteed")
         pod = kubernetes.GroupPod(
             namespace="team", name=f"{name.rpartition('/')[2]}-0", uid=f"uid-{name}",
-            state="bound" if state == "placed" else "waiting", node="gpu1" if placed else "",
+            state="bound" if state == "running" else "waiting", node="gpu1" if placed else "",
             devices=list(range(gpus)) if placed else [],
         )  # fmt: skip
         group = kubernetes.GroupInfo.model_validate(
             {
-                "name": name, "vc": vc, "priority": priority, "state": state, "kind": kind if placed else None,
+                "name": name, "vc": vc, "priority": priority, "state": JobState(state),
+                "kind": kind if placed else None,
                 "gpus": gpus, "size": 2, "pods": [pod], "since": time.time() - 200, "victims": [], "why": list(why),
             }
         )  # fmt: skip
@@ -499,7 +504,7 @@ class FakeKubernetes(EngineService):
         def gpus(kind: str) -> int:
             return sum(group.gpus for group in self.all if (group.vc, group.kind) == (name, kind))
 
-        waiting = sum(group.vc == name and group.state == "waiting" for group in self.all)
+        waiting = sum(group.vc == name and group.state == "queued" for group in self.all)
         return kubernetes.VcSummary(
             name=name, reserved=8, used=gpus("guaranteed"), borrowed=gpus("opportunistic"), waiting=waiting
         )

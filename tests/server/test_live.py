@@ -8,14 +8,15 @@ from collections import deque
 
 import pytest
 
+from hived.engine.states import JobState
 from hived.engines.job import Event
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.model import Job, JobState
+from hived.engines.local.model import Job
 from hived.server import pictures
 from hived.server.live import VIEW, DashboardView, LiveCurves, stays
-from hived.server.local_service import AFTER, local_view
+from hived.server.local_service import local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import SHARES, STOPPED, Driver, job
@@ -75,7 +76,7 @@ def check_picture(driver: Driver, picture: pictures.Picture, layout: pictures.La
 def check_stays(driver: Driver) -> None:
     """Every life is covered, from when it was submitted."""
     for found in driver.jobs.values():
-        life = stays([event for event in driver.events if event.job == found.id], AFTER)
+        life = stays([event for event in driver.events if event.job == found.id])
         assert life[0].start == found.submitted_at
         assert all(stay.where for stay in life if stay.kind not in ("waiting", "backoff"))
         looking.check_stays(life, found, found.ended_at)
@@ -245,7 +246,7 @@ def test_downgraded_while_stopping() -> None:
 def test_clock_that_is_set_back() -> None:
     """It makes no stretch of less than nothing, and does not stop the curves."""
     events = [Event(1, 100.0, "submitted", 1, {}), Event(2, 50.0, "cancelled", 1, {})]
-    (stay,) = stays(events, AFTER)
+    (stay,) = stays(events)
     assert (stay.start, stay.end) == (100.0, 100.0)
     # there was no point until the clock had come to where it had been, a day later
     curves = LiveCurves()

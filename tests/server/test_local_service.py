@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
-from hived.engines.local.model import JobState
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import routes, schema
 from hived.server.local_service import LocalService
@@ -346,7 +346,7 @@ async def test_events_are_sentences(engine: Engine) -> None:
     assert [event.seq for event in everything.events] == list(range(1, everything.last + 1))
     kinds = {event.kind for event in everything.events}
     assert kinds >= {
-        "submitted", "started", "stopping", "task_ended", "preempted", "reserved", "retrying", "queued",
+        "submitted", "started", "stopping", "task_ended", "requeued", "reserved", "retrying", "queued",
         "succeeded", "failed", "drained", "undrained", "reconfigured", "device_bad", "device_healthy", "cancelled",
         "engine_started", "recovered",
     }  # fmt: skip

@@ -22,6 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hived import words
+from hived.engine.states import JobState
 from hived.words import plural, ranges
 
 if TYPE_CHECKING:
@@ -149,21 +150,23 @@ def _local(at: float) -> datetime | None:
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
-WAITING = ("queued", "backoff", "reserved")
-ENDED = ("succeeded", "failed", "cancelled")
-ACTIVE = ("running", "stopping", "reserved", "queued", "backoff")
+WAITING = tuple(state for state in JobState if state.waits)
+#: of a job of one machine, which the engine has seen end
+ENDED = tuple(state for state in JobState if state.ended and state is not JobState.ENDED)
+ACTIVE = tuple(state for state in JobState if not state.ended)
 #: the exit code of a job whose program could not be started
 NOT_STARTED = 127
 
 STATE_STYLES = {
-    "running": "green",
-    "stopping": "magenta",
-    "reserved": "cyan",
-    "queued": "yellow",
-    "backoff": "yellow",
-    "succeeded": "dim",
-    "failed": "red",
-    "cancelled": "dim",
+    JobState.RUNNING: "green",
+    JobState.STOPPING: "magenta",
+    JobState.RESERVED: "cyan",
+    JobState.QUEUED: "yellow",
+    JobState.BACKOFF: "yellow",
+    JobState.SUCCEEDED: "dim",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "dim",
+    JobState.ENDED: "dim",
 }
 
 
@@ -218,20 +221,20 @@ def status_text(job: Job) -> str:
     """A job's placement, or the reason of its waiting, as a sentence."""
     name, reason = clean(job.name), "" if job.reason == job.state else clean(job.reason)
     place = clean(where_in_words(job.placement))
-    match job.state:
-        case "running":
-            lent = ", on GPUs that others leave idle" if job.kind == "opportunistic" else ""
-            return f"{name} runs on {place}{lent}."
-        case "reserved":
-            return f"{name} gets {place}" + (f": {reason}" if reason else " as soon as those who are there have gone.")
-        case "queued" | "backoff":
-            return f"{name} waits" + (f": {reason}" if reason else " for its turn.")
-        case "stopping":
-            return f"{name} is being stopped" + (f": {reason}" if reason else ".")
     code = f" (exit code {job.exit_code})" if job.exit_code and not reason else ""
-    return {"succeeded": f"{name} has succeeded", "failed": f"{name} has failed{code}"}.get(
-        job.state, f"{name} was cancelled"
-    ) + (f": {reason}" if reason else ".")
+    lent = ", on GPUs that others leave idle" if job.kind == "opportunistic" else ""
+    said, otherwise = {
+        JobState.RUNNING: (f"runs on {place}{lent}", ""),
+        JobState.RESERVED: (f"gets {place}", " as soon as those who are there have gone"),
+        JobState.QUEUED: ("waits", " for its turn"),
+        JobState.BACKOFF: ("waits", " for its turn"),
+        JobState.STOPPING: ("is being stopped", ""),
+        JobState.SUCCEEDED: ("has succeeded", ""),
+        JobState.FAILED: (f"has failed{code}", ""),
+        JobState.CANCELLED: ("was cancelled", ""),
+        JobState.ENDED: ("has ended", ""),
+    }[job.state]
+    return f"{name} {said}: {reason}" if reason and job.state is not JobState.RUNNING else f"{name} {said}{otherwise}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hived.engine.states import JobState
 from hived.errors import ConflictError, HivedError, InputError, NotFoundError
 from hived.server.kubernetes.schema import GroupExplanation
 from hived.server.schema import Explanation, Job, Jobs, LogPage
@@ -89,7 +90,7 @@ def ps(
             full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
             return
         answer = _listed(there, states, vc, number)
-        if ask.printed(answer.model_dump()):
+        if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
         note(
@@ -102,7 +103,7 @@ def ps(
 
 
 #: states in which a job has GPUs
-_HOLDING = ("running", "stopping")
+_HOLDING = tuple(state for state in JobState if state.holds)
 
 
 def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ...]:
@@ -166,11 +167,11 @@ def _where_or_why(job: Job) -> str:
     place = where(job.placement)
     if job.state in ENDED:
         return job.reason or (f"exit code {job.exit_code}" if job.exit_code else "-")
-    if job.state in ("running", "stopping") and job.kind == "opportunistic" and job.priority >= 0:
+    if job.state.holds and job.kind == "opportunistic" and job.priority >= 0:
         if job.reason:
             return f"{place} as opportunistic: {job.reason}"
         return f"{place} before its turn" if job.early else place
-    if job.state in ("running", "stopping") or not job.reason:
+    if job.state.holds or not job.reason:
         return place or "-"
     return f"{place} {job.reason}" if place else job.reason
 
@@ -256,7 +257,7 @@ def wait(
         while True:
             for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
                 ended[ref] = open_jobs.pop(ref)
-                if not ask.printed(ended[ref].model_dump(), one_of_many=True):
+                if not ask.printed(ended[ref].model_dump(mode="json"), one_of_many=True):
                     typer.echo(status_text(ended[ref]))
             if not open_jobs:
                 break
@@ -348,7 +349,7 @@ class Output:
     def page(self, page: LogPage) -> None:
         """Write the next page."""
         self.empty = self.empty and not page.text
-        if self._ask.printed(page.model_dump(), one_of_many=True):
+        if self._ask.printed(page.model_dump(mode="json"), one_of_many=True):
             return
         text = page.text
         if self._terminal:

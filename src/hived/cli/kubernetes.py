@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from hived.engine.states import JobState
 from hived.errors import InputError, UnavailableError
-from hived.server.kubernetes.schema import GroupInfo, Groups, GroupStateName, NodeCounts, Status, VcDetail, VcSummary
+from hived.server.kubernetes.schema import GroupInfo, Groups, NodeCounts, Status, VcDetail, VcSummary
 from hived.server.pictures import Reserved
 from hived.words import counted
 
 from .client import Engine, group_path
 from .console import note, output, show_verbs
-from .formats import age, clean, columns, print_table, priority, where
+from .formats import ACTIVE, STATE_STYLES, age, clean, columns, print_table, priority, where
 from .options import Asking, NumberOption, OfVcOption, asks_scheduler, complete_vc, state_option
 
-_STATES: tuple[str, ...] = get_args(GroupStateName)
-_STYLES = {"placed": "green", "reserved": "cyan", "waiting": "yellow", "preempted": "magenta"}
 _GROUP_COLUMNS = columns("GPUS PODS PRIO STATE AGE WHERE/WHY", right="GPUS PODS PRIO AGE", cut="WHERE/WHY")
 _VC_COLUMNS = columns("VC RESERVED USED BORROWED WAITING", right="RESERVED USED BORROWED WAITING")
 _PAGE = 1_000
@@ -104,7 +103,7 @@ def show_vc(
 def groups(
     ask: Asking,
     vc: OfVcOption = None,
-    state: Annotated[str | None, state_option("In this state", _STATES, "--status", show_default="any")] = None,
+    state: Annotated[str | None, state_option("In this state", ACTIVE, "--status", show_default="any")] = None,
     number: NumberOption = 100,
 ) -> None:
     """List the affinity groups: pods that are placed all or none. Where they are, or why they are not there yet.
@@ -113,14 +112,14 @@ def groups(
 
     \bExamples:
       hived groups
-      hived groups --vc vision --status waiting
+      hived groups --vc vision --status queued
       hived groups -n 0 -o json | jq '.groups[].name'
     """
-    if state is not None and state not in _STATES:
-        raise InputError(f"--status {state}: no state of a group; one of {', '.join(_STATES)}")
+    if state is not None and state not in ACTIVE:
+        raise InputError(f"--status {state}: no state of a group; one of {', '.join(ACTIVE)}")
     with ask.scheduler("hived ps") as there:
         answer = _listed(there, vc, state, number)
-    if ask.printed(answer.model_dump()):
+    if ask.printed(answer.model_dump(mode="json")):
         return
     if not answer.groups:
         note("no groups" + (f" of {clean(vc)}" if vc else "") + (f" that are {state}" if state else ""))
@@ -162,7 +161,7 @@ def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tup
             f"{group.gpus:,}",
             f"{len(group.pods):,}/{group.size:,}",
             priority(group.priority),
-            Text(group.state, _STYLES[group.state]),
+            Text(group.state, STATE_STYLES[group.state]),
             age(now - group.since),
             _where_or_why(group),
         )
@@ -172,7 +171,7 @@ def _where_or_why(group: GroupInfo) -> str:
     place = where(pod for pod in group.pods if pod.node)
     if group.kind == "opportunistic" and group.priority >= 0:
         place += " (GPUs that others leave idle)"  # it was preempted lazily, or waits for its turn
-    if group.state == "placed" and place:
+    if group.state is JobState.RUNNING and place:
         return place
     return " ".join(filter(None, (place, "; ".join(group.why)))) or "-"
 

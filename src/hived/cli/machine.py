@@ -59,7 +59,7 @@ def events(
             return
         ref = None if job is None else str(there.parsed(Job, there.get(job_path(job))).id)
         first = _latest(there, ref, number)
-        if not follow and ask.printed(first.model_dump()):
+        if not follow and ask.printed(first.model_dump(mode="json")):
             return
         for event in first.events:
             _show(ask, event)
@@ -93,7 +93,7 @@ def _events(there: Engine, ref: str | None, after: int, limit: int) -> Events:
 
 
 def _show(ask: Asking, event: JobEvent) -> None:
-    if ask.printed(event.model_dump(), one_of_many=True):
+    if ask.printed(event.model_dump(mode="json"), one_of_many=True):
         return
     job = "-" if event.job is None else str(event.job)
     kind, text = clean(event.kind), clean(event.text)

@@ -216,6 +216,6 @@ def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -
     except KeyboardInterrupt:
         note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
         raise
-    ask.printed(job.model_dump(), one_of_many=True)
+    ask.printed(job.model_dump(mode="json"), one_of_many=True)
     say(status_text(job))
     return exit_code(job)

@@ -498,7 +498,7 @@ class _Up:
             return
         text = clean(service.shown_event(event).text)
         red = dict.fromkeys(("failed", "retrying", "device_bad", "no_progress"), "red")
-        colour = {"preempted": "yellow", "stopping": "yellow", **red}
+        colour = {"requeued": "yellow", "stopping": "yellow", **red}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
         self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
         if event.kind == "submitted":  # print the reason of a job that does not start at once

@@ -5,15 +5,13 @@ Sentences for people are made from events at the edge (CLI, server).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Reversible
+from collections.abc import Iterator, Reversible
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Request
-from hived.errors import InvariantError
+from hived.engine.states import JobState
 from hived.scheduling import Entry, JobView
 from hived.spec.compiled import Device
 
@@ -51,16 +49,11 @@ def placement_from(plain: Any) -> Placement:
     return Placement(plain["chain"], pods, tuple(plain["levels"]))
 
 
-#: states, and the events that lead from one to another
-S = TypeVar("S", bound=StrEnum)
-K = TypeVar("K", bound=StrEnum)
-
-
-class EngineJob(ABC):
+class EngineJob:
     """The state of a job that both engines keep and views show."""
 
     #: its lifecycle state
-    state: StrEnum
+    state = JobState.QUEUED
     #: its identifier in URLs
     key: str
 
@@ -105,9 +98,9 @@ class EngineJob(ABC):
         self.entry = Entry(number, request, view, early)
 
     @property
-    @abstractmethod
     def holds(self) -> bool:
-        """Whether it holds GPUs; if not, it waits."""
+        """Whether it holds GPUs."""
+        return self.state.holds
 
     @property
     def vc(self) -> str:
@@ -132,11 +125,3 @@ class EngineJob(ABC):
     def reserved(self) -> bool:
         """Whether it has a reservation, and waits for the victims on those GPUs to end."""
         return self.placement is not None and not self.holds
-
-
-def next_state(table: Mapping[tuple[S, K], S], state: S, event: K) -> S:
-    """The state after ``event``, by the table. Raises :class:`~hived.errors.InvariantError` for a pair not in it."""
-    after = table.get((state, event))
-    if after is None:
-        raise InvariantError(f"a job that is {state.value} cannot be {event.value}")
-    return after

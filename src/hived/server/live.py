@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
+from hived.engine.states import JobState, state_after
 from hived.engines.dispatcher import Usage
 from hived.engines.job import EngineJob, Event, after
 from hived.engines.trading import LiveTrading
@@ -21,44 +22,37 @@ from .mapping import Map, kept_idle, of, usage, virtual_clusters
 from .pictures import Curves, Sample, Stay, Totals
 
 _Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
-#: what a job does after an event; placed: guaranteed or opportunistic, as its placement says
-Doing = Literal["waiting", "reserved", "placed", "stopping", "backoff"]
-
-#: events that bind a job that holds GPUs to other cells, or to none
-_ELSEWHERE = ("downgraded", "restored", "promoted", "rebound")
-#: what a job of any engine does after an event; None: nothing more
-AFTER_ANY: dict[str, Doing | None] = {
-    "reserved": "reserved",
-    "unreserved": "waiting",
-    **dict.fromkeys(_ELSEWHERE, "placed"),
+#: what a job does in a state; in one that is not here it is guaranteed or opportunistic, as its placement says
+_KINDS: dict[JobState, _Kind] = {
+    JobState.QUEUED: "waiting",
+    JobState.RESERVED: "reserved",
+    JobState.STOPPING: "stopping",
+    JobState.BACKOFF: "backoff",
 }
 
 
-def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[Stay]:
+def stays(events: Iterable[Event]) -> list[Stay]:
     """The stays of a job, in order, without those of no length; the last one has no end while the job has not ended.
 
-    ``after``: see :data:`AFTER_ANY`; events of other kinds are ignored. Where the clock was set back between two
-    events, the later one counts as of the same moment.
+    Where the clock was set back between two events, the later one counts as of the same moment.
     """
     starts: list[tuple[float, _Kind | None, str]] = []
-    at = float("-inf")
+    at, state = float("-inf"), None
     for event in events:
         at = max(at, event.at)
-        if event.kind not in after:
+        before, state = state, state_after(state, event.kind)
+        placement = event.data.get("placement")
+        if state is None or (state is before and placement is None):
             continue
-        now = starts[-1] if starts else (at, None, "")
-        doing, placement = after[event.kind], event.data.get("placement")
-        where = now[2] if doing == "stopping" else ""
+        where = starts[-1][2] if starts and state is JobState.STOPPING else ""
         if placement is not None:
             where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
-        kind: _Kind | None
-        if now[1] == "stopping" and event.kind in _ELSEWHERE:
-            kind = "stopping"  # it is still being stopped
-        elif doing == "placed":
+        kind: _Kind | None = None
+        if state.holds and state not in _KINDS:
             kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
-        else:
-            kind = doing
-        if starts and kind is not None and now[0] == at:
+        elif not state.ended:
+            kind = _KINDS[state]
+        if starts and kind is not None and starts[-1][0] == at:
             starts.pop()
         if not starts or starts[-1][1:] != (kind, where):
             starts.append((at, kind, where))
@@ -297,7 +291,7 @@ class DashboardView(Generic[J]):
             pictures.Waiting(
                 **of(job),
                 since=job.since,
-                state="queued" if job.state.value == "waiting" else job.state.value,  # type: ignore[arg-type]
+                state=job.state.value,  # type: ignore[arg-type]  # one that waits
                 why=self._engine.shortly(job),
             )
             for job in self._engine.waiting(offset + limit)[offset : offset + limit]

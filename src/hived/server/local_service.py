@@ -16,11 +16,12 @@ from hived import __version__
 from hived.cluster.decisions import Placement
 from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import Reason
+from hived.engine.states import JobState
 from hived.engines.explaining import planned
 from hived.engines.job import Event
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
-from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, JobState
+from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec
 from hived.engines.local.tasks import Liveness
 from hived.engines.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError
@@ -29,7 +30,7 @@ from hived.spec.compiled import Device
 
 from . import pictures, schema
 from .exchange import ExchangeService
-from .live import AFTER_ANY, DashboardView, Doing, Now, stays
+from .live import DashboardView, Now, stays
 from .mapping import of, safety_margin
 
 T = TypeVar("T")
@@ -124,7 +125,7 @@ class LocalService:
             tasks=spec.tasks,
             priority=spec.priority,
             early=spec.early,
-            state=job.state.value,
+            state=job.state,
             kind=kind,  # type: ignore[arg-type]  # one of two words
             placement=_places(job.placement),
             command=list(spec.command),
@@ -317,19 +318,6 @@ def _continued(data: bytes) -> int:
 
 #: events read at a time
 _PAGE = 10_000
-#: what a job does after an event, beside the events of any engine
-AFTER: dict[str, Doing | None] = {
-    **AFTER_ANY,
-    "submitted": "waiting",
-    "started": "placed",
-    "stopping": "stopping",
-    "preempted": "waiting",
-    "retrying": "backoff",
-    "queued": "waiting",
-    "succeeded": None,
-    "failed": None,
-    "cancelled": None,
-}
 
 
 def local_view(engine: Engine, title: str) -> DashboardView[Job]:
@@ -387,7 +375,7 @@ class _Running:
             state=found.state.value,
             command=" ".join(found.spec.command),
             explanation=explain(self._engine.job_scheduler, found, self._engine.clock()),
-            stays=stays(events, AFTER),
+            stays=stays(events),
             moments=[pictures.Moment(at=event.at, text=event_text(event, found.name)) for event in events],
         )
 

@@ -12,6 +12,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import CellsGiven
 from hived.cluster.states import LeafState
+from hived.engine.states import JobState
 from hived.engines.dispatcher import Usage
 from hived.engines.job import EngineJob
 from hived.engines.trading import LiveTrading
@@ -69,9 +70,9 @@ class Map:
             **of(job),
             "kind": "guaranteed" if placement.guaranteed else "opportunistic",
             "since": job.since,
-            "stopping": job.state.value in ("stopping", "preempted"),
+            "stopping": job.state is JobState.STOPPING,
         }
-        if job.state.value == "reserved":
+        if job.state is JobState.RESERVED:
             fields["kind"] = "reserved"
         known = self._shown.get(job.key)
         if known is not None and known[0] is placement and known[1] == fields:

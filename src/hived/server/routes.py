@@ -16,15 +16,14 @@ from pydantic import AfterValidator, BeforeValidator
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
+from hived.engine.states import JobState
 from hived.errors import HivedError, NotFoundError, RequestError
 
 from . import schema
 from .failures import answer_to, declared
 from .limits import asking
-from .schema import REF, Device, Jobs, JobStateName, LogPage, Model
+from .schema import REF, Device, Jobs, LogPage, Model
 
-if TYPE_CHECKING:
-    from .local_service import LocalService
 if TYPE_CHECKING:
     from .local_service import LocalService
 
@@ -165,7 +164,7 @@ OfJob = Annotated[
 ]
 
 States = Annotated[
-    list[JobStateName], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
+    list[JobState], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
 ]
 Vc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
+from hived.engine.states import JobState
+
 
 class Model(BaseModel):
     """Of all requests and answers: strict in what they have. The API document has the text under a field as well."""
@@ -33,7 +35,6 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 #: or the value of a variable: as long as the system takes for one
 Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
-JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "succeeded", "failed", "cancelled"]
 EngineKind = Literal["local", "kubernetes", "results"]
 
 
@@ -111,7 +112,7 @@ class Job(Model):
     priority: int
     early: bool = False
     """Whether it may start before its turn, on GPUs that others leave idle."""
-    state: JobStateName
+    state: JobState
     kind: Literal["guaranteed", "opportunistic"] | None
     """Of the GPUs it has; None: has none."""
     placement: list[TaskPlace]

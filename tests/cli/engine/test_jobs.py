@@ -57,7 +57,7 @@ def test_chosen_jobs(hived: Hived, engine: FakeService) -> None:
     assert lines[-1].split()[:2] == ["1", "early-1"]
     assert "failed" in lines[-1]
     assert lines[-1].endswith("exit code 3")
-    assert "queued, backoff" in refused(hived("ps", "--status", "asleep"))
+    assert "queued, reserved" in refused(hived("ps", "--status", "asleep"))
     assert "--status running" in refused(hived("ps", "--state", "running")), "that is the engine's folder"
 
 

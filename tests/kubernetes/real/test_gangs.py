@@ -55,7 +55,7 @@ def test_gang_preemption_and_kill(cluster: Cluster, service: Service, log: Path)
     assert preempted == set(LENT)
 
     before = snapshot(service)
-    assert [(group[:2], len(group[2])) for group in before.values()] == [(("placed", "guaranteed"), 2)]
+    assert [(group[:2], len(group[2])) for group in before.values()] == [(("running", "guaranteed"), 2)]
     service.restart()
     assert snapshot(service) == before
     cluster.create_pod(make_pod("next", "b", 4))

@@ -72,7 +72,7 @@ def test_restart_on_bad_nodes(cluster: Cluster, service: Service, nodes: list[st
     cluster.delete_node(nodes[3])
     cluster.wait_until(lambda: len(service.get("/v1/status")["nodes"]["why"]) == 5, "the service knows")
     before = snapshot(service)
-    assert {group[:2] for group in before.values()} == {("placed", "guaranteed")}
+    assert {group[:2] for group in before.values()} == {("running", "guaranteed")}
     service.restart()
     assert snapshot(service) == before
     assert len(service.get("/v1/status")["nodes"]["why"]) == 5

@@ -139,7 +139,7 @@ def test_pytorchjob_is_one_gang(cluster: Cluster, service: Service) -> None:
     cluster.wait_placed("torch-worker-0", "torch-worker-1", "torch-master-0")
     assert [len(places(cluster.pod(name))) for name in ("torch-master-0", "torch-worker-0")] == [4, 2]
     group = service.groups()[f"{cluster.namespace}/torch"]
-    assert (group["state"], group["gpus"], group["size"]) == ("placed", 8, 3)
+    assert (group["state"], group["gpus"], group["size"]) == ("running", 8, 3)
 
 
 # -- what is wrong ----------------------------------------------------------------------------------------------------

@@ -18,13 +18,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
+from hived.engine.states import JobState
 from hived.engines.job import after
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
 from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.extender_answers import Answer, MetaVictims, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
-from hived.engines.kubernetes.gangs.gang import Bind, GangState
+from hived.engines.kubernetes.gangs.gang import Bind
 from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler, policies_of_pods
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
@@ -436,7 +437,7 @@ class Engine:
 
     def _preempted(self, uid: str) -> bool:
         entry = self.gang_scheduler.pods.get(uid) if self.gang_scheduler is not None else None
-        return entry is not None and entry.gang is not None and entry.gang.state is GangState.PREEMPTED
+        return entry is not None and entry.gang is not None and entry.gang.state is JobState.STOPPING
 
     def _evict_failed(self, uid: str) -> None:
         if self.gang_scheduler is not None:

@@ -32,6 +32,7 @@ from hived.cluster.explain.sentences import say
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
+from hived.engine.states import JobState
 from hived.engines.job import Event
 from hived.engines.trading import LiveTrading
 from hived.errors import (
@@ -54,7 +55,7 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
-from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
+from .model import MOST_BACKOFF_S, Job, JobSpec
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world

@@ -13,6 +13,7 @@ from hived.cluster.decisions import Wait
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
+from hived.engine.states import JobState
 from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
 from hived.scheduling import Entry, Status
@@ -21,7 +22,7 @@ from hived.spec.compiled import Device
 from hived.words import counted, duration, ranges
 
 from .job_scheduler import JobScheduler
-from .model import Job, JobState
+from .model import Job
 
 #: jobs before another, at most, for which its cures are looked for
 _MOST_BEFORE = 16
@@ -246,7 +247,7 @@ _SENTENCES = {
     "downgraded": "{job} runs on as opportunistic: {why}",
     "restored": "{job} is guaranteed again: {why}",
     "promoted": "{job} is guaranteed from now on: {why}",
-    "preempted": "{job} is back in line: {why}",
+    "requeued": "{job} is back in line: {why}",
     "queued": "{job} is back in line, to be tried again",
     "succeeded": "{job} succeeded",
     "failed": "{job} failed: {why}",

@@ -18,6 +18,7 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
+from hived.engine.states import JobEvent, JobState
 from hived.engines.dispatcher import GHOST, NEW_SPEC, Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
@@ -28,7 +29,7 @@ from hived.scheduling import Policy, SomePolicies
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec, Device
 
-from .model import Job, JobEvent, JobSpec, JobState, outcome
+from .model import Job, JobSpec, outcome
 
 
 class Health(Hardware):
@@ -333,7 +334,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """Free the GPUs of a job after the last task of its attempt has ended."""
         event, data = outcome(job, at)
         cancelled = job.stopping_for == "cancelled"
-        self.scheduler.free(job.entry, event is JobEvent.PREEMPTED, at)
+        self.scheduler.free(job.entry, event is JobEvent.REQUEUED, at)
         if cancelled:
             self.scheduler.withdraw(job.entry)
         if self.beyond.pop(job.id, None) is not None:

@@ -1,91 +1,20 @@
-"""Jobs of one machine: specification, lifecycle states, events, transitions, and the outcome of an attempt."""
+"""Jobs of one machine: specification, what their events make of them, and the outcome of an attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
-from hived.engines.job import EngineJob, Event, next_state, placement_data, placement_from
+from hived.engine.states import Effect, JobEvent, JobState, transition
+from hived.engines.job import EngineJob, Event, placement_data, placement_from
 
 #: between SIGTERM and SIGKILL, of a job that says nothing else
 DEFAULT_GRACE_S = 30.0
-
-
-class JobState(StrEnum):
-    """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`."""
-
-    QUEUED = "queued"  #: waits for GPUs
-    RESERVED = "reserved"  #: has a reservation, and its victims are being stopped
-    RUNNING = "running"
-    STOPPING = "stopping"  #: its processes are being stopped: cancelled, preempted, or one task of the gang failed
-    BACKOFF = "backoff"  #: failed, and is queued again after a while
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether the state is final."""
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-
-    @property
-    def holds(self) -> bool:
-        """Whether a job in this state holds GPUs."""
-        return self in (JobState.RUNNING, JobState.STOPPING)
-
-
-class JobEvent(StrEnum):
-    """Event of a job; the kinds of :class:`~hived.engines.job.Event` that are about a job."""
-
-    RESERVED = "reserved"  #: it has a reservation, and the victims are being evicted
-    UNRESERVED = "unreserved"  #: it lost its reservation
-    STARTED = "started"  #: its tasks are started: one more attempt
-    STOPPING = "stopping"  #: its tasks are being stopped, and why
-    TASK_ENDED = "task_ended"
-    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
-    RESTORED = "restored"  #: it is guaranteed again
-    PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
-    REBOUND = "rebound"  #: it is bound to other cells than before: a new spec
-    PREEMPTED = "preempted"  #: stopped and requeued: one more resume
-    RETRYING = "retrying"  #: failed, and is requeued after a pause: one more retry
-    QUEUED = "queued"  #: that pause is over
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-_Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
-#: events that do not change the state
-_RUNS_ON = (
-    JobEvent.TASK_ENDED,
-    JobEvent.DOWNGRADED,
-    JobEvent.RESTORED,
-    JobEvent.PROMOTED,  # of a job that is being stopped: its preemptor was placed elsewhere
-    JobEvent.REBOUND,
-)
-
-#: state and event to the next state; any other pair is a bug. docs/reference/states.md shows it
-JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
-    (_Q, JobEvent.RESERVED): _V,
-    (_V, JobEvent.UNRESERVED): _Q,
-    **dict.fromkeys([(_Q, JobEvent.STARTED), (_V, JobEvent.STARTED)], _R),
-    **dict.fromkeys([(_R, JobEvent.STOPPING), (_S, JobEvent.STOPPING)], _S),
-    **{(state, event): state for state in (_R, _S) for event in _RUNS_ON},
-    # of a job that was not being stopped: its tasks were lost in a reboot
-    **dict.fromkeys([(_R, JobEvent.PREEMPTED), (_S, JobEvent.PREEMPTED)], _Q),
-    **dict.fromkeys([(_R, JobEvent.RETRYING), (_S, JobEvent.RETRYING)], _B),
-    (_B, JobEvent.QUEUED): _Q,
-    # of a job that was being stopped: it was done before it could be
-    **dict.fromkeys([(_R, JobEvent.SUCCEEDED), (_S, JobEvent.SUCCEEDED)], JobState.SUCCEEDED),
-    **dict.fromkeys([(_R, JobEvent.FAILED), (_S, JobEvent.FAILED)], JobState.FAILED),
-    **{(state, JobEvent.CANCELLED): JobState.CANCELLED for state in (_Q, _V, _B, _S)},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +69,6 @@ def default_name(command: tuple[str, ...]) -> str:
 class Job(EngineJob):
     """A job of one machine. Its fields change only by :meth:`apply`, so that its events determine it."""
 
-    state: JobState
-
     def __init__(self, number: int, spec: JobSpec, submitted_at: float) -> None:
         name = f"{spec.name or default_name(spec.command)}-{number}"
         members = (Member(spec.tasks, spec.gpus),)
@@ -159,7 +86,6 @@ class Job(EngineJob):
             limit,
         )
         self.spec, self.key = spec, str(number)
-        self.state = JobState.QUEUED
         #: how often it was started
         self.attempt = 0
         #: how often it was requeued without a failure of its own
@@ -180,11 +106,6 @@ class Job(EngineJob):
         self.retry_at: float | None = None
         #: endings of the tasks of this attempt that have ended, by rank: the fields of their event
         self.endings: dict[int, dict[str, Any]] = {}
-
-    @property
-    def holds(self) -> bool:
-        """Whether it holds GPUs."""
-        return self.state.holds
 
     def mark(self, database: str, rank: int | None = None) -> str:
         """Mark of a task of the present attempt; ``rank`` None: what the marks of all its tasks begin with.
@@ -207,18 +128,18 @@ class Job(EngineJob):
         """Apply an event. Raises :class:`~hived.errors.InvariantError` if the table does not allow it."""
         kind, data = JobEvent(event.kind), event.data
         before = self.state
-        self.state = next_state(JOB_TABLE, before, kind)
+        self.state, effect = transition(before, kind)
         if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
             self.since = event.at
-        if "placement" in data:
+        if effect is Effect.RELEASE:
+            self.placement, self.stopping_for = None, ""
+        elif "placement" in data:
             self.placement = placement_from(data["placement"])
         if "why" in data:
             self.reason = str(data["why"])
         match kind:
             case JobEvent.RESERVED:
                 self.reason = f"waits until {_names(data['victims'])} gone"
-            case JobEvent.UNRESERVED:
-                self.placement = None
             case JobEvent.STARTED:
                 self.attempt += 1
                 self.port = int(data["port"])
@@ -230,21 +151,15 @@ class Job(EngineJob):
                     self.displaced_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
-            case JobEvent.PREEMPTED:
-                self._holds_nothing()
+            case JobEvent.REQUEUED:
                 self.resumes += 1
             case JobEvent.RETRYING:
-                self._holds_nothing()
                 self.retries += 1
                 self.retry_at, self.exit_code = float(data["at"]), data.get("code")
             case JobEvent.QUEUED:
                 self.retry_at = None
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
-                self._holds_nothing()
                 self.ended_at, self.exit_code = event.at, data.get("code")
-
-    def _holds_nothing(self) -> None:
-        self.placement, self.stopping_for = None, ""
 
     # -- as a row of the store ------------------------------------------------------------------------------------
 
@@ -285,7 +200,7 @@ MOST_BACKOFF_S = 300.0
 
 
 #: the outcome of an attempt that was stopped for this cause
-_STOPPED = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(("preempted", "moved", "drained"), JobEvent.PREEMPTED)}
+_STOPPED = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(("preempted", "moved", "drained"), JobEvent.REQUEUED)}
 
 
 def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
@@ -302,7 +217,7 @@ def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
         return stopped, {"code": None, "why": job.reason}
     first = _blamed(endings)
     if first["rebooted"]:
-        return JobEvent.PREEMPTED, {"code": None, "why": first["error"]}
+        return JobEvent.REQUEUED, {"code": None, "why": first["error"]}
     limited = first["limit"] or job.stopping_for == "time_limit"
     if limited:
         what = f"ran into its time limit of {job.spec.time_limit_s:g} s"

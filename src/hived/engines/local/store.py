@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hived.engine.states import JobState
 from hived.engines.job import Event
 from hived.errors import ConflictError, InputError, StorageError
 from hived.events.codec import from_line, from_plain, to_line, to_plain
@@ -30,7 +31,7 @@ from hived.scheduling import JobView
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec
 
-from .model import Job, JobState
+from .model import Job
 
 #: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
 _RESERVE = 1 << 20
@@ -89,8 +90,19 @@ def _database_id(db: sqlite3.Connection) -> None:
     db.execute("INSERT OR IGNORE INTO meta VALUES ('mark', ?)", (os.urandom(6).hex(),))
 
 
+def _requeued(db: sqlite3.Connection) -> None:
+    """Version 5 says "requeued" of a job that is back in the queue: "preempted" was said of what was only stopped."""
+    db.execute("UPDATE events SET kind = 'requeued' WHERE kind = 'preempted'")
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements, _virtual_jobs, _database_id)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _first,
+    _whole_placements,
+    _virtual_jobs,
+    _database_id,
+    _requeued,
+)
 
 
 class Store:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Path, Query, Response
 
+from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.server.app import ONCE, guarded, new_app, private
 from hived.server.dashboard import Source
@@ -20,7 +21,7 @@ from .engine_service import EngineService
 from .extender import extender_routes
 from .inspection import inspection_routes
 from .metrics import Metrics, metrics_routes
-from .schema import Groups, GroupStateName
+from .schema import Groups
 
 if TYPE_CHECKING:
     from .engine_service import EngineService
@@ -36,7 +37,7 @@ GroupRef = Annotated[
         examples=["train"],
     ),
 ]
-State = Annotated[GroupStateName | None, Query(description="Only in this state.")]
+State = Annotated[JobState | None, Query(description="Only in this state.")]
 
 _POD: dict[str, Any] = {
     "apiVersion": "v1",

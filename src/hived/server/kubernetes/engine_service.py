@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from hived import __version__
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
+from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import (
     event_text,
@@ -18,7 +19,7 @@ from hived.engines.kubernetes.gangs.explaining import (
     shortly,
 )
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
-from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
+from hived.engines.kubernetes.gangs.gang import Gang, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, NotFoundError
@@ -68,7 +69,7 @@ class EngineService:
             ),
             "gpus": spec.gpus,
         }
-        none = {state.value: 0 for state in GangState}
+        none = {state.value: 0 for state in JobState if not state.ended}
         if gang_scheduler is None:
             counts = schema.NodeCounts(total=total, healthy=0, bad=0, why=[], missing=[], unmanaged=0)
             numbers = ("guaranteed", "opportunistic", "reserved", "bad", "foreign", "doomed", "unavailable")
@@ -227,7 +228,7 @@ class EngineService:
         gang = self._engine.active_scheduler().gangs.get(group)
         if gang is None:
             return GroupPods()
-        if gang.state is GangState.RESERVED:
+        if gang.state is JobState.RESERVED:
             return GroupPods(preempting=list(gang.pods))
         return GroupPods(allocated=[uid for uid, entry in gang.pods.items() if entry.holds])
 
@@ -253,12 +254,12 @@ class EngineService:
         )
 
     def _info(self, gang_scheduler: GangScheduler, gang: Gang) -> schema.GroupInfo:
-        victims = gang_scheduler.cluster.group(gang.name).victims if gang.state is GangState.RESERVED else ()
+        victims = gang_scheduler.cluster.group(gang.name).victims if gang.state is JobState.RESERVED else ()
         return schema.GroupInfo(
             name=gang.name,
             vc=gang.vc,
             priority=gang.priority,
-            state=gang.state.value,
+            state=gang.state,
             kind=None if not gang.holds else "guaranteed" if gang.guaranteed else "opportunistic",
             gpus=gang.gpus,
             size=gang.ask.size,

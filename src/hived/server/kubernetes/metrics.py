@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from hived import __version__
+from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.foreign import foreign_pods, kept_for_others
-from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import InvariantError
 from hived.server.mapping import kept_idle
@@ -184,7 +184,7 @@ class Metrics(Collector):
     def _groups(self, gang_scheduler: GangTable) -> Iterator[Row]:
         known = self._vcs(gang_scheduler)
         for vc in known:
-            for state in GangState:
+            for state in JobState:
                 yield (vc, state.value), gang_scheduler.usage.states[vc, state.value]
         unknown = Counter[str]()
         for (vc, name), number in gang_scheduler.usage.states.items():
@@ -197,7 +197,7 @@ class Metrics(Collector):
     def _waiting(self, gang_scheduler: GangTable) -> Iterator[Row]:
         """O(gangs) while one waits: a scan costs a tenth of what the position in the queue would."""
         if any(gang_scheduler.usage.waiting.values()):
-            known, holds = self._vcs(gang_scheduler), (GangState.PLACED, GangState.PREEMPTED)
+            known, holds = self._vcs(gang_scheduler), (JobState.RUNNING, JobState.STOPPING)
             found = Counter(
                 (gang.vc if gang.vc in known else UNKNOWN, why(gang))
                 for gang in gang_scheduler.gangs.values()

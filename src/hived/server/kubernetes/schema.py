@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
+from hived.engine.states import JobState
 from hived.server.pictures import Reserved
 from hived.server.schema import Model
-
-GroupStateName = Literal["waiting", "reserved", "placed", "preempted"]
 
 
 class NodeCounts(Model):
@@ -105,7 +104,7 @@ class GroupInfo(Model):
     name: str
     vc: str
     priority: int
-    state: GroupStateName
+    state: JobState
     kind: Literal["guaranteed", "opportunistic"] | None
     """Of the GPUs it has; None: has none."""
     gpus: int

@@ -7,28 +7,19 @@ from itertools import islice
 
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import ReasonKind
+from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import event_text, explain, shortly
 from hived.engines.kubernetes.gangs.foreign import kept_for_others
-from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
 from hived.scheduling import Status
 from hived.server import pictures
-from hived.server.live import AFTER_ANY, DashboardView, Doing, Now, stays
+from hived.server.live import DashboardView, Now, stays
 from hived.server.mapping import of
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
-#: state of a gang after an event, in addition to the events of all engines
-AFTER: dict[str, Doing | None] = {
-    **AFTER_ANY,
-    "waiting": "waiting",
-    "placed": "placed",
-    "preempted": "stopping",
-    "spared": "placed",
-    "released": "waiting",
-    "ended": None,
-}
 
 
 def kubernetes_view(engine: Engine, label: str) -> DashboardView[Gang]:
@@ -88,13 +79,14 @@ class _Running:
         gang = None if gang_scheduler is None else gang_scheduler.gangs.get(ref) or gang_scheduler.ended.get(ref)
         if gang_scheduler is None or gang is None:
             raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
-        ended, now = gang_scheduler.gangs.get(ref) is not gang, self.clock()
         return pictures.Story(
             **of(gang),
-            state="ended" if ended else gang.state.value,
+            state=gang.state.value,
             command="",
-            explanation=event_text(gang.history[-1]) if ended else in_lines(explain(gang_scheduler, gang, now)),
-            stays=stays(gang.history, AFTER),
+            explanation=event_text(gang.history[-1])
+            if gang.state.ended
+            else in_lines(explain(gang_scheduler, gang, self.clock())),
+            stays=stays(gang.history),
             moments=[pictures.Moment(at=event.at, text=event_text(event)) for event in gang.history],
         )
 
@@ -102,7 +94,7 @@ class _Running:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         jobs = [
-            pictures.Ended(**of(gang), state="ended", at=gang.history[-1].at, why=event_text(gang.history[-1]))
+            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=event_text(gang.history[-1]))
             for gang in ended[offset : offset + limit]
         ]
         return pictures.EndedJobs(jobs=jobs, total=len(ended))
@@ -118,7 +110,7 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     # others wait for pods that do not exist yet, or for kube-scheduler to ask
     in_line = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
     left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
-    others = (g for g in gang_scheduler.gangs.values() if g.state is GangState.WAITING and not g.in_line)
+    others = (g for g in gang_scheduler.gangs.values() if g.state is JobState.QUEUED and not g.in_line)
     return found + list(islice(others, max(0, left)))
 
 
@@ -131,7 +123,7 @@ def bad_gpus(gang_scheduler: GangTable) -> int:
 
 def why(gang: Gang) -> ReasonKind:
     """The decisive reason of a waiting gang, by its own state alone. O(1)."""
-    if gang.state is GangState.RESERVED:
+    if gang.state is JobState.RESERVED:
         return ReasonKind.WAITING_FOR_PREEMPTION
     if not gang.in_line:
         return ReasonKind.WAITING_FOR_GANG

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.requests import Member
+from hived.engine.states import JobEvent, JobState
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
 from hived.engines.kubernetes.pods.objects import Pod
@@ -20,7 +21,7 @@ from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec, Device
 
-from .gang import Gang, GangEvent, GangState, PodEntry
+from .gang import Gang, PodEntry
 from .gang_table import GangTable
 
 
@@ -225,7 +226,7 @@ def _join_placed(table: GangTable, gang: Gang, found: Found, at: float) -> list[
             other.slot = None
         _attach(gang, entry, found, place)
         gang.slots[slot], entry.slot = entry.uid, slot
-        if other is not None and gang.state is GangState.PLACED:
+        if other is not None and gang.state is JobState.RUNNING:
             table.give_slot(other, gang, at)
         table.mark_bound(entry, at)
     return unknown
@@ -318,7 +319,7 @@ def _register(table: GangTable, found: Found, at: float) -> None:
     for slot, entry in found.entries.items():
         _attach(gang, entry, found, found.placement.pods[slot])
     since = min((entry.pod.bound_at for entry in gang.pods.values()), default=at)
-    table.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
+    table.becomes(gang, JobEvent.STARTED, core, min(at, since or at), {"adopted": True})
     table.scheduler.runs(gang.entry, core.guaranteed, at)
     gang.waited_since = None
     if gang.name in table.to_bind:

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
+from hived.engine.states import JobState
 from hived.engines.explaining import cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event
 from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
 
-from .gang import Gang, GangState, PodEntry
+from .gang import Gang, PodEntry
 from .gang_table import REJECTED_S, GangTable
 
 
@@ -41,9 +42,9 @@ WhyNot = Reason | PodsMissing | NotAsked
 
 def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
     """Why a gang waits, the most decisive first; () for one that does not. O(log gangs)."""
-    if gang.state is GangState.RESERVED:
+    if gang.state is JobState.RESERVED:
         return (WaitingForPreemption(table.cluster.group(gang.name).victims),)
-    if gang.state is not GangState.WAITING:
+    if gang.state is not JobState.QUEUED:
         return ()
     found: list[WhyNot] = []
     if not gang.complete:
@@ -58,11 +59,11 @@ def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
 
 def shortly(table: GangTable, gang: Gang) -> list[str]:
     """The reasons in words, for lists."""
-    if gang.state is GangState.PREEMPTED:
+    if gang.state is JobState.STOPPING:
         by = gang.preempted_by
         return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
     said = in_words(table, reasons(table, gang)) or (
-        ["its turn is about to come"] if gang.state is GangState.WAITING else []
+        ["its turn is about to come"] if gang.state is JobState.QUEUED else []
     )
     if said:
         nodes = table.rejections.get(gang.family, {}).items()
@@ -123,12 +124,12 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
         lines.append(f"{len(late)} of its {gang.ask.size} pods wait for a place ({_some(late)}):")
         lines += shortly(table, gang.rest)
     entry = gang.entry
-    if gang.state is GangState.PLACED and not gang.guaranteed and (entry.early or entry.place_in is not None):
+    if gang.state is JobState.RUNNING and not gang.guaranteed and (entry.early or entry.place_in is not None):
         lines.append(early_text(table.scheduler, gang.entry))
     if gang.guaranteed:
         lines += cells_taken(table.trading, gang.vc)
     lines += _sharing(table, gang)
-    if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
+    if gang.state is JobState.STOPPING and gang.preempted_by is not None:
         lines.append(_eviction(gang, at))
     return lines
 
@@ -137,13 +138,13 @@ def event_text(event: Event) -> str:
     """An event in words."""
     data = event.data
     match event.kind:
-        case "waiting":
+        case "submitted":
             return f"{counted(data['gpus'], 'GPU')} of {data['vc']}, for {counted(data['pods'], 'pod')}"
         case "bound":
             return f"{data['pod']} is on {data['node'] or 'its node'}"
         case "reserved":
             return f"waits for {', '.join(data['victims'])} to go"
-        case "placed":
+        case "started":
             kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
             if data["adopted"]:
                 return f"{kind}; it runs already"
@@ -188,7 +189,7 @@ def explain_pod(table: GangTable, entry: PodEntry, at: float | None) -> list[str
         lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
     elif entry.bound:
         lines.append(f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)")
-    elif gang.state is GangState.PLACED:
+    elif gang.state is JobState.RUNNING:
         why = f"other pods have all {gang.ask.size} places of its group ({_size_source(entry)})"
         if None in gang.slots:
             why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"

@@ -8,11 +8,12 @@ from zlib import crc32
 import msgspec
 
 from hived.cluster.reasons import ReasonKind
+from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import shortened
 
 from .explaining import explain_pod, reasons, shortly
-from .gang import Bind, Gang, GangState, PodEntry, RecordEvent
+from .gang import Bind, Gang, PodEntry, RecordEvent
 from .gang_table import GangTable
 
 _LONGEST = 140  #: characters of a reason that is repeated for every node
@@ -91,7 +92,7 @@ def answer(
     if gang is None:
         entry.needs_wake = True
         return "refused", refusal(str(entry.refused), offered, unresolvable)
-    if gang.state is GangState.PLACED and entry.given is not None:
+    if gang.state is JobState.RUNNING and entry.given is not None:
         node = entry.given.node
         if node in offered:
             entry.needs_wake, entry.reported = False, ""
@@ -118,7 +119,7 @@ def _summary(table: GangTable, gang: Gang) -> str:
 
     A changed reservation is, since it has other victims.
     """
-    if gang.state is GangState.RESERVED and gang.placement is not None:
+    if gang.state is JobState.RESERVED and gang.placement is not None:
         return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
     kinds = [reason.kind for reason in reasons(table, gang)]
     own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
@@ -18,51 +17,6 @@ from hived.scheduling import Status
 _REMEMBERED = 200  #: events of one gang
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _NUMBERS = re.compile(r"(\d{1,18})")
-
-
-class GangState(StrEnum):
-    """The state of a gang's life cycle."""
-
-    WAITING = "waiting"  #: holds nothing
-    RESERVED = "reserved"  #: holds a reservation and waits for its victims to end
-    PLACED = "placed"  #: holds its GPUs; its pods are bound there, or will be
-    PREEMPTED = "preempted"  #: placed and being evicted: no more of its pods are bound
-
-
-class GangEvent(StrEnum):
-    """A transition of a gang's state; the kinds of :class:`~hived.engines.job.Event` that change or keep it."""
-
-    RESERVED = "reserved"  #: it got a reservation, and victims are evicted
-    UNRESERVED = "unreserved"  #: it lost its reservation, or gave it up
-    PLACED = "placed"  #: it holds its GPUs
-    PREEMPTED = "preempted"  #: it is evicted for another gang
-    SPARED = "spared"  #: its eviction is called off
-    RELEASED = "released"  #: none of its pods is on a node (any more), and it gave its GPUs back
-    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
-    RESTORED = "restored"  #: it is guaranteed again
-    PROMOTED = "promoted"  #: its turn has come while it runs on a loan: it is guaranteed from now on
-    REBOUND = "rebound"  #: a new spec bound it to other cells
-    RESHAPED = "reshaped"  #: it gave up places on lost hardware, or got places for pods that came later
-
-
-_IN_PLACE = (GangEvent.DOWNGRADED, GangEvent.RESTORED, GangEvent.REBOUND)
-_W, _R, _P, _X = GangState.WAITING, GangState.RESERVED, GangState.PLACED, GangState.PREEMPTED
-
-#: state and event to the next state; any other pair is a bug. A gang ends in any state when its last pod is removed
-GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
-    (_W, GangEvent.RESERVED): _R,
-    (_W, GangEvent.PLACED): _P,
-    (_R, GangEvent.PLACED): _P,
-    (_R, GangEvent.UNRESERVED): _W,
-    (_P, GangEvent.PREEMPTED): _X,
-    (_X, GangEvent.SPARED): _P,
-    (_P, GangEvent.RELEASED): _W,
-    (_X, GangEvent.RELEASED): _W,
-    # same GPUs, in other cells of its VC or in none
-    **{(state, event): state for state in (_P, _X) for event in _IN_PLACE},
-    (_P, GangEvent.PROMOTED): _P,
-    (_P, GangEvent.RESHAPED): _P,
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -110,8 +64,6 @@ class PodEntry:
 class Gang(EngineJob):
     """An affinity group: pods placed all or none."""
 
-    state: GangState
-
     def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float, sequence: int) -> None:
         """``submitted_at``: when its first pod was created; ``ask``: the request of that pod."""
         super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early, sequence)
@@ -121,7 +73,6 @@ class Gang(EngineJob):
         self.ask, self.key = ask, self.name
         #: start of its wait, while it is placed and none of its pods has been bound
         self.waited_since: float | None = None
-        self.state = GangState.WAITING
         #: its live pods, by uid
         self.pods: dict[str, PodEntry] = {}
         #: its pods that came after it was placed and have no place yet: a gang that becomes part of it once placed
@@ -162,11 +113,6 @@ class Gang(EngineJob):
     def in_line(self) -> bool:
         """Whether it is queued for its turn or for idle GPUs."""
         return self.entry.status is Status.WAITING
-
-    @property
-    def holds(self) -> bool:
-        """Whether it holds GPUs."""
-        return self.state in (GangState.PLACED, GangState.PREEMPTED)
 
     @property
     def on_nodes(self) -> bool:

@@ -21,6 +21,7 @@ from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
+from hived.engine.states import JobEvent, JobState
 from hived.engines.dispatcher import GHOST
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import keys, pod_request
@@ -36,7 +37,7 @@ from hived.spec.compiled import ClusterSpec
 from . import adopt as adoption
 from . import foreign, late_pods
 from .extender_answers import repeat_reasons
-from .gang import Binding, Evict, Gang, GangEvent, GangState, Instruction, PodEntry, RecordEvent, Wake, in_rank_order
+from .gang import Binding, Evict, Gang, Instruction, PodEntry, RecordEvent, Wake, in_rank_order
 from .gang_table import GangTable
 
 #: seconds after which kube-scheduler is reminded of a pod that can be bound and is not
@@ -257,7 +258,7 @@ class GangScheduler(GangTable):
         """Check waiting and refused pods on loan against the grace periods of a new spec. O(pods)."""
         for entry in list(self.pods.values()):
             gang = entry.gang
-            waits = gang is not None and gang.state is GangState.WAITING and gang.ask.mode != "guaranteed"
+            waits = gang is not None and gang.state is JobState.QUEUED and gang.ask.mode != "guaranteed"
             if waits or (entry.refused is not None and entry.refused.kind == "grace" and not entry.bound):
                 self._reread_request(entry, entry.members, at)
 
@@ -331,7 +332,7 @@ class GangScheduler(GangTable):
 
     def _start(self, gang: Gang, placement: Placement, at: float) -> None:
         """Assign slots to its pods, and wake kube-scheduler for the pods that it holds back."""
-        self.becomes(gang, GangEvent.PLACED, placement, at, {"adopted": False})
+        self.becomes(gang, JobEvent.STARTED, placement, at, {"adopted": False})
         self.awaiting_offer.pop(gang.name, None)
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
@@ -339,7 +340,7 @@ class GangScheduler(GangTable):
             self.placed_rests.append(gang)
 
     def _preempt(self, gang: Gang, by: Gang | None, at: float) -> None:
-        if gang.state is not GangState.PLACED:
+        if gang.state is not JobState.RUNNING:
             return  # it is being evicted for another gang already
         self.note_displaced(gang, by, at)
         self.preempted[gang.vc, gang.vc if by is None else by.vc] += 1
@@ -368,7 +369,7 @@ class GangScheduler(GangTable):
         """Evict a placed gang: it gives its GPUs back at once, or when its last bound pod is removed."""
         gang.preempted_by = by
         gang.evict_at, gang.evict_from = at + self.evict_after, None
-        self.becomes(gang, GangEvent.PREEMPTED, gang.placement, at, {"why": why})
+        self.becomes(gang, JobEvent.STOPPING, gang.placement, at, {"why": why})
         for entry in gang.pods.values():
             if entry.holds:
                 self.instruct(RecordEvent(entry.uid, entry.key, "HivedPreempted", message, True))
@@ -420,7 +421,7 @@ class GangScheduler(GangTable):
             gang.entry.may_preempt = True
             was_awaited = self.awaiting_offer.pop(gang.name, None) is not None
             excluded = gang.not_offered
-            if emptied or gang.state is GangState.RESERVED:
+            if emptied or gang.state is JobState.RESERVED:
                 excluded -= gang.emptied
             excluded = excluded.union(gang.barred, self.rejections.get(gang.family, ()))
             if len(self._exclusions) >= _EXCLUSIONS:
@@ -438,7 +439,7 @@ class GangScheduler(GangTable):
 
     def _cannot_stay(self, gang: Gang, entry: PodEntry, at: float) -> bool:
         """Whether a pod that is not bound loses its place, since kube-scheduler does not take its node."""
-        place = entry.given if gang.state is GangState.PLACED and not entry.holds else None
+        place = entry.given if gang.state is JobState.RUNNING and not entry.holds else None
         if place is None or place.node not in gang.entry.excluded:
             return False
         if gang.on_nodes:
@@ -452,7 +453,7 @@ class GangScheduler(GangTable):
         return [
             next(reversed(gang.pods.values()))
             for gang in owned
-            if len(gang.pods) > gang.ask.size or (gang.state is GangState.WAITING and len(gang.pods) < gang.ask.size)
+            if len(gang.pods) > gang.ask.size or (gang.state is JobState.QUEUED and len(gang.pods) < gang.ask.size)
         ]
 
     def resize(self, uid: str, members: tuple[Member, ...] | None, at: float) -> None:
@@ -461,11 +462,9 @@ class GangScheduler(GangTable):
         if entry is None or entry.bound or members is None or members == entry.members:
             return
         gang = entry.gang
-        if gang is None or not (
-            gang.state is GangState.WAITING or (gang.state is GangState.PLACED and not entry.holds)
-        ):
+        if gang is None or not (gang.state is JobState.QUEUED or (gang.state is JobState.RUNNING and not entry.holds)):
             return
-        others = list(gang.pods.values()) if gang.state is GangState.WAITING else [entry]
+        others = list(gang.pods.values()) if gang.state is JobState.QUEUED else [entry]
         for other in others:
             self.leave(other, at)
         for other in others:
@@ -493,8 +492,8 @@ class GangScheduler(GangTable):
         if entry is None:
             raise NotFoundError(f"pod {uid} is gone, or was never here")
         gang, place = entry.gang, entry.given
-        if gang is None or gang.placement is None or place is None or gang.state is not GangState.PLACED:
-            what = "is being preempted" if gang is not None and gang.state is GangState.PREEMPTED else "has no place"
+        if gang is None or gang.placement is None or place is None or gang.state is not JobState.RUNNING:
+            what = "is being preempted" if gang is not None and gang.state is JobState.STOPPING else "has no place"
             raise ConflictError(f"pod {entry.key} {what}; kube-scheduler has to ask for it again")
         if entry.bound:
             raise ConflictError(f"pod {entry.key} is on its node already")
@@ -524,9 +523,9 @@ class GangScheduler(GangTable):
             gang = entry.gang
             if gang is not None:
                 self.foreign.mark_placement_dirty(gang.placement)
-            if gang is not None and gang.state is GangState.PREEMPTED and not gang.on_nodes:
+            if gang is not None and gang.state is JobState.STOPPING and not gang.on_nodes:
                 self.unplace(gang, at, "preempted")
-            elif gang is not None and gang.state is GangState.PLACED:
+            elif gang is not None and gang.state is JobState.RUNNING:
                 self.release_from_bad_hardware(gang, at)  # its node may have turned bad meanwhile
             self._reread_request(entry, entry.members, at)  # its request may have changed meanwhile
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
+from hived.engine.states import SUBMITTED, JobEvent, JobState, transition
 from hived.engines.dispatcher import Dispatcher
-from hived.engines.job import next_state, placement_data
+from hived.engines.job import placement_data
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
@@ -19,7 +20,7 @@ from hived.scheduling import SomePolicies, Status
 
 from . import late_pods
 from .foreign import ForeignPods
-from .gang import GANG_TABLE, Annotate, Gang, GangEvent, GangState, Instruction, PodEntry, RecordEvent, Wake
+from .gang import Annotate, Gang, Instruction, PodEntry, RecordEvent, Wake
 from .nodes import Nodes
 
 _RECENT = 20_000  #: events
@@ -117,7 +118,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         entry.ask, entry.gang = ask, gang
         gang.pods[entry.uid] = entry
         gang.asked = gang.asked or entry.needs_wake  # kube-scheduler may not ask again for a pod that it holds back
-        if gang.state is GangState.PLACED:
+        if gang.state is JobState.RUNNING:
             self.give_slot(entry, gang, at)
             self.unsettled[gang.name] = gang
         else:
@@ -180,7 +181,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self._families.setdefault(family, {})[gang.name] = gang
         self.exclude(gang)
         self.usage.add(gang)
-        gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
+        gang.remember(self.note(SUBMITTED, gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
         return gang
 
     def exclude(self, gang: Gang) -> None:
@@ -264,7 +265,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def give_slots(self, gang: Gang, at: float) -> None:
         """Assign free slots of a placed gang to its pods without one. O(pods * such pods)."""
-        if gang.state is GangState.PLACED and None in gang.slots:
+        if gang.state is JobState.RUNNING and None in gang.slots:
             for entry in gang.pods.values():
                 if entry.slot is None and not entry.holds:
                     self.give_slot(entry, gang, at)
@@ -311,7 +312,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def _refresh_to_bind(self, gang: Gang, at: float) -> None:
         """Update whether a pod of the gang has a slot and is not bound. O(its pods)."""
         unbound = (entry.slot is not None and not entry.bound for entry in gang.pods.values())
-        if gang.state is GangState.PLACED and any(unbound):
+        if gang.state is JobState.RUNNING and any(unbound):
             self.to_bind.setdefault(gang.name, at)
         else:
             self.to_bind.pop(gang.name, None)
@@ -340,9 +341,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if slot is not None:
             gang.slots[slot] = None
             self.foreign.mark_placement_dirty(gang.placement)
-        if gang.state is GangState.PREEMPTED and not gang.on_nodes:
+        if gang.state is JobState.STOPPING and not gang.on_nodes:
             self.unplace(gang, at, "its pods are gone")
-        elif gang.state is GangState.PLACED and slot is not None:
+        elif gang.state is JobState.RUNNING and slot is not None:
             self.give_slots(gang, at)  # to a pod that had none
             self._refresh_to_bind(gang, at)
             self.release_from_bad_hardware(gang, at)
@@ -354,8 +355,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def becomes(self, gang: Gang, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
         """See :meth:`Dispatcher.becomes`. ``placement``: its new placement or reservation."""
-        event = GangEvent(event)
-        state = next_state(GANG_TABLE, gang.state, event)
+        event = JobEvent(event)
+        state, _ = transition(gang.state, event)
         self.usage.remove(gang)
         held = gang.holds
         self.foreign.mark_placement_dirty(gang.placement)
@@ -363,11 +364,11 @@ class GangTable(Dispatcher[Gang, Instruction]):
         for changed in (gang, gang.rest):
             if changed is not None:
                 self.unsettled[changed.name] = changed
-        if event is GangEvent.PLACED:
+        if event is JobEvent.STARTED:
             gang.waited_since, gang.since = gang.since, at
-        elif event is GangEvent.RELEASED:  # a gang without a bound pod has waited all the time
+        elif event is JobEvent.REQUEUED:  # a gang without a bound pod has waited all the time
             gang.since = at if gang.waited_since is None else gang.waited_since
-        elif event is GangEvent.UNRESERVED:
+        elif event is JobEvent.UNRESERVED:
             self.unreserved[gang.name] = gang
         if placement != gang.placement:
             gang.placement, gang.shared = placement, ""
@@ -377,7 +378,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang.widest = 0 if placement is None else placement.gpus
             for entry in gang.pods.values():
                 entry.slot = None
-        if gang.state is GangState.PREEMPTED:
+        if gang.state is JobState.STOPPING:
             self.evicting[gang.name] = gang
         else:
             self.evicting.pop(gang.name, None)
@@ -390,7 +391,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def line_up(self, gang: Gang) -> None:
         """Queue a waiting gang once kube-scheduler has asked for it and all its pods exist."""
-        if gang.state is GangState.WAITING and gang.asked and not gang.in_line and gang.complete:
+        if gang.state is JobState.QUEUED and gang.asked and not gang.in_line and gang.complete:
             self.scheduler.wait(gang.entry)
 
     def request_offer(self, gang: Gang, at: float) -> None:
@@ -417,7 +418,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """Release the GPUs of a gang without bound pods, and queue it again."""
         self.scheduler.free(gang.entry, now=at)
         self.scheduler.returns(gang.entry, at)
-        self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
+        self.becomes(gang, JobEvent.REQUEUED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.needs_wake = True  # kube-scheduler may have got a node that is not the pod's any more
         self.line_up(gang)
@@ -425,8 +426,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def withdraw(self, gang: Gang, at: float) -> None:
         """Give up the reservation of a gang, or its position in the queue."""
         self.scheduler.withdraw(gang.entry)
-        if gang.state is GangState.RESERVED:
-            self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
+        if gang.state is JobState.RESERVED:
+            self.becomes(gang, JobEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
             self.spared(at)
 
     def end(self, gang: Gang, at: float, why: str = "its last pod is gone") -> None:
@@ -437,7 +438,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.unsettled[gang.rest.name] = gang.rest
         if gang.holds:
             self.scheduler.free(gang.entry, now=at)
-            if gang.state is GangState.PREEMPTED:
+            if gang.state is JobState.STOPPING:
                 self.scheduler.returns(gang.entry, at)  # its owner makes new pods
             elif not gang.ran_out:
                 self.scheduler.withdraw(gang.entry)
@@ -451,7 +452,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             del self._families[gang.family]
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
-        gang.remember(self.note("ended", gang.name, at, {"why": why}))
+        gang.state, _ = transition(gang.state, JobEvent.ENDED)
+        gang.remember(self.note(JobEvent.ENDED, gang.name, at, {"why": why}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
         if len(self.ended) > _ENDED:
@@ -465,8 +467,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
         before = gang.placement
         if core is None or core.placement is None or before is None or core.placement == before:
             return
-        kept = GangEvent.REBOUND if gang.guaranteed else GangEvent.RESTORED
-        kind = kept if core.guaranteed else GangEvent.DOWNGRADED
+        kept = JobEvent.REBOUND if gang.guaranteed else JobEvent.RESTORED
+        kind = kept if core.guaranteed else JobEvent.DOWNGRADED
         if core.placement.pods != before.pods:
             had: list[tuple[PodPlacement | None, str | None]] = list(zip(before.pods, gang.slots, strict=True))
             had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds]
@@ -475,7 +477,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.scheduler.became(gang.entry, gang.guaranteed)
         if core.placement.gpus == gang.widest:  # else they would lose devices that a later spec may have again
             self.annotate(gang)
-        if gang.state is not GangState.PLACED:
+        if gang.state is not JobState.RUNNING:
             return
         if not gang.on_nodes and core.placement.gpus < gang.widest:
             self.unplace(gang, at, why)
@@ -507,7 +509,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             if gang.entry.status is Status.MOVING or gang.entry.yields:
                 continue  # it moves to GPUs of its own, or its loan is taken for a job of its VC
             self.scheduler.mark_dirty(gang.vc)  # it may be promoted again
-            self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": why})
+            self.becomes(gang, JobEvent.STOP_CANCELLED, gang.placement, at, {"why": why})
             for entry in gang.pods.values():
                 entry.evicted = False  # a pending eviction is dropped
                 if entry.holds and not entry.terminating:
@@ -531,7 +533,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def release_from_bad_hardware(self, gang: Gang, at: float) -> None:
         """Release a placed gang without bound pods if its hardware has turned bad."""
-        if gang.state is GangState.PLACED and not gang.on_nodes and self.on_bad_hardware(gang):
+        if gang.state is JobState.RUNNING and not gang.on_nodes and self.on_bad_hardware(gang):
             self.unplace(gang, at, "hardware under it is bad")
 
     def on_bad_hardware(self, gang: Gang) -> bool:

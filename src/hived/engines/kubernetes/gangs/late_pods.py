@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement, Record
 from hived.cluster.requests import OPPORTUNISTIC, Member
+from hived.engine.states import JobEvent, JobState
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status, loan_of
 from hived.spec.compiled import ClusterSpec
 
-from .gang import Gang, GangEvent, GangState, PodEntry, in_rank_order
+from .gang import Gang, PodEntry, in_rank_order
 
 if TYPE_CHECKING:
     from .gang_table import GangTable
@@ -44,8 +45,8 @@ def settle(table: GangTable, at: float) -> None:
 
 def _settle(table: GangTable, gang: Gang, at: float) -> None:
     rest = gang.rest
-    if gang.state is not GangState.PLACED or not gang.on_nodes or not may_reshape(gang):
-        if rest is not None and gang.state is not GangState.PLACED:
+    if gang.state is not JobState.RUNNING or not gang.on_nodes or not may_reshape(gang):
+        if rest is not None and gang.state is not JobState.RUNNING:
             _dissolve(table, rest, at)
         return
     placement = gang.placement
@@ -155,7 +156,7 @@ def _part(placement: Placement, slots: list[int]) -> Placement:
 def grow(table: GangTable, gang: Gang, members: tuple[Member, ...], at: float) -> None:
     """Follow the owner of a running gang that defines more pods by now; fewer are defined once pods have succeeded."""
     now, before = sizes_of(members), sizes_of(gang.ask.members)
-    if gang.placement is None or gang.state is not GangState.PLACED or not may_reshape(gang):
+    if gang.placement is None or gang.state is not JobState.RUNNING or not may_reshape(gang):
         return
     if now == before or before - now:
         return
@@ -172,9 +173,9 @@ def join_placed(table: GangTable, at: float) -> bool:
     placed, table.placed_rests = table.placed_rests, []
     for rest in placed:
         gang, more = rest.part_of, rest.placement
-        if gang is None or more is None or rest.state is not GangState.PLACED:
+        if gang is None or more is None or rest.state is not JobState.RUNNING:
             continue
-        if gang.state is not GangState.PLACED or gang.rest is not rest or gang.placement is None:
+        if gang.state is not JobState.RUNNING or gang.rest is not rest or gang.placement is None:
             table.unsettled[rest.name] = rest
             continue
         there, slots = gang.placement, [*gang.slots, *rest.slots]
@@ -205,7 +206,7 @@ def _reshape(table: GangTable, gang: Gang, placement: Placement, slots: list[str
     gang.slots = slots
     for entry in gang.pods.values():
         entry.slot = slot_of.get(entry.uid)
-    table.becomes(gang, GangEvent.RESHAPED, core, at, {"why": why})
+    table.becomes(gang, JobEvent.RESHAPED, core, at, {"why": why})
     table.annotate(gang)
 
 
@@ -240,7 +241,7 @@ def _wait_as_rest(
             room[entry.ask.leaf_cells] -= 1
             del gang.pods[entry.uid]
             rest.pods[entry.uid], entry.gang = entry, rest
-            if rest.state is GangState.PLACED:
+            if rest.state is JobState.RUNNING:
                 table.give_slot(entry, rest, at)
     if not rest.pods:
         gang.rest = None
@@ -280,7 +281,7 @@ def _is_out_of_date(table: GangTable, gang: Gang, rest: Gang, missing: tuple[Mem
     ask = _ask_of_rest(gang, missing)
     if (rest.ask.members, rest.ask.priority) != (ask.members, ask.priority):
         return True
-    if rest.state is not GangState.WAITING:
+    if rest.state is not JobState.QUEUED:
         return False
     free = [place for place, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None]
     usable = {len(place.leaf_cells) for place in free if table.usable(gang, place)}

@@ -1,0 +1,135 @@
+"""The life of a job, processes of one machine or a gang of pods: one table of states and events for both engines.
+
+Views, lists, metrics and colours are derived from this table or tied to it by tests.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+from hived.errors import InvariantError
+
+
+class JobState(StrEnum):
+    """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`."""
+
+    QUEUED = "queued"  #: waits for GPUs
+    RESERVED = "reserved"  #: has a reservation, and its victims are being stopped
+    RUNNING = "running"  #: holds its GPUs: its tasks are there, or will be
+    STOPPING = "stopping"  #: holds its GPUs, and its tasks are being stopped or evicted
+    BACKOFF = "backoff"  #: failed, and is queued again after a while
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ENDED = "ended"  #: its pods are gone: how it ended is known to whoever made them
+
+    @property
+    def ended(self) -> bool:
+        """Whether the state is final."""
+        return self in _FINAL
+
+    @property
+    def holds(self) -> bool:
+        """Whether a job in this state holds GPUs."""
+        return self in _HOLDING
+
+    @property
+    def waits(self) -> bool:
+        """Whether a job in this state has no GPUs yet."""
+        return not self.ended and not self.holds
+
+
+_Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
+_HOLDING = (_R, _S)
+_FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDED)
+
+
+class JobEvent(StrEnum):
+    """Event of a job; the kinds of :class:`~hived.engines.job.Event` that are about a job's life."""
+
+    RESERVED = "reserved"  #: it has a reservation, and the victims are being stopped
+    UNRESERVED = "unreserved"  #: it lost its reservation, or gave it up
+    STARTED = "started"  #: it holds its GPUs: its tasks are started, or its pods are bound there
+    STOPPING = "stopping"  #: its tasks are being stopped, and why
+    STOP_CANCELLED = "stop_cancelled"  #: its preemption is cancelled before a pod was evicted
+    TASK_ENDED = "task_ended"
+    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
+    RESTORED = "restored"  #: it is guaranteed again
+    PROMOTED = "promoted"  #: its turn has come where it runs on a loan: it is guaranteed from now on
+    REBOUND = "rebound"  #: it is bound to other cells than before: a new spec
+    RESHAPED = "reshaped"  #: it gave up places on lost hardware, or got places for pods that came later
+    REQUEUED = "requeued"  #: none of its tasks has GPUs any more, and it waits again: one more resume
+    RETRYING = "retrying"  #: failed, and is requeued after a pause: one more retry
+    QUEUED = "queued"  #: that pause is over
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ENDED = "ended"  #: its last pod is gone
+
+
+class Effect(Enum):
+    """What an event does to the GPUs that a job holds or has reserved."""
+
+    KEEP = "keep"
+    TAKE = "take"  #: those of the event's placement are its own, or reserved for it
+    REBIND = "rebind"  #: the same, in other cells or in none; or fewer, or more of them
+    RELEASE = "release"
+
+
+#: the first event of a job, by which it is queued: there is no state before it
+SUBMITTED = "submitted"
+
+#: state and event to the next state and what becomes of its GPUs; any other pair is a bug
+JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
+    (_Q, JobEvent.RESERVED): (_V, Effect.TAKE),
+    (_V, JobEvent.UNRESERVED): (_Q, Effect.RELEASE),
+    **{(state, JobEvent.STARTED): (_R, Effect.TAKE) for state in (_Q, _V)},
+    **{(state, JobEvent.STOPPING): (_S, Effect.KEEP) for state in (_R, _S)},
+    (_S, JobEvent.STOP_CANCELLED): (_R, Effect.KEEP),
+    **{(state, JobEvent.TASK_ENDED): (state, Effect.KEEP) for state in (_R, _S)},
+    **{
+        # promoted while it is being stopped: its preemptor was placed elsewhere
+        (state, event): (state, Effect.REBIND)
+        for state in (_R, _S)
+        for event in (JobEvent.DOWNGRADED, JobEvent.RESTORED, JobEvent.PROMOTED, JobEvent.REBOUND)
+    },
+    (_R, JobEvent.RESHAPED): (_R, Effect.REBIND),
+    # of a job that was not being stopped: its tasks were lost in a reboot, or its pods were deleted
+    **{(state, JobEvent.REQUEUED): (_Q, Effect.RELEASE) for state in (_R, _S)},
+    **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _S)},
+    (_B, JobEvent.QUEUED): (_Q, Effect.KEEP),
+    # of a job that was being stopped: it was done before it could be
+    **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _S)},
+    **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _S)},
+    **{(state, JobEvent.CANCELLED): (JobState.CANCELLED, Effect.RELEASE) for state in (_Q, _V, _B, _S)},
+    **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _S)},
+}
+
+_EVENTS = {event.value: event for event in JobEvent}
+#: the state that an event leads to where the one before it is not remembered
+_USUALLY = {event: after for (_, event), (after, _) in reversed(JOB_TABLE.items())}
+
+
+def transition(state: JobState, event: JobEvent) -> tuple[JobState, Effect]:
+    """The state after ``event``, and what it does to the job's GPUs. O(1).
+
+    Raises :class:`~hived.errors.InvariantError` for a pair that is not in the table.
+    """
+    found = JOB_TABLE.get((state, event))
+    if found is None:
+        raise InvariantError(f"a job that is {state.value} cannot be {event.value}")
+    return found
+
+
+def state_after(state: JobState | None, kind: str) -> JobState | None:
+    """The state of a job after an event of ``kind`` in its history; ``state``: before it, as far as it is known.
+
+    Events that are not about its life leave it as it is. A history may have lost its older part.
+    """
+    if kind == SUBMITTED:
+        return JobState.QUEUED
+    event = _EVENTS.get(kind)
+    if event is None:
+        return state
+    found = None if state is None else JOB_TABLE.get((state, event))
+    return _USUALLY[event] if found is None else found[0]
