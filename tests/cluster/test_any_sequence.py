@@ -321,43 +321,6 @@ class SharingMachine(RuleBasedStateMachine):
     def goes(self, name: str) -> None:
         """A running group ends."""
 
-    @precondition(lambda self: self.running)
-    @rule(dice=DICE, off=st.booleans())
-    def move(self, dice: Random, off: bool) -> None:
-        """Off some of its nodes, or to where it would be placed now."""
-        group = dice.choice(self.running)
-        assert group.placement is not None
-        request, before = self.requests[group.name], self.cluster.snapshot()
-        nodes = sorted({pod.node for pod in group.placement.pods})
-        off = off and (self.slow or request.opportunistic)  # else it gets nodes suggested, which no other cluster does
-        excluded = dice.sample(nodes, dice.randint(1, len(nodes))) if off else []
-        decision = self.cluster.move(request, excluded_nodes=excluded)
-        assert self.cluster.snapshot() == before
-        assert off or decision is not None or not group.guaranteed or self.groups(GroupState.PREEMPTING) or self.bad
-        if decision is not None:
-            assert not {pod.node for pod in decision.placement.pods} & set(excluded)
-            assert decision.placement.guaranteed == (not request.opportunistic)
-            victims = decision.victims if isinstance(decision, Preempt) else ()
-            assert not any(self.cluster.group(victim).guaranteed for victim in victims)
-            carry_out(self.cluster, self.cluster.move(request, excluded_nodes=excluded) or decision, request)
-        self.moved(request, decision)
-
-    def moved(self, request: Request, decision: Bind | Preempt | None) -> None:
-        """A group was to move, and has if it could."""
-
-    @precondition(lambda self: self.running)
-    @rule(dice=DICE)
-    def suspend(self, dice: Random) -> None:
-        """It is as if it had ended, and it goes on where a new one would start."""
-        group = dice.choice(self.running)
-        self.goes(group.name)
-        self.cluster.suspend(group.name)
-        assert self.cluster.group(group.name).state is GroupState.PENDING
-        request = replace(self.requests[group.name], group="another like it")
-        decision, another = self.ask(self.requests[group.name]), self.cluster.plan(request).decision
-        assert isinstance(another, Wait) if decision is None else replace(decision, group=another.group) == another
-        self.cluster.cancel(group.name)
-
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.breaks)
@@ -467,10 +430,6 @@ class SafetyMachine(HivedMachine):
     def ask_alone(self, request: Request, granted: bool) -> None:
         """The private cluster grants what the VC has granted, at the cost of the same groups."""
         self.same_alone(request, granted, self.private.place(request))
-
-    def moved(self, request: Request, decision: Bind | Preempt | None) -> None:
-        if not request.opportunistic:
-            self.same_alone(request, decision is not None, self.private.move(request))
 
     def same_alone(self, request: Request, granted: bool, alone: Bind | Preempt | None) -> None:
         assert granted == (alone is not None), "a VC grants exactly what a private cluster would"

@@ -72,8 +72,6 @@ class Group:
     replanned: tuple[int, Given] = (-1, EVERY_NODE)
     #: during promotion: the opportunistic group that it runs as
     loan: Group | None = None
-    #: during promotion: whether only the leaves of its loan are acceptable
-    in_place = False
     #: during placement: the leaves where it ran, which it prefers
     near: tuple[Part, ...] = ()
     #: during placement: lazy groups of its VC that become opportunistic for it

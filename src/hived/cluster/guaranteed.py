@@ -257,7 +257,7 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     """Bind the group's leaves; ``False``, and nothing bound, where that is impossible."""
     start = mark = state.undo.mark()
     if group.loan is not None:  # a group does not preempt its own loan
-        if group.in_place and pool.elsewhere(group.spots, group.loan.parts):
+        if pool.elsewhere(group.spots, group.loan.parts):
             group.parts = ()  # the caller discards a placement on other leaves
             return True
         state.vacate(group.loan)
@@ -286,15 +286,14 @@ def promoted(
     loan: Group,
     demand: Demand,
     suggested: Suggested | None,
-    in_place: bool,
-    at: VirtualLeaves | None = None,
+    at: VirtualLeaves | None,
 ) -> bool:
     """Bind free leaves of its VC for the group that runs as ``loan``: the loan's own leaves if they can be bound.
 
-    The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. ``in_place``: a
-    placement on other leaves need not be bound; ``at``: the leaves of its VC. O(levels + pods).
+    The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. A placement on other
+    leaves need not be bound. ``at``: the leaves of its VC. O(levels + pods).
     """
-    group.loan, group.in_place = loan, in_place
+    group.loan = loan
     others = loan.guest and not state.guests_of(loan.chain).alone(loan)  # they have its leaves, or have reserved them
     keeps = suggested is None and not (loan.preempted_by or others)  # whether it may keep its leaves
     for pool in state.pools[demand.tenant] if keeps and at is None else ():

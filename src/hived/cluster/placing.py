@@ -1,4 +1,4 @@
-"""The placement of a request in the open transaction: for a new group, a preempting group, or a running group.
+"""The placement of a request in the open transaction: for a new group, a preempting group, or a loan at its turn.
 
 A preempting group with slow victims is placed again, so that it can start on GPUs that were freed meanwhile.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from hived.cells import is_packing
 from hived.cluster.explain.diagnose import reasons
-from hived.errors import RequestError
 
 from . import guaranteed, opportunistic
 from .decisions import VirtualLeaves
@@ -44,9 +43,6 @@ def admitted(
     leaves of; ``beside``: of a guest, leaves that it may run on, the best first; ``at``: the leaves of its VC that it
     takes, which are free.
     """
-    if state.joined and request.group in state.joined:
-        on = state.joined[request.group]
-        raise RequestError("group", f"{request.group!r} is a job on the allocation of {on!r}; use another group name")
     if state.ever_bad:
         state.refresh_doomed()
     group = Group(request, demand.tenant, now)
@@ -110,41 +106,24 @@ def replanned(
     return None
 
 
-def moved(
-    state: State,
-    group: Group,
-    request: Request,
-    demand: Demand,
-    suggested: Suggested | None,
-    now: float,
-    in_place: bool = False,
-    at: VirtualLeaves | None = None,
+def promoted(
+    state: State, loan: Group, request: Request, demand: Demand, suggested: Suggested | None, at: VirtualLeaves | None
 ) -> Group | None:
-    """Place a running group anew, as if its leaves were free, and admit it in the open transaction; None: no place.
+    """Place a loan anew by a guaranteed request, and admit it in the open transaction if it stays where it runs.
 
-    ``request``: its own or, to promote a loan, a guaranteed one. No group of its VC is preempted for it. ``in_place``:
-    a placement on other leaves is returned without being admitted, and no transaction is open then. ``at``: the free
-    leaves of its VC on which a loan is promoted.
+    A placement on other leaves is returned without being admitted, and no transaction is open then. None: its VC has no
+    room. No group of its VC is preempted for it. ``at``: the free leaves of its VC that it takes.
     """
     state.refresh_doomed()
-    again = Group(request, demand.tenant, now)
-    again.near = group.parts
-    if request.opportunistic:
-        state.vacate(group)
-        place = opportunistic.as_guest if request.guest else opportunistic.on_idle
-        found = place(state, again, demand, suggested)
-    elif group.guaranteed:
-        state.vacate(group)
-        found = guaranteed.on_free(state, again, demand, suggested)
-    else:
-        found = guaranteed.promoted(state, again, group, demand, suggested, in_place, at)
-    if not found:
+    again = Group(request, demand.tenant, loan.since)
+    again.near = loan.parts
+    if not guaranteed.promoted(state, again, loan, demand, suggested, at):
         state.undo.rollback()
         return None
-    if in_place and not stays_in_place(again, group):
-        state.undo.rollback()
+    if stays_in_place(again, loan):
+        state.replace(loan, again)
     else:
-        state.replace(group, again)
+        state.undo.rollback()
     return again
 
 

@@ -107,7 +107,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
         if not group.running:
             new.wait(group.request, (LostReservation(None, None),), group.since)
             recovery.cancelled.append(group.name)
-    new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
+    new.evicted = old.evicted
     for nodes in old.chains:  # bad hardware stays bad, by names of nodes and devices
         for node in sorted(nodes.bad_nodes):
             for device in nodes.devices(node, nodes.bad[node]):
@@ -142,15 +142,13 @@ def _same_types(old: State, new: State, group: Group, reserved: Sequence[int], c
 
 def _check_form(position: int, record: Record) -> None:
     """Raise :class:`RequestError` for a malformed record."""
-    name, request, placement, jobs = record
+    name, request, placement = record
     where = f"records[{position}]"
     if not isinstance(request, Request) or not isinstance(placement, Placement):
         raise RequestError(where, "expected (group, request, placement)")
     check_form(request)
     if name != request.group:
         raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
-    if not isinstance(jobs, tuple) or not all(isinstance(job, str) and job for job in jobs):
-        raise RequestError(where, f"jobs are names, not {jobs!r}")
     if not _is_placement(placement):
         raise RequestError(where, f"no placement: {placement!r}")
     devices = [(node, device) for node, of_pod in placement.pods for device in of_pod]
@@ -175,17 +173,17 @@ def _is_placement(placement: Placement) -> bool:
 def _places(state: State, names: Names, records: Sequence[Record]) -> list[Located]:
     """Locate the groups of some records. Raises :class:`RequestError` for records that no cluster can have written.
 
-    Those repeat a group or a job, have more pods than requested, or a device that another group uses: one of these
+    Those repeat a group, have more pods than requested, or a device that another group uses: one of these
     records, or one that runs already.
     """
     places: list[Located] = []
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    seen = {*state.groups, *state.joined}
-    for name, request, placement, jobs in records:
-        where, of_record = f"records[{name!r}]", {name, *jobs}
-        if of_record & seen or len({*jobs}) < len(jobs):
-            raise RequestError(where, "this group, or a job on it, runs already, or is given twice")
-        seen |= of_record
+    seen = {*state.groups}
+    for name, request, placement in records:
+        where = f"records[{name!r}]"
+        if name in seen:
+            raise RequestError(where, "this group runs already, or is given twice")
+        seen.add(name)
         whole = request.whole_nodes  # a pod may have been split into several
         most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
         if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
@@ -277,7 +275,6 @@ class Recovery:
         state.transition(group, GroupEvent.BIND)
         state.waiting.pop(group.name, None)
         state.groups[group.name] = group
-        state.set_jobs(group.name, record.jobs or state.jobs.get(group.name, ()))
         if at.missing or not at.parts:  # without parts and missing nodes: it had lost all before
             self._lost.append((group.name, at.missing))
         if was_guaranteed and not group.guaranteed:

@@ -84,10 +84,6 @@ class State:
         self.groups: dict[str, Group] = {}
         #: groups that wait, by name, in the order of their first requests
         self.waiting: dict[str, Waiting] = {}
-        #: per group: the jobs on its allocation, where it has others than the one of the group's name
-        self.jobs: dict[str, tuple[str, ...]] = {}
-        #: per such other job: its group
-        self.joined: dict[str, str] = {}
         #: guaranteed groups that run as opportunistic for now
         self.downgraded: dict[Group, None] = {}
         #: per demand (with its cap by name): why it would not fit an empty cluster; None where it would
@@ -176,14 +172,6 @@ class State:
         self.undo.note((setattr, group, "state", group.state))
         group.state = next_group_state(group.state, event)
 
-    def set_jobs(self, group: str, jobs: tuple[str, ...]) -> None:
-        """Set the jobs on a group's allocation: none once it has ended. O(jobs)."""
-        for job in self.jobs.pop(group, ()):
-            self.joined.pop(job, None)
-        if jobs not in ((), (group,)):
-            self.jobs[group] = jobs
-            self.joined.update((job, group) for job in jobs if job != group)
-
     # -- starting and ending ------------------------------------------------------------------------------------------
 
     def admit(self, group: Group) -> None:
@@ -247,7 +235,7 @@ class State:
         self.evict(group)
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
-        """Requeue a running group: release its leaf cells, and restore its place in line. O(groups waiting)."""
+        """Requeue a guest: release its leaf cells, and restore its place in line. O(groups waiting)."""
         self.end(group, GroupEvent.SUSPEND)
         waiting = self.waiting
         later = [name for name, other in waiting.items() if other.sequence > group.sequence]

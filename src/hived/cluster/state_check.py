@@ -28,10 +28,6 @@ def check_state(state: State) -> None:
         line == sorted(set(line)) and max(line, default=0) <= state.sequence,
         "waiting groups are in the order of arrival",
     )
-    joined = {job: name for name, jobs in state.jobs.items() for job in jobs if job != name}
-    ensure(joined == state.joined and not any(len(set(jobs)) < len(jobs) for jobs in state.jobs.values()), "jobs")
-    ensure(state.jobs.keys() <= state.groups.keys() | state.waiting.keys(), "jobs are on allocations")
-    ensure(not joined.keys() & (state.groups.keys() | state.waiting.keys()), "a job is on one allocation")
     _check_groups(state, groups)
     for nodes in state.chains:
         nodes.update_allocator()
