@@ -15,8 +15,7 @@ DECIDES = ("cells", "cluster", "scheduling")
 APART = (
     "cluster/explain/",
     "cluster/reasons.py",
-    "cluster/state_check.py",
-    "cluster/binding_check.py",
+    "cluster/checks/",
     "cluster/checked.py",
 )
 SHELL = ("engines", "server", "cli")

@@ -37,12 +37,15 @@ PLAIN = {
     "scheduling/slicing/parameters.py",
     "scheduling/slicing/probe.py",
     # for people, and for tests: nothing would be gained
-    "cluster/binding_check.py",
+    "cluster/checks/bindings.py",
+    "cluster/checks/guests.py",
+    "cluster/checks/nodes.py",
+    "cluster/checks/pools.py",
+    "cluster/checks/state.py",
     "cluster/explain/sentences.py",
     "cluster/feasibility.py",
     "cluster/explain/queries.py",
     "cluster/recovery.py",
-    "cluster/state_check.py",
     "cluster/trade.py",
 }
 

@@ -486,9 +486,9 @@ class StaticMachine(HivedMachine):
     def a_group_runs_where_its_virtual_leaves_are(self) -> None:
         """The numbers of its leaves in the VC alone say which physical ones it has."""
         for group in self.cluster.state_now().groups.values():
-            if group.pool is not None:
-                shapes, bound = group.pool.virtual.shapes, group.pool.binding.bound
-                size = group.pool.nodes.hierarchy.node_size
+            pool = self.cluster.state_now().pool_of(group)
+            if pool is not None:
+                shapes, bound, size = pool.virtual.shapes, pool.binding.bound, pool.nodes.hierarchy.node_size
                 want = []
                 for host, mask in group.spots:
                     node, first = divmod(bound[host] * shapes[host].leaves, size)

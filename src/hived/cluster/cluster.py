@@ -23,6 +23,7 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import recovery
+from .checks import check_state
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
@@ -493,7 +494,7 @@ class Cluster:
         held = self._holding(group, "nothing to hold")
         if not held.running or held.guaranteed or not held.request.guest or held.guest is not loan:
             return False
-        if self._state.chains[held.chain].guests is None or not self._state.hold(held, loan):
+        if self._state.guests_on[held.chain] is None or not self._state.hold(held, loan):
             return False
         self._keep()
         return True
@@ -658,9 +659,10 @@ class Cluster:
     def hosts_of(self, group: str) -> tuple[tuple[tuple[int, int], int], ...]:
         """The hosts of a guaranteed group as in :meth:`hosts`, each once, with its leaf cells there. O(pods)."""
         held = self._state.groups[group]
-        if held.pool is None:
+        pool = self._state.pool_of(held)
+        if pool is None:
             return ()
-        chain = held.pool.nodes.number
+        chain = pool.nodes.number
         found: dict[int, int] = {}
         for host, mask in held.spots:
             found[host] = found.get(host, 0) + mask.bit_count()
@@ -669,9 +671,9 @@ class Cluster:
     def virtual_leaves(self, group: str) -> VirtualLeaves:
         """The leaf cells of its VC that a guaranteed group has; for :meth:`place` in another cluster. O(1)."""
         held = self._holding(group, "it has no leaf cells of its VC")
-        if held.pool is None:
+        if not held.guaranteed:
             raise RequestError("group", f"{group!r} is opportunistic, and has no leaf cells of its VC")
-        return VirtualLeaves(held.pool.number, held.spots, held.level, held.relaxed)
+        return VirtualLeaves(held.pool, held.spots, held.level, held.relaxed)
 
     def group(self, name: str) -> GroupStatus:
         """The status of a group. Raises :class:`RequestError` when there is none of that name."""
@@ -715,7 +717,7 @@ class Cluster:
 
     def validate(self) -> None:
         """Re-derive the whole state; :class:`~hived.errors.InvariantError` on a difference. O(cluster): for tests."""
-        self._committed().validate()
+        check_state(self._refreshed())
 
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hived.errors import RequestError
 
@@ -13,10 +12,6 @@ from .parts import Part
 from .reasons import Reason
 from .requests import EVERY_NODE, Asked, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
-
-if TYPE_CHECKING:
-    from .pool import Pool
-
 
 _PREEMPTING = GroupState.PREEMPTING
 
@@ -48,8 +43,8 @@ class Group:
     state = GroupState.PENDING
     #: number of the chain
     chain = -1
-    #: its VC's pool whose leaves it has; None: opportunistic
-    pool: Pool | None = None
+    #: number of the pool, among those of its VC, whose leaves it has; -1: opportunistic
+    pool = -1
     #: whether it is a guest of the owners of its leaves
     guest = False
     #: per pod: virtual host and mask; () for an opportunistic group
@@ -100,7 +95,7 @@ class Group:
     @property
     def guaranteed(self) -> bool:
         """Whether it has, or has reserved, leaves of its VC."""
-        return self.pool is not None
+        return self.pool >= 0
 
     @property
     def running(self) -> bool:

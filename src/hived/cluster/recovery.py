@@ -232,7 +232,8 @@ class Recovery:
         nodes = state.chains[at.chain]
         since = 0.0 if before is None else before.since
         tenant, guest = state.tenant(request.vc), request.guest
-        if guest and (nodes.guests is None or at.missing or not nodes.guests.admit(tenant, at.parts)):
+        guests = state.guests_on[at.chain]
+        if guest and (guests is None or at.missing or not guests.admit(tenant, at.parts)):
             state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
             self.cancelled.append(record.group)
             return True
@@ -251,8 +252,9 @@ class Recovery:
         for of_pods in levels if len(group.chains) == 1 and len(at.parts) == len(at.pods) else ():
             found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
             if found is not None:
-                group.pool, group.spots = found
-                group.pool.take(group)
+                pool, group.spots = found
+                group.pool = pool.number
+                pool.take(group)
                 bound_at = of_pods
                 break
         if as_it_was and was_guaranteed and not bound_at:

@@ -116,9 +116,9 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
     """The doomed cells: VC, chain, cell type, and first node of the physical cell. O(doomed + VCs)."""
     found = []
     owners: dict[object, int] = {pool.binding: pool.tenant for of_tenant in state.pools for pool in of_tenant}
-    for nodes in state.chains:
-        hierarchy = nodes.hierarchy
-        for binding, cell in nodes.doomed:
+    for chain in state.chain_bindings:
+        nodes, hierarchy = chain.nodes, chain.nodes.hierarchy
+        for binding, cell in chain.doomed:
             if cell not in binding.anchored:
                 continue
             level = binding.virtual.cells[cell].level
@@ -185,7 +185,8 @@ def snapshot(state: State) -> tuple[object, ...]:
         held.append((name, group.request, group.state.value, group.guaranteed, group.guest, group.placement, victims))
     waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
     cells = []
-    for nodes in state.chains:
+    for chain in state.chain_bindings:
+        nodes = chain.nodes
         bad = tuple((node, mask) for node, mask in enumerate(nodes.bad) if mask)
-        cells.append((nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), bad))
+        cells.append((nodes.hierarchy.spec.name, tuple(sorted(chain.owners)), bad))
     return tuple(held), waiting, tuple(cells), state.safety()
