@@ -14,7 +14,6 @@ DECIDES = ("cells", "cluster", "scheduling")
 #: of that, explanations and checks: no part of the figure of 6,013 that the size is measured against
 APART = (
     "cluster/explain/",
-    "cluster/reasons.py",
     "cluster/checks/",
     "cluster/checked.py",
 )

@@ -27,7 +27,7 @@ PLAIN = {
     "cluster/checked.py",
     # data that other packages read, write and make: the event log goes by the annotations of its records
     "cluster/decisions.py",
-    "cluster/reasons.py",
+    "cluster/explain/reasons.py",
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",

@@ -14,7 +14,7 @@ import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait, replay
 from hived.cluster.decisions import Decision, PodPlacement, Record
-from hived.cluster.reasons import Suspended
+from hived.cluster.explain.reasons import Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec
 

@@ -11,7 +11,7 @@ import pytest
 
 from hived import Bind, Cluster, Member, Preempt, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
+from hived.cluster.explain.reasons import BadHardware, NeverFits, VcExhausted
 from hived.cluster.sharing import Sharing
 from hived.errors import InfeasibleError
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hived.cluster.reasons import OutOfService
+from hived.cluster.explain.reasons import OutOfService
 from hived.engines.local.job_scheduler import Health, JobScheduler
 from hived.engines.local.model import Job, JobState
 from hived.spec import spec_from_dict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from hived.cluster.decisions import Bind, Placement, PodPlacement, Record, Wait
-from hived.cluster.reasons import BadHardware, VcExhausted
+from hived.cluster.explain.reasons import BadHardware, VcExhausted
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import from_line, to_line

@@ -27,14 +27,17 @@ from .checks import check_state
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
+from .explain.reasons import Misconfigured, NeverFits, Reason
 from .groups import Group
 from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, promoted, replanned, select_victims, stays_in_place
+from .placing import admitted
 from .pool import packed
-from .reasons import Misconfigured, NeverFits, Reason
+from .preemption import select_victims
+from .promotion import promoted, stays_in_place
 from .recovery import Reconfiguration
+from .replan import replanned
 from .requests import EVERY_NODE, KEPT, Asked, Request
 from .sharing import BindingKind, Sharing
 from .state import State
@@ -386,7 +389,7 @@ class Cluster:
     ) -> PlanAnswer:
         """What :meth:`schedule` would answer, by the same code, as a dry run: the request is not queued.
 
-        A wrong request "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
+        A wrong request "never" fits, with :class:`~hived.cluster.explain.reasons.Misconfigured` as the reason.
         """
         try:
             decision = self._decided(request, suggested_nodes, 0.0, excluded_nodes)

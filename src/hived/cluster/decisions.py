@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .reasons import Reason
+from .explain.reasons import Reason
 from .requests import Asked, Request
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hived.errors import RequestError
 
 from .decisions import Bind, Placement, Preempt
+from .explain.reasons import Reason
 from .parts import Part
-from .reasons import Reason
 from .requests import EVERY_NODE, Asked, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
 

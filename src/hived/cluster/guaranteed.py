@@ -280,34 +280,3 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
             return True
     state.undo.rollback(start)
     return False
-
-
-def promoted(
-    state: State,
-    group: Group,
-    loan: Group,
-    demand: Demand,
-    suggested: Suggested | None,
-    at: VirtualLeaves | None,
-) -> bool:
-    """Bind free leaves of its VC for the group that runs as ``loan``: the loan's own leaves if they can be bound.
-
-    The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. A placement on other
-    leaves need not be bound. ``at``: the leaves of its VC. O(levels + pods).
-    """
-    group.loan = loan
-    others = loan.guest and not state.guests_of(loan.chain).alone(loan)  # they have its leaves, or have reserved them
-    keeps = suggested is None and not (loan.preempted_by or others)  # whether it may keep its leaves
-    for pool in state.pools[demand.tenant] if keeps and at is None else ():
-        spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
-        if spots is not None:
-            group.pool, group.spots, group.parts, group.level = pool.number, spots, loan.parts, loan.level
-            group.chain = pool.nodes.number
-            state.vacate(loan)
-            return True
-    if not (on_free(state, group, demand, suggested) if at is None else on_leaves(state, group, demand, at, suggested)):
-        return False
-    if sorted(group.parts) == sorted(loan.parts):
-        spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is
-        group.parts, group.spots = loan.parts, tuple([spot_of[part] for part in loan.parts])
-    return True

@@ -16,10 +16,10 @@ from hived.spec.compiled import ClusterSpec
 
 from .decisions import Placement, PodPlacement, Record
 from .demands import check_form
+from .explain.reasons import LostReservation, Suspended
 from .groups import Group
 from .names import Names
 from .parts import Part
-from .reasons import LostReservation, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent

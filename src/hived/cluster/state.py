@@ -18,13 +18,13 @@ from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestsOf
 
 from .demands import Demands
 from .doomed import doom, undoom
+from .explain.reasons import LostReservation, NeverFits, Reason, Suspended
 from .fairness import whole
 from .groups import Group, Waiting
 from .guests import Guests
 from .nodes import Nodes
 from .parts import Part
 from .pool import Pool, packed
-from .reasons import LostReservation, NeverFits, Reason, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .sharing import BindingKind, Sharing, lay_out
 from .states import ALLOCATE, BIND, CANCEL, RELEASE, RESERVE, GroupEvent, GroupState, next_group_state

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationUnexpectedVa
 from typing_extensions import TypedDict
 
 from hived.cluster.decisions import Decision, Placement, PodPlacement, Record, VirtualLeaves, Wait
-from hived.cluster.reasons import Reason
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled

@@ -11,8 +11,8 @@ from heapq import nsmallest
 from itertools import islice
 
 from hived.cells import Rank, Space, count_fitting, find
-from hived.cluster import reasons as why
 from hived.cluster.demands import Choice, Demand
+from hived.cluster.explain import reasons as why
 from hived.cluster.groups import Group
 from hived.cluster.guaranteed import place as place_guaranteed
 from hived.cluster.nodes import Nodes, farthest_from_guaranteed

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hived.cluster.decisions import Bind, Decision, Placement, Record, Wait
+from hived.cluster.explain.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.groups import Group
 from hived.cluster.pool import Pool, reserved_in
-from hived.cluster.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.sharing import Sharing
 from hived.cluster.state import State
 from hived.cluster.states import GroupState

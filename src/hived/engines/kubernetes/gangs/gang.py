@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.reasons import Reason
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.requests import Member
 from hived.engines.job import EngineJob, Event
 from hived.engines.kubernetes.pods.objects import Pod
