@@ -209,7 +209,7 @@ class State:
             group.within = nodes.chain.names[group.level]
         if not group.guest:
             nodes.claim(RESERVE if group.victims else ALLOCATE, group)
-            if not group.victims:
+            if self.guests_on[group.chain] is not None and not group.victims:
                 self.evict(group)
         for other in group.overtaken:
             had = self.pool_of(other)
