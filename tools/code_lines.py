@@ -14,9 +14,7 @@ DECIDES = ("cells", "cluster", "scheduling")
 #: of that, explanations and checks: no part of the figure of 6,013 that the size is measured against
 APART = (
     "cluster/explain/",
-    "cluster/reasons.py",
-    "cluster/state_check.py",
-    "cluster/binding_check.py",
+    "cluster/checks/",
     "cluster/checked.py",
 )
 SHELL = ("engines", "server", "cli")

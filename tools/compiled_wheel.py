@@ -27,7 +27,7 @@ PLAIN = {
     "cluster/checked.py",
     # data that other packages read, write and make: the event log goes by the annotations of its records
     "cluster/decisions.py",
-    "cluster/reasons.py",
+    "cluster/explain/reasons.py",
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
@@ -37,12 +37,15 @@ PLAIN = {
     "scheduling/slicing/parameters.py",
     "scheduling/slicing/probe.py",
     # for people, and for tests: nothing would be gained
-    "cluster/binding_check.py",
+    "cluster/checks/bindings.py",
+    "cluster/checks/guests.py",
+    "cluster/checks/nodes.py",
+    "cluster/checks/pools.py",
+    "cluster/checks/state.py",
     "cluster/explain/sentences.py",
     "cluster/feasibility.py",
     "cluster/explain/queries.py",
     "cluster/recovery.py",
-    "cluster/state_check.py",
     "cluster/trade.py",
 }
 

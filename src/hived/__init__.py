@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hived.cluster.explain.queries import GroupStatus, PlanAnswer
 
-    from .cluster import reasons
     from .cluster.checked import CheckedCluster
     from .cluster.cluster import Cluster
     from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-    from .cluster.reasons import Reason, ReasonKind
+    from .cluster.explain import reasons
+    from .cluster.explain.reasons import Reason, ReasonKind
     from .cluster.recovery import Reconfiguration
     from .cluster.requests import Member, Request
     from .cluster.states import GroupState, LeafState
@@ -46,8 +46,8 @@ _MODULES = {
     "PlanAnswer": "cluster.explain.queries",
     "PodPlacement": "cluster.decisions",
     "Preempt": "cluster.decisions",
-    "Reason": "cluster.reasons",
-    "ReasonKind": "cluster.reasons",
+    "Reason": "cluster.explain.reasons",
+    "ReasonKind": "cluster.explain.reasons",
     "Reconfiguration": "cluster.recovery",
     "RecordedCluster": "events.recorded",
     "ReplayError": "events.replay",
@@ -56,7 +56,7 @@ _MODULES = {
     "SpecError": "errors",
     "Wait": "cluster.decisions",
     "__version__": "installed",
-    "reasons": "cluster",
+    "reasons": "cluster.explain",
     "replay": "events.replay",
     "simulate": "simulator.study",
 }

@@ -152,7 +152,7 @@ def carry_out(cluster: Cluster, decision: Bind | Preempt, request: Request) -> t
 def spots(cluster: Cluster, group: str) -> Spots | None:
     """The virtual leaves of a group; None for an opportunistic one. The one thing that the contract does not show."""
     known = cluster._state.groups[group]
-    return None if known.pool is None else (known.pool.number, known.spots)
+    return None if not known.guaranteed else (known.pool, known.spots)
 
 
 def devices(placement: Placement | None) -> set[tuple[str, int]]:

@@ -321,43 +321,6 @@ class SharingMachine(RuleBasedStateMachine):
     def goes(self, name: str) -> None:
         """A running group ends."""
 
-    @precondition(lambda self: self.running)
-    @rule(dice=DICE, off=st.booleans())
-    def move(self, dice: Random, off: bool) -> None:
-        """Off some of its nodes, or to where it would be placed now."""
-        group = dice.choice(self.running)
-        assert group.placement is not None
-        request, before = self.requests[group.name], self.cluster.snapshot()
-        nodes = sorted({pod.node for pod in group.placement.pods})
-        off = off and (self.slow or request.opportunistic)  # else it gets nodes suggested, which no other cluster does
-        excluded = dice.sample(nodes, dice.randint(1, len(nodes))) if off else []
-        decision = self.cluster.move(request, excluded_nodes=excluded)
-        assert self.cluster.snapshot() == before
-        assert off or decision is not None or not group.guaranteed or self.groups(GroupState.PREEMPTING) or self.bad
-        if decision is not None:
-            assert not {pod.node for pod in decision.placement.pods} & set(excluded)
-            assert decision.placement.guaranteed == (not request.opportunistic)
-            victims = decision.victims if isinstance(decision, Preempt) else ()
-            assert not any(self.cluster.group(victim).guaranteed for victim in victims)
-            carry_out(self.cluster, self.cluster.move(request, excluded_nodes=excluded) or decision, request)
-        self.moved(request, decision)
-
-    def moved(self, request: Request, decision: Bind | Preempt | None) -> None:
-        """A group was to move, and has if it could."""
-
-    @precondition(lambda self: self.running)
-    @rule(dice=DICE)
-    def suspend(self, dice: Random) -> None:
-        """It is as if it had ended, and it goes on where a new one would start."""
-        group = dice.choice(self.running)
-        self.goes(group.name)
-        self.cluster.suspend(group.name)
-        assert self.cluster.group(group.name).state is GroupState.PENDING
-        request = replace(self.requests[group.name], group="another like it")
-        decision, another = self.ask(self.requests[group.name]), self.cluster.plan(request).decision
-        assert isinstance(another, Wait) if decision is None else replace(decision, group=another.group) == another
-        self.cluster.cancel(group.name)
-
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.breaks)
@@ -468,10 +431,6 @@ class SafetyMachine(HivedMachine):
         """The private cluster grants what the VC has granted, at the cost of the same groups."""
         self.same_alone(request, granted, self.private.place(request))
 
-    def moved(self, request: Request, decision: Bind | Preempt | None) -> None:
-        if not request.opportunistic:
-            self.same_alone(request, decision is not None, self.private.move(request))
-
     def same_alone(self, request: Request, granted: bool, alone: Bind | Preempt | None) -> None:
         assert granted == (alone is not None), "a VC grants exactly what a private cluster would"
         if alone is not None:
@@ -527,9 +486,9 @@ class StaticMachine(HivedMachine):
     def a_group_runs_where_its_virtual_leaves_are(self) -> None:
         """The numbers of its leaves in the VC alone say which physical ones it has."""
         for group in self.cluster.state_now().groups.values():
-            if group.pool is not None:
-                shapes, bound = group.pool.virtual.shapes, group.pool.binding.bound
-                size = group.pool.nodes.hierarchy.node_size
+            pool = self.cluster.state_now().pool_of(group)
+            if pool is not None:
+                shapes, bound, size = pool.virtual.shapes, pool.binding.bound, pool.nodes.hierarchy.node_size
                 want = []
                 for host, mask in group.spots:
                     node, first = divmod(bound[host] * shapes[host].leaves, size)

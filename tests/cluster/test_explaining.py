@@ -10,8 +10,7 @@ from hypothesis import given
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
-from hived.cluster.reasons import (
+from hived.cluster.explain.reasons import (
     BadHardware,
     BehindOthers,
     CellsGiven,
@@ -32,6 +31,7 @@ from hived.cluster.reasons import (
     WaitingForGang,
     WaitingForPreemption,
 )
+from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError
 

@@ -8,7 +8,7 @@ import pytest
 
 from hived import Bind, Preempt, RequestError
 from hived.cluster import Cluster, Placement, Request, Sharing, Wait
-from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
+from hived.cluster.explain.reasons import BadHardware, NeverFits, VcExhausted
 
 from ..contract.specs import wants
 from ..strategies import NODE, RACK, cluster_of, nodes_of_8, racks, vc

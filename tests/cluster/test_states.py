@@ -131,7 +131,6 @@ CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
     "node": lambda cluster: cluster.set_node_health(NODES.node_names[1], healthy=False),
     "device": lambda cluster: cluster.set_device_health(NODES.node_names[1], 0, healthy=False),
     "recover": lambda cluster: cluster.recover(()),
-    "suspend": lambda cluster: cluster.suspend("one"),
 }
 
 

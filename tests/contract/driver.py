@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait, replay
 from hived.cluster.decisions import Decision, PodPlacement, Record
-from hived.cluster.reasons import PreemptedBy, Suspended
+from hived.cluster.explain.reasons import Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec
 
@@ -77,8 +77,6 @@ class Driver:
         self.bad: set[Device] = set()
         self.now = 0.0
         self._asked: dict[str, Request] = {}
-        #: by which a group was last asked to move
-        self.asked_to_move: dict[str, Request] = {}
 
     # asking
 
@@ -199,64 +197,6 @@ class Driver:
                 self.cluster.release(name)
             self._gone(name)
             self.check()
-
-    def suspend(self, name: str) -> None:
-        run, before = self.running[name], self.cluster.group(name)
-        with self.evicting():
-            self.cluster.suspend(name)
-        self._gone(name)
-        now = self.cluster.group(name)
-        assert (now.since, now.reasons[0]) == (before.since, Suspended(len(devices(run.pods))))
-        assert [reason.group for reason in now.reasons[1:] if isinstance(reason, PreemptedBy)] == [*before.preempted_by]
-        self.check()
-
-    def ask_to_move(self, name: str, excluded: Collection[str] = (), promotes: bool = False) -> Bind | Preempt | None:
-        """Ask for another placement of a running group, and check that nothing has changed by it."""
-        run, was, before = self.running[name], self.cluster.group(name), self.cluster.snapshot()
-        request = run.request
-        if promotes:
-            request = replace(request, priority=max(0, request.priority), guest=False)
-        self.now += 1.0
-        decision = self.cluster.move(request, self.now, excluded)
-        if decision is not None:
-            assert decision.placement.guaranteed == (not request.opportunistic), "it is never worse"
-            assert not {pod.node for pod in decision.placement.pods} & set(excluded)
-            wanted = devices(decision.placement.pods)
-            victims = decision.victims if isinstance(decision, Preempt) else ()
-            assert not any(self.guaranteed(victim) for victim in victims), "no group of its VC ends for it"
-            assert not decision.downgraded
-            users = self.user_of()
-            others = {users[device] for device in wanted if device in users} - {name}
-            if request.guest:
-                assert not victims
-                assert all(self.accepts(self.running[other].request.vc, request.vc) for other in others)
-            else:
-                assert others == set(victims)
-            if decision.placement != was.placement:
-                assert not wanted & self.bad
-                for other, reservation in self.preempting.items():
-                    assert other in decision.overtaken or not wanted & devices(reservation.pods)
-            self.asked_to_move[name] = request
-        assert self.cluster.snapshot() == before
-        self.check()
-        return decision
-
-    def move(self, name: str, decision: Bind | Preempt) -> None:
-        """Commit a move, in the model too."""
-        since = self.cluster.group(name).since
-        with self.evicting():
-            self.cluster.commit(decision)
-        if self.cluster.group(name).since == since:
-            return  # it came too late, and the group is there already
-        self._gone(name)
-        for other in decision.overtaken:
-            del self.preempting[other]
-        request = self.asked_to_move[name]
-        if isinstance(decision, Preempt):
-            self.preempting[name] = Reservation(request, decision.placement.pods, set(decision.victims))
-        else:
-            self.running[name] = Run(request, decision.placement.pods, guest=self.cluster.group(name).guest)
-        self.check()
 
     @contextmanager
     def evicting(self) -> Iterator[None]:

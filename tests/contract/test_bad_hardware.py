@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hived import Bind, RequestError
-from hived.cluster.reasons import BadHardware
+from hived.cluster.explain.reasons import BadHardware
 from hived.cluster.states import GroupState
 
 from .driver import Driver, devices, running, states

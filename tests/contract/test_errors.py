@@ -12,7 +12,7 @@ import pytest
 
 from hived import Bind, Cluster, Member, Preempt, Request, RequestError
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import Misconfigured
+from hived.cluster.explain.reasons import Misconfigured
 from hived.errors import InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import PinnedCellSpec

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hived import Preempt, Request, Wait
+from hived.cluster.explain.reasons import ReasonKind, ShareUsedUp
 from hived.cluster.fairness import shares, whole
-from hived.cluster.reasons import ReasonKind, ShareUsedUp
 
 from .driver import Case, Driver, running
 from .specs import flat, lent, reserves, two_chains, wants

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hived import Bind, Member, Wait
-from hived.cluster.reasons import ReasonKind
+from hived.cluster.explain.reasons import ReasonKind
 
 from .driver import Driver, nodes_of, running
 from .specs import flat, lent, racks, wants

@@ -8,8 +8,8 @@ import pytest
 
 from hived import Bind, Cluster, Preempt, Request
 from hived.cluster.decisions import PodPlacement
+from hived.cluster.explain.reasons import Suspended
 from hived.cluster.guests import MOST_GUESTS
-from hived.cluster.reasons import Suspended
 from hived.cluster.states import GroupState, LeafState
 
 from .driver import Driver, nodes_of, replays, running

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hived import Bind, CheckedCluster, Cluster, Preempt, Wait
 from hived.cells import HostClass
+from hived.cluster.explain.reasons import ReasonKind
 from hived.cluster.pool import VIEWS
-from hived.cluster.reasons import ReasonKind
 from hived.cluster.sharing import Sharing
 
 from ..strategies import given_in_tiers

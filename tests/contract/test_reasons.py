@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from hived import Bind, Preempt, Request, Wait
-from hived.cluster.reasons import (
+from hived.cluster.explain.reasons import (
     BadHardware,
     BehindOthers,
     Fragmented,

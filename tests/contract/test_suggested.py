@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hived import Bind, Cluster, Preempt, RequestError, Wait
 from hived.cluster import suggested
 from hived.cluster.binding import Binding
-from hived.cluster.reasons import NotSuggested
+from hived.cluster.explain.reasons import NotSuggested
 from hived.cluster.states import GroupState
 from hived.installed import form
 

@@ -124,7 +124,7 @@ class Walk:
         events += [(1, self.a_node_turns), (2, self.a_device_turns)] if self.breaks else []
         events += [(3, self.ask_again)] if self.asked else []
         events += [(3, self.commit_late)] if self.open else []
-        events += [(4, self.end), (1, self.restart), (2, self.suspend), (5, self.move)] if driver.running else []
+        events += [(4, self.end), (1, self.restart)] if driver.running else []
         events += [(4, self.end_a_victim), (2, self.give_up)] if driver.preempting else []
         events += [(2, self.reconfigure)] if self.others else []
         events += [(4, self.trade)] if self.trades else []
@@ -187,9 +187,6 @@ class Walk:
     def commit_late(self) -> None:
         decision = self.open.pop(self.random.randrange(len(self.open)))
         if decision.group in self.driver.running:
-            if decision.group in self.driver.asked_to_move and not isinstance(decision, Wait):
-                with suppress(RequestError):
-                    self.driver.move(decision.group, decision)
             self.driver.check()
             return
         before = self.driver.cluster.snapshot()
@@ -201,35 +198,6 @@ class Walk:
 
     def end(self) -> None:
         self.driver.release(self.some(self.driver.running))
-
-    def suspend(self) -> None:
-        """Now and then a victim is suspended rather than ended; it may be scheduled again at once."""
-        victims = {name for reservation in self.driver.preempting.values() for name in reservation.victims}
-        name = self.some(victims or self.driver.running)
-        request = self.driver.running[name].request
-        self.driver.suspend(name)
-        if self.knows(request) and self.random.random() < 0.5:
-            with suppress(RequestError):  # the new spec has no such pinned cell or device type
-                self.driver.start(request)
-
-    def move(self) -> None:
-        """A group moves, off some of its nodes or for better; an opportunistic one may be promoted by it."""
-        name = self.some(self.driver.running)
-        run = self.driver.running[name]
-        if not self.knows(run.request):
-            return
-        nodes = sorted({pod.node for pod in run.pods})
-        excluded = self.random.sample(nodes, self.random.randint(0, len(nodes)))
-        promotes = run.request.opportunistic and self.random.random() < 0.6
-        dropped = self.random.random() < 0.2
-        try:
-            decision = self.driver.ask_to_move(name, excluded, promotes)
-        except RequestError:  # the new spec has no such pinned cell or device type
-            return
-        if decision is not None and dropped:
-            self.open.append(decision)
-        elif decision is not None:
-            self.driver.move(name, decision)
 
     def end_a_victim(self) -> None:
         name = self.some(self.driver.preempting)

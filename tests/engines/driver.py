@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from hived import CheckedCluster
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.feasibility import shortages
-from hived.cluster.reasons import Reason
 from hived.engine.states import JobState
 from hived.engines.dispatcher import Usage
 from hived.engines.job import Event

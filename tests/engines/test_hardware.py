@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hived.cluster.reasons import OutOfService
+from hived.cluster.explain.reasons import OutOfService
 from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import Health, JobScheduler
 from hived.engines.local.model import Job

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hived import ConflictError
-from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
+from hived.cluster.explain.reasons import BehindOthers, PreemptedBy, VcExhausted
 from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import event_text
 from hived.engines.local.model import Job, default_name

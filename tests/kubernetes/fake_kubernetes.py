@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.explain.reasons import Misconfigured, ReasonKind
 from hived.cluster.explain.sentences import in_lines
-from hived.cluster.reasons import Misconfigured, ReasonKind
 from hived.cluster.requests import Member
 from hived.engine.states import JobState
 from hived.engines.kubernetes.client.api import ApiError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hived.cluster.reasons import NotSuggested, ReasonKind
+from hived.cluster.explain.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import event_text, reasons

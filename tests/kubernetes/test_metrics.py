@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tools.render import CHART, DEPLOY
 
 from hived import __version__
-from hived.cluster.reasons import ReasonKind
+from hived.cluster.explain.reasons import ReasonKind
 from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
-from hived.cluster.reasons import NeverFits
+from hived.cluster.explain.reasons import NeverFits
 from hived.policies import SJF, SRTF, Greedy, Tiresias, YarnCS
 from hived.scheduling import (
     Downgrade,

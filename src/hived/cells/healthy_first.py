@@ -29,10 +29,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from .buddy import BuddyAllocator
+from .hierarchy import Hierarchy
+
+
+class FreeCells(Protocol):
+    """What is read of the allocator of a chain (:class:`~.buddy.BuddyAllocator`)."""
+
+    @property
+    def hierarchy(self) -> Hierarchy: ...
+    @property
+    def levels(self) -> range: ...
+    @property
+    def free(self) -> list[int]: ...
+    @property
+    def free_bad(self) -> list[set[int]]: ...
+    @property
+    def bad(self) -> list[dict[int, int]]: ...
+    @property
+    def bad_under(self) -> list[dict[int, set[int]]]: ...
+    def margins(self) -> list[int]: ...
+    def badness(self, level: int, cell: int) -> tuple[int, int, int]: ...
 
 
 class Source(NamedTuple):
@@ -43,7 +61,7 @@ class Source(NamedTuple):
     healthy: bool  #: whether it is, or contains, a healthy cell of the requested level
 
 
-def holds_healthy(cells: BuddyAllocator, k: int, cell: int, level: int) -> bool:
+def holds_healthy(cells: FreeCells, k: int, cell: int, level: int) -> bool:
     """Whether a cell at ``k`` is, or contains, a healthy cell of ``level``. O(bad cells inside)."""
     if cell not in cells.bad[k]:
         return True
@@ -53,7 +71,7 @@ def holds_healthy(cells: BuddyAllocator, k: int, cell: int, level: int) -> bool:
     return len(inside) < cells.hierarchy.fanout[k] or any(holds_healthy(cells, k - 1, child, level) for child in inside)
 
 
-def bad_child_towards(cells: BuddyAllocator, k: int, cell: int, level: int) -> int:
+def bad_child_towards(cells: FreeCells, k: int, cell: int, level: int) -> int:
     """The bad child of a bad cell at ``k`` to split next towards ``level``; -1 for a healthy child.
 
     The least bad of those that contain a healthy cell of ``level`` (above it only: at ``level`` none does); if none
@@ -66,7 +84,7 @@ def bad_child_towards(cells: BuddyAllocator, k: int, cell: int, level: int) -> i
     return min(cells.badness(k - 1, child) for child in useful or inside)[2]
 
 
-def surely_healthy(cells: BuddyAllocator, wanted: Sequence[int]) -> bool:
+def surely_healthy(cells: FreeCells, wanted: Sequence[int]) -> bool:
     """A sufficient condition that no cell of ``wanted`` would be bad, without a scan of the bad cells. O(levels).
 
     ``False`` may be wrong: healthy cells inside bad ones are not counted, but every bad cell that may be split for one,
@@ -89,7 +107,7 @@ def surely_healthy(cells: BuddyAllocator, wanted: Sequence[int]) -> bool:
 class Supply:
     """The free cells of a chain, for one decision or for a trial of many without a change of the allocator."""
 
-    def __init__(self, cells: BuddyAllocator) -> None:
+    def __init__(self, cells: FreeCells) -> None:
         self._cells = cells
         # per level: the free bad cells (the allocator's own sets, except in a trial), and the number of healthy ones
         self._bad = cells.free_bad

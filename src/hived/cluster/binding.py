@@ -19,47 +19,70 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from hived.cells import IndexSet, Shape, leaves_of
 from hived.errors import InvariantError
 
-from .binding_check import check_bindings
+from .nodes import Nodes
 from .undo import Undo
-
-if TYPE_CHECKING:
-    from .nodes import Nodes
-    from .pool import VirtualCells
+from .virtual import VirtualCells
 
 #: physical inner cell under each virtual inner cell of a host
 Inner = tuple[int, ...]
 #: ways of binding inside a host that are cached
 REMEMBERED = 20_000
-#: bound preassigned cells: level and number of the physical cell, to the bindings and the virtual cell
-Owners = dict[tuple[int, int], tuple["Binding", int]]
+
+
+class ChainBindings:
+    """The bound reserved cells of one chain, those of all VCs."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        #: bound preassigned cells: level and number of the physical cell, to the bindings and the virtual cell
+        self.owners: dict[tuple[int, int], tuple[Binding, int]] = {}
+        #: doomed cells: reserved cells with only bad hardware left for them, as bindings and virtual cell
+        self.doomed: list[tuple[Binding, int]] = []
+        #: the allocator's count of changes at the last refresh of the doomed cells
+        self.doomed_at = -1
+
+    def health_changed(self, node: int) -> None:
+        """Have the bindings of all bound cells with leaves of a node follow its bad leaves. O(its cells)."""
+        hierarchy = self.nodes.hierarchy
+        for level in self.nodes.allocator.levels:
+            if level < hierarchy.node_level:
+                parts = hierarchy.node_size // hierarchy.gpus[level]
+                cells = range(node * parts, (node + 1) * parts)
+            else:
+                above = node * hierarchy.node_size // hierarchy.gpus[level]
+                cells = range(above, above + 1)
+            for cell in cells:
+                owner = self.owners.get((level, cell))
+                if owner is not None:
+                    binding, virtual = owner
+                    binding.health_changed(virtual, node)
 
 
 class Binding:
     """The bindings of a VC's cells. To bind or unbind a host costs O(levels), inside a host O(its levels' fan-outs)."""
 
     def __init__(
-        self, virtual: VirtualCells, free: Sequence[int], nodes: Nodes, undo: Undo, pinned_to: int = -1
+        self, virtual: VirtualCells, free: Sequence[int], chain: ChainBindings, undo: Undo, pinned_to: int = -1
     ) -> None:
         """``pinned_to``: the number of the physical cell that its one preassigned cell is pinned to; -1 for none.
 
-        ``nodes``: of the chain; ``free``: free leaves of every host, updated by the caller.
+        ``free``: free leaves of every host, updated by the caller.
         """
         self.virtual = virtual
         self.free = free
         #: the allocator of its preassigned cells
-        self.allocator = nodes.allocator
+        self.allocator = chain.nodes.allocator
         self._note = undo.note
         #: bad leaves per node
-        self.bad_leaves = nodes.bad
+        self.bad_leaves = chain.nodes.bad
         #: bad leaves of each host, known for bound hosts
         self.bad = [0] * virtual.hosts
         #: bound reserved cells of all bindings in the chain
-        self.owners = nodes.owners
+        self.owners = chain.owners
         #: physical cell under each virtual cell; -1 while unbound
         self.bound = [-1] * len(virtual.cells)
         #: children of each virtual cell that are in use; a pinned cell counts its pin too, and so stays
@@ -425,10 +448,6 @@ class Binding:
             found |= shape.masks[_leaf_on(shape, inner, leaf, least_shared)]
         self._set_inner(host, tuple(inner))
         self._set_bad(host, found)
-
-    def validate(self) -> None:
-        """Check all bindings against the leaves in use and the bad ones. O(cells of the VC)."""
-        check_bindings(self)
 
 
 class BindingHints:

@@ -23,17 +23,21 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import recovery
+from .checks import check_state
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
+from .explain.reasons import Misconfigured, NeverFits, Reason
 from .groups import Group
 from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, moved, replanned, select_victims, stays_in_place
+from .placing import admitted
 from .pool import packed
-from .reasons import Misconfigured, NeverFits, Reason, Suspended
+from .preemption import select_victims
+from .promotion import promoted, stays_in_place
 from .recovery import Reconfiguration
+from .replan import replanned
 from .requests import EVERY_NODE, KEPT, Asked, Request
 from .sharing import BindingKind, Sharing
 from .state import State
@@ -214,36 +218,6 @@ class Cluster:
         self._open = decision, group
         return decision
 
-    def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
-        """Decide another placement for a running group, as if its leaf cells were free; None: there is none.
-
-        A guaranteed group goes where its VC has room, an opportunistic one to idle leaf cells (or, as a guest, beside
-        owners); no group of its VC is preempted for it. It keeps its leaf cells as far as possible. With a guaranteed
-        request an opportunistic group is *promoted*, on its own leaf cells if its VC's can be bound there.
-        ``excluded_nodes``: nodes it may not use. A commit releases the old leaf cells: the group runs on the new ones
-        at once or, where loans of other groups are its victims, waits for them as any preempting group. It costs as
-        much as its placement.
-        """
-        _check_seconds(now)
-        state = self._committed()
-        demand = state.demands.of(request)
-        group = state.groups.get(request.group)
-        if group is None or not group.running:
-            raise RequestError("group", f"{request.group!r} does not run")
-        if request.opportunistic or group.guaranteed:
-            group.refuse_another(request)
-        suggested = self._suggested(None, excluded_nodes)
-        again = moved(state, group, request, demand, suggested, now)
-        if again is None:
-            return None
-        if (again.placement, again.spots) == (group.placement, group.spots):
-            state.undo.rollback()
-            return group.answer()
-        excluded = () if suggested is None else suggested.given[1]
-        decision = again.answer(Asked("move", (request, now, excluded), state.version))
-        self._open = decision, again
-        return decision
-
     def demand(self, request: Request) -> Demand:
         """Check a request, and compile it under this spec; requests that differ by name alone share it. O(members)."""
         return self._committed().demands.of(request)
@@ -257,7 +231,7 @@ class Cluster:
     ) -> bool | None:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
-        ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
+        ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it has to start elsewhere.
         None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in :meth:`place`. O(levels + pods).
         """
         group, again = self._promoted(request, at, excluded_nodes, demand)
@@ -287,7 +261,7 @@ class Cluster:
         if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        return group, moved(state, group, request, demand, suggested, group.since, in_place=True, at=at)
+        return group, promoted(state, group, request, demand, suggested, at)
 
     def refused(self, request: Request, at: VirtualLeaves) -> tuple[tuple[int, int], ...]:
         """The leaf cells ``at`` which hardware keeps from being bound: hosts of the VC, with one bit each.
@@ -415,7 +389,7 @@ class Cluster:
     ) -> PlanAnswer:
         """What :meth:`schedule` would answer, by the same code, as a dry run: the request is not queued.
 
-        A wrong request "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
+        A wrong request "never" fits, with :class:`~hived.cluster.explain.reasons.Misconfigured` as the reason.
         """
         try:
             decision = self._decided(request, suggested_nodes, 0.0, excluded_nodes)
@@ -462,9 +436,7 @@ class Cluster:
             raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
         state = self._committed()
         known = state.groups.get(decision.group)
-        asked = decision.asked
-        moves = asked is not None and asked.call == "move" and asked.version == state.version
-        if known is not None and not moves and (known.running or decision.placement == known.placement):
+        if known is not None and (known.running or decision.placement == known.placement):
             self._commit_again(known, decision)
             return
         group = self._decided_again(decision)
@@ -513,8 +485,6 @@ class Cluster:
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
-        if state.jobs:
-            state.set_jobs(group.name, ())
         self._keep()
 
     def hold(self, group: str, loan: bool) -> bool:
@@ -527,75 +497,21 @@ class Cluster:
         held = self._holding(group, "nothing to hold")
         if not held.running or held.guaranteed or not held.request.guest or held.guest is not loan:
             return False
-        if self._state.chains[held.chain].guests is None or not self._state.hold(held, loan):
+        if self._state.guests_on[held.chain] is None or not self._state.hold(held, loan):
             return False
         self._keep()
         return True
-
-    def suspend(self, group: str) -> None:
-        """Requeue a running group, and release its leaf cells; reserved ones stay with the preemptor.
-
-        It keeps its request, its place in line, and the time of its start. Scheduled again, it starts again.
-        """
-        suspended = self._holding(group, "nothing to suspend")
-        if not suspended.running:
-            raise RequestError("group", f"{group!r} has only reserved; cancel() withdraws it")
-        self._state.suspend(
-            suspended, (Suspended(suspended.gpus), *queries.preemption_reasons(self._state, suspended, ended=True))
-        )
-        self._keep()
 
     def cancel(self, group: str) -> None:
         """Withdraw a waiting or preempting group; its reserved leaf cells stay with the groups that run there."""
         state = self._committed()
         if isinstance(group, str) and group in state.waiting:
-            self._withdraw(group)
+            state.waiting.pop(group).transition(GroupEvent.END)
             return
         ended = self._holding(group, "nothing to cancel")
         if ended.running:
             raise RequestError("group", f"{group!r} runs; release() ends it")
         self._end(ended)
-
-    def _withdraw(self, waiting: str) -> None:
-        self._state.waiting.pop(waiting).transition(GroupEvent.END)
-        self._state.set_jobs(waiting, ())
-
-    # -- jobs on an allocation ----------------------------------------------------------------------------------------
-
-    def join(self, group: str, job: str) -> None:
-        """Add ``job`` to the allocation of ``group``; it takes no leaf cells of its own.
-
-        The first job on an allocation has the name of the group; the caller arbitrates between the jobs. An allocation
-        keeps its jobs when it is suspended or moved, and ends with the last of them.
-        """
-        held = self._holding(group, "nothing to join")
-        state, jobs = self._state, self._state.jobs.get(group, (group,))
-        if not held.running:
-            raise RequestError("group", f"{group!r} has only reserved; jobs join it once it runs")
-        if not isinstance(job, str) or not job:
-            raise RequestError("job", f"a name, not {job!r}")
-        on = group if job in jobs else state.joined.get(job)
-        if on is not None or (job != group and (job in state.groups or job in state.waiting)):
-            has = "is a group of its own" if on is None else f"is on the allocation of {on!r} already"
-            raise RequestError("job", f"{job!r} {has}; it has to end first there")
-        state.set_jobs(group, (*jobs, job))
-        self._keep()
-
-    def leave(self, group: str, job: str) -> None:
-        """Remove an ended ``job`` from the allocation of ``group``, which is released with its last job."""
-        state = self._committed()
-        waits = isinstance(group, str) and group in state.waiting
-        held = None if waits else self._holding(group, "nothing to leave")
-        jobs = state.jobs.get(group, (group,))
-        if job not in jobs:
-            raise RequestError("job", f"{job!r} is not on the allocation of {group!r}; there are {', '.join(jobs)}")
-        if len(jobs) > 1:
-            state.set_jobs(group, tuple(other for other in jobs if other != job))
-            self._keep()
-        elif held is None:
-            self._withdraw(group)
-        else:
-            self._end(held)
 
     def _holding(self, name: str, what: str) -> Group:
         """The running or preempting group of that name. Raises :class:`RequestError`."""
@@ -746,9 +662,10 @@ class Cluster:
     def hosts_of(self, group: str) -> tuple[tuple[tuple[int, int], int], ...]:
         """The hosts of a guaranteed group as in :meth:`hosts`, each once, with its leaf cells there. O(pods)."""
         held = self._state.groups[group]
-        if held.pool is None:
+        pool = self._state.pool_of(held)
+        if pool is None:
             return ()
-        chain = held.pool.nodes.number
+        chain = pool.nodes.number
         found: dict[int, int] = {}
         for host, mask in held.spots:
             found[host] = found.get(host, 0) + mask.bit_count()
@@ -757,9 +674,9 @@ class Cluster:
     def virtual_leaves(self, group: str) -> VirtualLeaves:
         """The leaf cells of its VC that a guaranteed group has; for :meth:`place` in another cluster. O(1)."""
         held = self._holding(group, "it has no leaf cells of its VC")
-        if held.pool is None:
+        if not held.guaranteed:
             raise RequestError("group", f"{group!r} is opportunistic, and has no leaf cells of its VC")
-        return VirtualLeaves(held.pool.number, held.spots, held.level, held.relaxed)
+        return VirtualLeaves(held.pool, held.spots, held.level, held.relaxed)
 
     def group(self, name: str) -> GroupStatus:
         """The status of a group. Raises :class:`RequestError` when there is none of that name."""
@@ -803,7 +720,7 @@ class Cluster:
 
     def validate(self) -> None:
         """Re-derive the whole state; :class:`~hived.errors.InvariantError` on a difference. O(cluster): for tests."""
-        self._committed().validate()
+        check_state(self._refreshed())
 
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .reasons import Reason
+from .explain.reasons import Reason
 from .requests import Asked, Request
 
 
@@ -101,7 +101,6 @@ class Record(NamedTuple):
     group: str  #: its name
     request: Request
     placement: Placement
-    jobs: tuple[str, ...] = ()  #: the jobs on its allocation, where it has others than the one of its name
 
 
 #: the answer of ``Cluster.schedule``

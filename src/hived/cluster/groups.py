@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hived.errors import RequestError
 
 from .decisions import Bind, Placement, Preempt
+from .explain.reasons import Reason
 from .parts import Part
-from .reasons import Reason
 from .requests import EVERY_NODE, Asked, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
-
-if TYPE_CHECKING:
-    from .pool import Pool
-
 
 _PREEMPTING = GroupState.PREEMPTING
 
@@ -48,8 +43,8 @@ class Group:
     state = GroupState.PENDING
     #: number of the chain
     chain = -1
-    #: its VC's pool whose leaves it has; None: opportunistic
-    pool: Pool | None = None
+    #: number of the pool, among those of its VC, whose leaves it has; -1: opportunistic
+    pool = -1
     #: whether it is a guest of the owners of its leaves
     guest = False
     #: per pod: virtual host and mask; () for an opportunistic group
@@ -72,8 +67,6 @@ class Group:
     replanned: tuple[int, Given] = (-1, EVERY_NODE)
     #: during promotion: the opportunistic group that it runs as
     loan: Group | None = None
-    #: during promotion: whether only the leaves of its loan are acceptable
-    in_place = False
     #: during placement: the leaves where it ran, which it prefers
     near: tuple[Part, ...] = ()
     #: during placement: lazy groups of its VC that become opportunistic for it
@@ -102,7 +95,7 @@ class Group:
     @property
     def guaranteed(self) -> bool:
         """Whether it has, or has reserved, leaves of its VC."""
-        return self.pool is not None
+        return self.pool >= 0
 
     @property
     def running(self) -> bool:

@@ -19,12 +19,13 @@ from hived.cells import Space
 from .decisions import VirtualLeaves
 from .demands import Choice, Demand
 from .groups import Group
-from .pool import Pool, Spots, packed
+from .pool import Pool, packed
 from .requests import Request
 from .state import State
 from .states import GroupState
 from .suggested import Suggested, bind_on_suggested
 from .victim_selection import least_loss
+from .virtual import Spots
 
 #: how often hardware or suggestions may refuse a choice before the group has to wait
 ATTEMPTS = 64
@@ -68,10 +69,10 @@ def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[i
             return False
         mask, level = space.spot(host, need)
         spots.append((host, mask))
-    group.chain, group.pool, group.spots = pool.nodes.number, pool, tuple(spots)
+    group.chain, group.pool, group.spots = pool.nodes.number, pool.number, tuple(spots)
     group.level = level if len(spots) == 1 else 0
     if not _bind(state, group, pool, None):
-        group.pool, group.spots = None, ()
+        group.pool, group.spots = -1, ()
         return False
     if displaces_loans(pool, group):
         _set_victims(group, pool.nodes.on(group.parts))
@@ -90,10 +91,10 @@ def on_leaves(
     pool = state.pools[demand.tenant][at.pool]
     if any(not 0 <= host < len(pool.free) or mask & ~pool.free[host] for host, mask in at.spots):
         return False
-    group.chain, group.pool, group.spots = pool.nodes.number, pool, at.spots
+    group.chain, group.pool, group.spots = pool.nodes.number, pool.number, at.spots
     group.level, group.relaxed = at.level, at.relaxed
     if not _bind(state, group, pool, suggested):
-        group.pool, group.spots, group.relaxed = None, (), ()
+        group.pool, group.spots, group.relaxed = -1, (), ()
         return False
     if displaces_loans(pool, group):
         _set_victims(group, pool.nodes.on(group.parts))
@@ -112,7 +113,8 @@ def preempting(
         state.set_aside(victim)
     found = on_free(state, group, demand, suggested)
     state.undo.rollback(mark)
-    return found and group.pool is not None and _bind_with_victims(state, group, group.pool, suggested, victims)
+    pool = state.pool_of(group)
+    return found and pool is not None and _bind_with_victims(state, group, pool, suggested, victims)
 
 
 def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:
@@ -121,7 +123,7 @@ def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Sugges
     The caller has freed and unbound these leaves.
     """
     group.chain, group.level, group.relaxed = reserved.chain, reserved.level, reserved.relaxed
-    pool = group.pool = reserved.pool
+    pool, group.pool = state.pool_of(reserved), reserved.pool
     group.spots = reserved.spots
     return pool is not None and _bind(state, group, pool, suggested) and not displaces_loans(pool, group)
 
@@ -179,7 +181,7 @@ def _place_in(
             break
         if up_to >= 0:
             found = least_loss(pool, space, choice.needs, rank, found, cap, up_to)
-        group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
+        group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool.number, found.pods
         if step:
             hierarchy = pool.virtual.hierarchy
             group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
@@ -194,7 +196,7 @@ def _place_in(
         if not is_copy:
             space, is_copy = copied(space), True
         space.set(_refused(pool, found.pods, suggested), 0, 0)
-    group.relaxed, group.pool, group.spots = (), None, ()
+    group.relaxed, group.pool, group.spots = (), -1, ()
     return False
 
 
@@ -257,7 +259,7 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     """Bind the group's leaves; ``False``, and nothing bound, where that is impossible."""
     start = mark = state.undo.mark()
     if group.loan is not None:  # a group does not preempt its own loan
-        if group.in_place and pool.elsewhere(group.spots, group.loan.parts):
+        if pool.elsewhere(group.spots, group.loan.parts):
             group.parts = ()  # the caller discards a placement on other leaves
             return True
         state.vacate(group.loan)
@@ -278,35 +280,3 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
             return True
     state.undo.rollback(start)
     return False
-
-
-def promoted(
-    state: State,
-    group: Group,
-    loan: Group,
-    demand: Demand,
-    suggested: Suggested | None,
-    in_place: bool,
-    at: VirtualLeaves | None = None,
-) -> bool:
-    """Bind free leaves of its VC for the group that runs as ``loan``: the loan's own leaves if they can be bound.
-
-    The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. ``in_place``: a
-    placement on other leaves need not be bound; ``at``: the leaves of its VC. O(levels + pods).
-    """
-    group.loan, group.in_place = loan, in_place
-    others = loan.guest and not state.guests_of(loan.chain).alone(loan)  # they have its leaves, or have reserved them
-    keeps = suggested is None and not (loan.preempted_by or others)  # whether it may keep its leaves
-    for pool in state.pools[demand.tenant] if keeps and at is None else ():
-        spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
-        if spots is not None:
-            group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level
-            group.chain = pool.nodes.number
-            state.vacate(loan)
-            return True
-    if not (on_free(state, group, demand, suggested) if at is None else on_leaves(state, group, demand, at, suggested)):
-        return False
-    if sorted(group.parts) == sorted(loan.parts):
-        spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is
-        group.parts, group.spots = loan.parts, tuple([spot_of[part] for part in loan.parts])
-    return True

@@ -9,19 +9,14 @@ VC). It is requeued only where that VC does not. In a private cluster guests sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from hived.cells import Space
-from hived.errors import ensure
 from hived.spec.compiled import GuestsOf
 
 from .groups import Group
+from .nodes import Nodes
 from .parts import Part
-from .states import GroupState
 from .undo import Undo
-
-if TYPE_CHECKING:
-    from .nodes import Nodes
 
 #: most guests on a leaf. Each process on a GPU keeps a context of hundreds of MB whatever its limits are, and a caller
 #: that gives no order has a space of nodes per number of guests. Ours: the papers pack at most six (Gandiva, Table 1)
@@ -36,6 +31,7 @@ class Guests:
     def __init__(self, nodes: Nodes, sharing: Sequence[GuestsOf], undo: Undo) -> None:
         """``sharing``: per tenant, whose guests its groups accept."""
         self._nodes, self._sharing, self._note = nodes, sharing, undo.note
+        nodes.on_refresh = self.mark_dirty
         #: per node with guests: these with their leaves
         self.held: dict[int, dict[Group, int]] = {}
         # by tenant with guests of its own, -1 for all others: the spaces, and the nodes that are out of date there
@@ -187,28 +183,3 @@ class Guests:
                 more[number] |= mask
                 mask &= already
         return more
-
-    def validate(self, guests: Iterable[Group]) -> None:
-        """Re-derive the guests per node, whether owners accept them, and the spaces. O(nodes + groups)."""
-        held: dict[int, dict[Group, int]] = {}
-        for group in guests:
-            ensure(group.state is GroupState.ALLOCATED, f"{group} is in nobody's way")
-            for _, node, mask in group.parts:
-                of_node = held.setdefault(node, {})
-                of_node[group] = of_node.get(group, 0) | mask
-        ensure(held == self.held, "guests per node")
-        for node, of_node in held.items():
-            count = [
-                sum(mask >> leaf & 1 for mask in of_node.values()) for leaf in range(self._nodes.shapes[node].leaves)
-            ]
-            ensure(max(count) <= MOST_GUESTS, f"guests of node {node}")
-            for owner, mask in self._nodes.held.get(node, {}).items():
-                for guest, of_guest in of_node.items():
-                    beside = owner.running and mask & of_guest
-                    ensure(not beside or self.accepts(owner, guest.tenant), f"{owner} accepts {guest}")
-        for key in self._spaces:
-            tenant = key if key >= 0 else next((t for t, s in enumerate(self._sharing) if s != "own"), -1)
-            for number, space in enumerate(self.spaces(tenant) if tenant >= 0 else ()):
-                space.validate()
-                for node in range(len(self._nodes.shapes)):
-                    ensure(space.free[node] == self._healthy_room(node, tenant)[number], f"room on node {node}")

@@ -8,16 +8,14 @@ leaf outside ``owned`` and ``lent``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from hived.cells import BuddyAllocator, Counts, Found, Hierarchy, HostClass, Need, Shape, Space, leaves_of, packs
-from hived.errors import InvariantError, ensure
+from hived.errors import InvariantError
 
-from .binding import Binding, Owners
 from .decisions import Placement, PodPlacement
 from .groups import Group
-from .guests import Guests
 from .parts import Part
 from .states import ALLOCATE, CANCEL, LEAF_EFFECTS, RELEASE, RESERVE, LeafEvent, LeafState
 from .undo import Undo
@@ -79,14 +77,8 @@ class Nodes:
         self.bad_nodes: set[int] = set()
         #: per node with groups: these with their leaves, in order of arrival
         self.held: dict[int, dict[Group, int]] = {}
-        #: the guests on the nodes; None where no VC accepts guests
-        self.guests: Guests | None = None
-        #: the reserved cells that are bound
-        self.owners: Owners = {}
-        #: doomed cells: reserved cells with only bad hardware left for them, as bindings and virtual cell
-        self.doomed: list[tuple[Binding, int]] = []
-        #: the allocator's count of changes at the last refresh of the doomed cells
-        self.doomed_at = -1
+        #: called with the nodes that have changed, where the spaces are refreshed; None where no VC accepts guests
+        self.on_refresh: Callable[[Collection[int]], None] | None = None
         # nodes whose masks have changed since the last refresh of the spaces
         self._dirty: set[int] = set()
         #: nodes whose lent leaves have changed since the last update of the allocator, with the old masks
@@ -124,7 +116,7 @@ class Nodes:
                 all_held[node] = {group: mask}
             else:
                 held[group] = held.get(group, 0) | mask
-            if group.pool is not None:
+            if group.pool >= 0:
                 self.owned[node] |= mask
             else:
                 self._set_lent(node, self.lent[node] | mask)
@@ -152,7 +144,7 @@ class Nodes:
             if shared:  # another group runs there, or has reserved them
                 self._refresh(node)
                 continue
-            if group.pool is not None:
+            if group.pool >= 0:
                 self.owned[node] &= ~mask
             else:
                 self._set_lent(node, self.lent[node] & ~mask)
@@ -194,7 +186,7 @@ class Nodes:
         held = self.held.get(node)
         if held is not None:
             for group, mask in held.items():
-                if group.pool is not None:
+                if group.pool >= 0:
                     owned |= mask
                 else:
                     lent |= mask
@@ -311,8 +303,8 @@ class Nodes:
             if self._per_top > 1 and owned.bit_count() != self._counted[node]:
                 self._tops.add(node // self._per_top, owned.bit_count() - self._counted[node])
                 self._counted[node] = owned.bit_count()
-        if self.guests is not None:
-            self.guests.mark_dirty(self._dirty)
+        if self.on_refresh is not None:
+            self.on_refresh(self._dirty)
         self._dirty.clear()
 
     def mark_dirty(self, node: int) -> None:
@@ -357,19 +349,6 @@ class Nodes:
         if before == mask:
             return False
         self._turn(node, mask)
-        hierarchy = self.hierarchy
-        for level in self.allocator.levels:  # all bound reserved cells with leaves of the node
-            if level < hierarchy.node_level:
-                parts = hierarchy.node_size // hierarchy.gpus[level]
-                cells = range(node * parts, (node + 1) * parts)
-            else:
-                above = node * hierarchy.node_size // hierarchy.gpus[level]
-                cells = range(above, above + 1)
-            for cell in cells:
-                owner = self.owners.get((level, cell))
-                if owner is not None:
-                    binding, virtual = owner
-                    binding.health_changed(virtual, node)
         return True
 
     def _turn(self, node: int, mask: int) -> None:
@@ -389,38 +368,3 @@ class Nodes:
     def watched_by(self, turned: set[int]) -> None:
         """Add every node whose bad leaves change to ``turned``, the changed hosts of a private or quota pool."""
         self._watchers.append(turned)
-
-    def validate(self, groups: Iterable[Group]) -> None:
-        """Re-derive all masks and spaces from the groups and the bad leaves. O(nodes + groups)."""
-        held: dict[int, dict[Group, int]] = {}
-        used: dict[int, int] = {}
-        reserved: dict[int, int] = {}
-        for group in groups:
-            taken = used if group.running else reserved
-            for number, node, mask in group.parts:
-                if number == self.number:
-                    ensure(not taken.get(node, 0) & mask, f"a leaf cell of node {node} is {group}'s alone")
-                    taken[node] = taken.get(node, 0) | mask
-                    of_node = held.setdefault(node, {})
-                    of_node[group] = of_node.get(group, 0) | mask
-        ensure(held == self.held, "groups per node")
-        space = self.idle_space()
-        space.validate()
-        if self._open is not None:
-            self._open.validate()
-            ensure((self._open.free, self._open.idle) == (space.free, space.idle), "both spaces say the same")
-        for node, shape in enumerate(self.shapes):
-            ensure(self.used[node] == used.get(node, 0), f"leaf cells of node {node} that are used")
-            ensure(self.reserved[node] == reserved.get(node, 0), f"leaf cells of node {node} that are reserved")
-            masks = {True: 0, False: 0}
-            for group, mask in held.get(node, {}).items():
-                masks[group.guaranteed] |= mask
-            ensure(self.owned[node] == masks[True], f"guaranteed leaf cells of node {node}")
-            ensure(self.lent[node] == masks[False], f"opportunistic leaf cells of node {node}")
-            free = shape.full & ~(masks[True] | self.bad[node])
-            seen = space.free[node], space.idle[node]
-            ensure(seen == (free, free & ~masks[False]), f"what the space says of node {node}")
-        ensure(self.bad_nodes == {node for node, bad in enumerate(self.bad) if bad}, "nodes with bad leaf cells")
-        if self._per_top > 1:
-            counts = [mask.bit_count() for mask in self.owned]
-            self._tops.validate([sum(counts[i : i + self._per_top]) for i in range(0, len(counts), self._per_top)])

@@ -36,7 +36,7 @@ def as_guest(
     O(levels + pods + nodes that changed); with ``beside`` O(its leaves) in place of the nodes that changed.
     """
     for step, choice in demand.tries:
-        guests = state.chains[choice.chain].guests
+        guests = state.guests_on[choice.chain]
         if guests is None:
             continue
         spaces = guests.spaces(group.tenant) if beside is None else guests.prefixes(group.tenant, beside, demand.gpus)

@@ -12,104 +12,22 @@ since the last use have cost as much as building it anew.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
 
-from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find, packs
+from hived.cells import Found, HostClass, Need, Rank, Space, find, packs
 from hived.errors import ensure
 
-from .binding import Binding, BindingHints
+from .binding import Binding, BindingHints, ChainBindings
 from .groups import Group
-from .nodes import Nodes
 from .parts import Part
 from .undo import Undo
+from .virtual import Spots, VirtualCells, by_host
 
 #: how many views are kept
 VIEWS = 16
-#: per pod: virtual host and leaves
-Spots = tuple[tuple[int, int], ...]
 _NO_GROUPS: dict[Group, int] = {}
-
-
-class VirtualCell(NamedTuple):
-    """One virtual cell at or above its hosts."""
-
-    level: int
-    parent: int  #: number of the virtual cell above; -1 for a preassigned one
-
-
-class VirtualCells:
-    """The reserved cells, as hosts and the cells above them.
-
-    Hosts are numbered in the order of the reservation; a host is a node, or a preassigned cell smaller than a node.
-    Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
-    """
-
-    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "kinds", "levels", "reserved_levels", "shapes")
-
-    def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
-        """``reserved``: pairs of (level, number of preassigned cells)."""
-        self.hierarchy = hierarchy
-        #: the levels of the preassigned cells
-        self.levels = tuple(dict.fromkeys(level for level, number in reserved if number))
-        node_level = hierarchy.node_level
-        hosts: list[VirtualCell] = []
-        upper: list[VirtualCell] = []
-        total = sum(n * max(1, hierarchy.gpus[k] // hierarchy.node_size) for k, n in reserved)
-        groups = [[-1] * total for _ in range(node_level, hierarchy.top)]
-        numbers = [0] * (hierarchy.top + 1)
-        #: per host: the level of the preassigned cell that it is, or is in
-        self.reserved_levels: list[int] = []
-
-        def grow(level: int, parent: int) -> None:
-            if level <= node_level:
-                cell = parent
-                while cell >= 0:  # the host is in one cell of each level above it
-                    above = upper[cell - total]
-                    groups[above.level - node_level - 1][len(hosts)] = numbers[above.level] - 1
-                    cell = above.parent
-                hosts.append(VirtualCell(level, parent))
-                return
-            number = total + len(upper)
-            upper.append(VirtualCell(level, parent))
-            numbers[level] += 1
-            for _ in range(hierarchy.fanout[level]):
-                grow(level - 1, number)
-
-        for level, number in reserved:
-            for _ in range(number):
-                grow(level, -1)
-                self.reserved_levels += [level] * (len(hosts) - len(self.reserved_levels))
-        #: every virtual cell from the hosts up
-        self.cells = (*hosts, *upper)
-        #: number of hosts
-        self.hosts = total
-        #: the shape of each host
-        self.shapes: list[Shape] = [hierarchy.shape_at(cell.level) for cell in hosts]
-        #: per level above the nodes with virtual cells: number of each host's cell there, -1 for none
-        self.groups = [of_host for of_host in groups if any(g >= 0 for g in of_host)]
-        #: leaves of all hosts
-        self.gpus = sum(shape.leaves for shape in self.shapes)
-        #: number of hosts of each shape
-        self.kinds = Counter(self.shapes)
-
-    def preassigned(self, level: int) -> list[int]:
-        """The preassigned cells of a level, in order. O(cells)."""
-        return [number for number, cell in enumerate(self.cells) if cell.parent < 0 and cell.level == level]
-
-    def space(self, free: Sequence[int], idle: Sequence[int] | None = None) -> Space:
-        """A space over the hosts with these obtainable leaves. O(hosts)."""
-        return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle)
-
-    def reserved_cell(self, host: int) -> int:
-        """The preassigned cell that ``host`` is, or is in. O(levels)."""
-        cell = host
-        while self.cells[cell].parent >= 0:
-            cell = self.cells[cell].parent
-        return cell
 
 
 class Pool:
@@ -120,7 +38,7 @@ class Pool:
         tenant: int,
         number: int,
         virtual: VirtualCells,
-        nodes: Nodes,
+        chain: ChainBindings,
         undo: Undo,
         pinned: tuple[str, int] | None = None,
     ) -> None:
@@ -130,8 +48,9 @@ class Pool:
         #: its number among the tenant's pools
         self.number = number
         self.virtual = virtual
+        self.chain = chain
         #: the nodes that its cells are bound to
-        self.nodes = nodes
+        self.nodes = chain.nodes
         #: id of its pinned cell, None where its cells are not pinned
         self.pinned = None if pinned is None else pinned[0]
         #: number of the physical cell that it is pinned to, -1 for none
@@ -154,7 +73,7 @@ class Pool:
 
     def bindings(self) -> Binding:
         """Create the bindings of its cells."""
-        return Binding(self.virtual, self.free, self.nodes, self.undo, self.pinned_to)
+        return Binding(self.virtual, self.free, self.chain, self.undo, self.pinned_to)
 
     def _all_free(self) -> list[int]:
         return [shape.full for shape in self.virtual.shapes]
@@ -476,42 +395,6 @@ class Pool:
             spots.append((host, leaves))
         return tuple(spots)
 
-    def validate(self, groups: Iterable[Group]) -> None:
-        """Re-derive holders, free leaves and views from the groups. O(hosts * views + groups)."""
-        self.refresh()
-        held: dict[int, dict[Group, int]] = {}
-        at: dict[int, set[Group]] = {}
-        for group in groups:
-            at.setdefault(precedence_of(group), set()).add(group)
-            for host, mask in group.spots:
-                of_host = held.setdefault(host, {})
-                of_host[group] = of_host.get(group, 0) | mask
-        ensure(held == self.held, "groups per virtual host")
-        ensure(at == {precedence: set(equals) for precedence, equals in self.at.items()}, "groups per precedence")
-        for host in range(self.virtual.hosts):
-            for one, mask in held.get(host, {}).items():
-                for other, others in held[host].items():
-                    if one is not other and mask & others:
-                        ensure(one.running != other.running, f"{one} and {other}: one runs, one has reserved")
-                        runs, reserves = (one, other) if one.running else (other, one)
-                        ensure(runs.priority <= reserves.priority, f"{one} and {other}: no lower one reserves")
-        self._validate_spaces()
-        self.binding.validate()
-
-    def _validate_spaces(self) -> None:
-        for host, (shape, free) in enumerate(zip(self.virtual.shapes, self.free, strict=True)):
-            taken = reduce(or_, self.held.get(host, _NO_GROUPS).values(), 0)
-            ensure(free == shape.full & ~taken, f"free leaves of virtual host {host}")
-            free &= ~self.binding.bad[host]
-            ensure(self._space.free[host] == free, f"healthy free leaves of virtual host {host}")
-            for up_to, view in self._views.items():
-                obtainable = self._healthy(host) & ~self._blocked(host, up_to)
-                ensure(view.free[host] == obtainable, f"leaves to be had at precedence {up_to} in host {host}")
-                ensure(view.idle[host] == free, f"free ones among them in host {host}")
-        for view in [self._space, *self._views.values()]:
-            view.validate()
-        ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
-
 
 def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a host: fewest preempted leaf cells, then closest together, then tightest."""
@@ -545,13 +428,3 @@ def precedence_of(group: Group) -> int:
 def reserved_in(pools: Iterable[Pool]) -> int:
     """Number of leaf cells reserved in some pools."""
     return sum({pool.account: pool.gpus for pool in pools}.values())
-
-
-def by_host(spots: Spots) -> Iterable[tuple[int, int]]:
-    """Each host once with the leaves of all its pods, the most leaves first; ties in order of appearance."""
-    if len(spots) == 1:
-        return spots
-    masks: dict[int, int] = {}
-    for host, mask in spots:
-        masks[host] = masks.get(host, 0) | mask
-    return sorted(masks.items(), key=lambda of_host: -of_host[1].bit_count())

@@ -16,10 +16,10 @@ from hived.spec.compiled import ClusterSpec
 
 from .decisions import Placement, PodPlacement, Record
 from .demands import check_form
+from .explain.reasons import LostReservation, Suspended
 from .groups import Group
 from .names import Names
 from .parts import Part
-from .reasons import LostReservation, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent
@@ -107,7 +107,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
         if not group.running:
             new.wait(group.request, (LostReservation(None, None),), group.since)
             recovery.cancelled.append(group.name)
-    new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
+    new.evicted = old.evicted
     for nodes in old.chains:  # bad hardware stays bad, by names of nodes and devices
         for node in sorted(nodes.bad_nodes):
             for device in nodes.devices(node, nodes.bad[node]):
@@ -142,15 +142,13 @@ def _same_types(old: State, new: State, group: Group, reserved: Sequence[int], c
 
 def _check_form(position: int, record: Record) -> None:
     """Raise :class:`RequestError` for a malformed record."""
-    name, request, placement, jobs = record
+    name, request, placement = record
     where = f"records[{position}]"
     if not isinstance(request, Request) or not isinstance(placement, Placement):
         raise RequestError(where, "expected (group, request, placement)")
     check_form(request)
     if name != request.group:
         raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
-    if not isinstance(jobs, tuple) or not all(isinstance(job, str) and job for job in jobs):
-        raise RequestError(where, f"jobs are names, not {jobs!r}")
     if not _is_placement(placement):
         raise RequestError(where, f"no placement: {placement!r}")
     devices = [(node, device) for node, of_pod in placement.pods for device in of_pod]
@@ -175,17 +173,17 @@ def _is_placement(placement: Placement) -> bool:
 def _places(state: State, names: Names, records: Sequence[Record]) -> list[Located]:
     """Locate the groups of some records. Raises :class:`RequestError` for records that no cluster can have written.
 
-    Those repeat a group or a job, have more pods than requested, or a device that another group uses: one of these
+    Those repeat a group, have more pods than requested, or a device that another group uses: one of these
     records, or one that runs already.
     """
     places: list[Located] = []
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    seen = {*state.groups, *state.joined}
-    for name, request, placement, jobs in records:
-        where, of_record = f"records[{name!r}]", {name, *jobs}
-        if of_record & seen or len({*jobs}) < len(jobs):
-            raise RequestError(where, "this group, or a job on it, runs already, or is given twice")
-        seen |= of_record
+    seen = {*state.groups}
+    for name, request, placement in records:
+        where = f"records[{name!r}]"
+        if name in seen:
+            raise RequestError(where, "this group runs already, or is given twice")
+        seen.add(name)
         whole = request.whole_nodes  # a pod may have been split into several
         most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
         if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
@@ -234,7 +232,8 @@ class Recovery:
         nodes = state.chains[at.chain]
         since = 0.0 if before is None else before.since
         tenant, guest = state.tenant(request.vc), request.guest
-        if guest and (nodes.guests is None or at.missing or not nodes.guests.admit(tenant, at.parts)):
+        guests = state.guests_on[at.chain]
+        if guest and (guests is None or at.missing or not guests.admit(tenant, at.parts)):
             state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
             self.cancelled.append(record.group)
             return True
@@ -253,8 +252,9 @@ class Recovery:
         for of_pods in levels if len(group.chains) == 1 and len(at.parts) == len(at.pods) else ():
             found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
             if found is not None:
-                group.pool, group.spots = found
-                group.pool.take(group)
+                pool, group.spots = found
+                group.pool = pool.number
+                pool.take(group)
                 bound_at = of_pods
                 break
         if as_it_was and was_guaranteed and not bound_at:
@@ -277,7 +277,6 @@ class Recovery:
         state.transition(group, GroupEvent.BIND)
         state.waiting.pop(group.name, None)
         state.groups[group.name] = group
-        state.set_jobs(group.name, record.jobs or state.jobs.get(group.name, ()))
         if at.missing or not at.parts:  # without parts and missing nodes: it had lost all before
             self._lost.append((group.name, at.missing))
         if was_guaranteed and not group.guaranteed:

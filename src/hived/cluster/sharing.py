@@ -13,17 +13,18 @@ from enum import StrEnum
 from itertools import chain as chained
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
-from hived.errors import InfeasibleError, ensure
+from hived.errors import InfeasibleError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
-from .binding import Binding
+from .binding import Binding, ChainBindings
 from .feasibility import allocators, check_feasible
 from .groups import Group
 from .nodes import Nodes
 from .parts import Part
-from .pool import Pool, Spots, VirtualCells
+from .pool import Pool
 from .static_binding import StaticBinding
 from .undo import Undo
+from .virtual import Spots, VirtualCells
 
 
 class Sharing(StrEnum):
@@ -43,29 +44,30 @@ class BindingKind(StrEnum):
 
 def lay_out(
     spec: ClusterSpec, sharing: Sharing, binding: BindingKind, undo: Undo
-) -> tuple[list[Nodes], list[list[Pool]]]:
+) -> tuple[list[ChainBindings], list[list[Pool]]]:
     """Create the chains, and per tenant its pools: one per chain in the order of the spec, then one per pinned cell.
 
     Raises :class:`~hived.errors.InfeasibleError` when cells are to be bound and do not fit. O(cells).
     """
     if sharing is Sharing.HIVED:
         check_feasible(spec)
-        chains = [Nodes(number, allocator, undo) for number, allocator in enumerate(allocators(spec).values())]
+        of_chains = [Nodes(number, allocator, undo) for number, allocator in enumerate(allocators(spec).values())]
     else:
         hierarchies = {chain.name: Hierarchy(chain) for chain in spec.chains}
         if sharing is Sharing.PRIVATE:
             return _private(spec, hierarchies, undo)
-        chains = [Nodes(n, BuddyAllocator(h, h.node_level), undo) for n, h in enumerate(hierarchies.values())]
-    by_name = {nodes.hierarchy.spec.name: nodes for nodes in chains}
+        of_chains = [Nodes(n, BuddyAllocator(h, h.node_level), undo) for n, h in enumerate(hierarchies.values())]
+    chains = [ChainBindings(nodes) for nodes in of_chains]
+    by_name = {chain.nodes.hierarchy.spec.name: chain for chain in chains}
     if sharing is Sharing.QUOTA:
         return chains, _quotas(spec, by_name, undo)
-    hierarchies = {name: nodes.hierarchy for name, nodes in by_name.items()}
+    hierarchies = {name: chain.nodes.hierarchy for name, chain in by_name.items()}
     pools: list[list[Pool]] = [[] for _ in spec.virtual_clusters]
     make = StaticPool if binding is BindingKind.STATIC else Pool
     for tenant, vc in enumerate(spec.virtual_clusters):
         for virtual, pin in _reserved(vc, hierarchies):
-            nodes = by_name[virtual.hierarchy.spec.name]
-            pools[tenant].append(make(tenant, len(pools[tenant]), virtual, nodes, undo, pin))
+            chain = by_name[virtual.hierarchy.spec.name]
+            pools[tenant].append(make(tenant, len(pools[tenant]), virtual, chain, undo, pin))
     for pool in chained(*pools):
         if isinstance(pool.binding, StaticBinding):  # the pinned cells have been taken by now
             pool.binding.bind_all()
@@ -76,7 +78,7 @@ class StaticPool(Pool):
     """Cells that are bound for good."""
 
     def bindings(self) -> Binding:
-        return StaticBinding(self.virtual, self.free, self.nodes, self.undo, self.pinned_to)
+        return StaticBinding(self.virtual, self.free, self.chain, self.undo, self.pinned_to)
 
 
 def _reserved(
@@ -96,15 +98,16 @@ def _reserved(
 
 def _private(
     spec: ClusterSpec, hierarchies: Mapping[str, Hierarchy], undo: Undo
-) -> tuple[list[Nodes], list[list[Pool]]]:
-    chains: list[Nodes] = []
+) -> tuple[list[ChainBindings], list[list[Pool]]]:
+    chains: list[ChainBindings] = []
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         pools: list[Pool] = []
         first = 0
         for virtual, pin in _reserved(vc, hierarchies):
             name = "node" if pin is None else pin[0]
-            chains.append(_own_nodes(len(chains), f"{vc.name}-{name}", first if pin is None else 0, virtual, undo))
+            nodes = _own_nodes(len(chains), f"{vc.name}-{name}", first if pin is None else 0, virtual, undo)
+            chains.append(ChainBindings(nodes))
             pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, pin and (pin[0], -1)))
             first += virtual.hosts
         found.append(pools)
@@ -125,11 +128,11 @@ def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: 
 class Unbound(Binding):
     """The identity binding of hosts that are physical nodes. O(nodes) to make; pools may share one."""
 
-    def __init__(self, virtual: VirtualCells, nodes: Nodes, undo: Undo) -> None:
-        super().__init__(virtual, (), nodes, undo)
-        self.bad = nodes.bad
+    def __init__(self, virtual: VirtualCells, chain: ChainBindings, undo: Undo) -> None:
+        super().__init__(virtual, (), chain, undo)
+        self.bad = chain.nodes.bad
         self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
-        self.bad_hosts = nodes.bad_nodes
+        self.bad_hosts = chain.nodes.bad_nodes
 
     def leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
@@ -144,15 +147,12 @@ class Unbound(Binding):
         """The host itself."""
         return host
 
-    def validate(self) -> None:
-        """Do nothing: there is no state to check."""
-
 
 class OwnPool(Pool):
     """The cells of a private cluster, which are its nodes."""
 
     def bindings(self) -> Binding:
-        unbound = Unbound(self.virtual, self.nodes, self.undo)
+        unbound = Unbound(self.virtual, self.chain, self.undo)
         self.nodes.watched_by(unbound.changed)
         return unbound
 
@@ -179,22 +179,23 @@ class Quota:
         self.left = limit
 
 
-def _quotas(spec: ClusterSpec, chains: Mapping[str, Nodes], undo: Undo) -> list[list[Pool]]:
+def _quotas(spec: ClusterSpec, chains: Mapping[str, ChainBindings], undo: Undo) -> list[list[Pool]]:
     unbound = {}
-    for name, nodes in chains.items():
-        top, count = nodes.hierarchy.top, nodes.hierarchy.count
-        unbound[name] = Unbound(VirtualCells(nodes.hierarchy, [(top, count[top])]), nodes, undo)
+    for name, of_chain in chains.items():
+        hierarchy = of_chain.nodes.hierarchy
+        cells = [(hierarchy.top, hierarchy.count[hierarchy.top])]
+        unbound[name] = Unbound(VirtualCells(hierarchy, cells), of_chain, undo)
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         limits: Counter[str] = Counter()
-        for cells in vc.cells:
-            hierarchy = chains[cells.chain].hierarchy
-            limits[hierarchy.spec.leaf_type] += cells.number * hierarchy.gpus[cells.level]
+        for reserved in vc.cells:
+            hierarchy = chains[reserved.chain].nodes.hierarchy
+            limits[hierarchy.spec.leaf_type] += reserved.number * hierarchy.gpus[reserved.level]
         quotas = {leaf_type: Quota(limit) for leaf_type, limit in limits.items()}
         wanted: list[tuple[str, Quota, str | None]] = [
             (chain.name, quotas[chain.leaf_type], None) for chain in spec.chains if chain.leaf_type in quotas
         ]
-        wanted += [(p.chain, Quota(chains[p.chain].hierarchy.gpus[p.level]), p.pinned_cell_id) for p in vc.pinned]
+        wanted += [(p.chain, Quota(chains[p.chain].nodes.hierarchy.gpus[p.level]), p.pinned_cell_id) for p in vc.pinned]
         pools: list[Pool] = []
         for chain, quota, pinned in wanted:
             pools.append(QuotaPool(tenant, len(pools), unbound[chain], chains[chain], undo, quota, pinned))
@@ -209,12 +210,19 @@ class QuotaPool(Pool):
     """
 
     def __init__(
-        self, tenant: int, number: int, unbound: Unbound, nodes: Nodes, undo: Undo, quota: Quota, pinned: str | None
+        self,
+        tenant: int,
+        number: int,
+        unbound: Unbound,
+        chain: ChainBindings,
+        undo: Undo,
+        quota: Quota,
+        pinned: str | None,
     ) -> None:
         """``unbound``: shared by all quotas in the chain. O(1), so that the cost is never tenants times nodes."""
         self.quota = quota
         self.unbound = unbound
-        super().__init__(tenant, number, unbound.virtual, nodes, undo, None if pinned is None else (pinned, -1))
+        super().__init__(tenant, number, unbound.virtual, chain, undo, None if pinned is None else (pinned, -1))
 
     def bindings(self) -> Binding:
         return self.unbound
@@ -224,9 +232,6 @@ class QuotaPool(Pool):
 
     def _free_space(self) -> Space:
         return self.nodes.open_space()  # updated by the nodes
-
-    def _validate_spaces(self) -> None:
-        ensure(self.quota.left <= self.quota.limit, "a quota is not given back twice")
 
     @property
     def levels(self) -> Iterable[int]:

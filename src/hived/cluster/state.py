@@ -18,25 +18,25 @@ from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestsOf
 
 from .demands import Demands
 from .doomed import doom, undoom
+from .explain.reasons import LostReservation, NeverFits, Reason, Suspended
 from .fairness import whole
 from .groups import Group, Waiting
 from .guests import Guests
 from .nodes import Nodes
 from .parts import Part
-from .pool import Pool, Spots, packed
-from .reasons import LostReservation, NeverFits, Reason, Suspended
+from .pool import Pool, packed
 from .requests import OPPORTUNISTIC, Request
 from .sharing import BindingKind, Sharing, lay_out
-from .state_check import check_state
 from .states import ALLOCATE, BIND, CANCEL, RELEASE, RESERVE, GroupEvent, GroupState, next_group_state
 from .undo import Undo
+from .virtual import Spots
 
 _STARTED = next_group_state(GroupState.PENDING, GroupEvent.BIND)
 _RESERVED = next_group_state(GroupState.PENDING, GroupEvent.PREEMPT)
 
 
 class State:
-    """The groups of a cluster, and every index over them. :meth:`validate` re-derives all of it."""
+    """The groups of a cluster, and every index over them; :mod:`.checks` re-derives all of it."""
 
     def __init__(
         self,
@@ -56,9 +56,10 @@ class State:
         #: of the VCs that have another rank than the default
         self.ranks = ranks
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
-        self.chains, self.pools = lay_out(spec, sharing, binding, self.undo)
+        self.chain_bindings, self.pools = lay_out(spec, sharing, binding, self.undo)
+        self.chains = [chain.nodes for chain in self.chain_bindings]
         #: the chains in which cells are bound late, and so can be doomed
-        self.bound = self.chains if sharing is Sharing.HIVED and binding is BindingKind.DYNAMIC else []
+        self.bound = self.chain_bindings if sharing is Sharing.HIVED and binding is BindingKind.DYNAMIC else []
         self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
         #: names of the tenants; tenants with running groups whose VC was removed come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
@@ -69,9 +70,10 @@ class State:
         self.weights = _weights(spec, self.sizes)
         #: per tenant: whose guests its groups accept
         self.guests: list[GuestsOf] = [vc.guests for vc in spec.virtual_clusters]
-        if set(self.guests) != {NO_GUESTS}:
-            for nodes in self.chains:
-                nodes.guests = Guests(nodes, self.guests, self.undo)
+        #: per chain: the guests on its nodes; None where no VC accepts guests
+        self.guests_on: list[Guests | None] = [
+            None if set(self.guests) == {NO_GUESTS} else Guests(nodes, self.guests, self.undo) for nodes in self.chains
+        ]
         #: guests evicted since the caller last read this list
         self.evicted: list[str] = []
         #: per tenant, by chain: leaf cells that its opportunistic groups use or have reserved
@@ -84,10 +86,6 @@ class State:
         self.groups: dict[str, Group] = {}
         #: groups that wait, by name, in the order of their first requests
         self.waiting: dict[str, Waiting] = {}
-        #: per group: the jobs on its allocation, where it has others than the one of the group's name
-        self.jobs: dict[str, tuple[str, ...]] = {}
-        #: per such other job: its group
-        self.joined: dict[str, str] = {}
         #: guaranteed groups that run as opportunistic for now
         self.downgraded: dict[Group, None] = {}
         #: per demand (with its cap by name): why it would not fit an empty cluster; None where it would
@@ -135,14 +133,18 @@ class State:
         """
         waiting = {name: replace(one) for name, one in self.waiting.items()}
         evicted = list(self.evicted)
-        doomed = [(nodes, list(nodes.doomed), nodes.doomed_at, nodes.allocator.changes) for nodes in self.bound]
+        doomed = [(of, list(of.doomed), of.doomed_at, of.nodes.allocator.changes) for of in self.bound]
         try:
             with self.undo.rehearsal():
                 yield
         finally:  # what no transaction changes alone is not in the log
             self.waiting, self.evicted = waiting, evicted
-            for nodes, cells, at, changes in doomed:
-                nodes.doomed, nodes.doomed_at, nodes.allocator.changes = cells, at, changes
+            for chain, cells, at, changes in doomed:
+                chain.doomed, chain.doomed_at, chain.nodes.allocator.changes = cells, at, changes
+
+    def pool_of(self, group: Group) -> Pool | None:
+        """The pool of its VC whose leaves a group has; None: it is opportunistic."""
+        return None if group.pool < 0 else self.pools[group.tenant][group.pool]
 
     def chains_of(self, group: Group) -> list[Nodes]:
         """The chains that a group is in."""
@@ -154,11 +156,11 @@ class State:
         One comparison per chain of late bindings, unless a reserved cell was bound or freed beside bad hardware, or
         the health of hardware changed: then the cost of :func:`~.doomed.doom`.
         """
-        for nodes in self.bound:
-            allocator = nodes.allocator
-            if (allocator.bad_leaves or nodes.doomed) and nodes.doomed_at != allocator.changes:
-                doom(nodes, [pool for of_tenant in self.pools for pool in of_tenant])
-                nodes.doomed_at = allocator.changes
+        for chain in self.bound:
+            allocator = chain.nodes.allocator
+            if (allocator.bad_leaves or chain.doomed) and chain.doomed_at != allocator.changes:
+                doom(chain, [pool for of_tenant in self.pools for pool in of_tenant])
+                chain.doomed_at = allocator.changes
                 self.undo.keep()
 
     def forget_doomed(self) -> None:
@@ -166,23 +168,15 @@ class State:
 
         Not while a transaction is open. O(doomed cells).
         """
-        for nodes in self.bound:
-            if nodes.doomed:
-                undoom(nodes)
+        for chain in self.bound:
+            if chain.doomed:
+                undoom(chain)
                 self.undo.keep()
 
     def transition(self, group: Group, event: GroupEvent) -> None:
         """Move a group to its next state on ``event``; :class:`InvariantError` where the table has none."""
         self.undo.note((setattr, group, "state", group.state))
         group.state = next_group_state(group.state, event)
-
-    def set_jobs(self, group: str, jobs: tuple[str, ...]) -> None:
-        """Set the jobs on a group's allocation: none once it has ended. O(jobs)."""
-        for job in self.jobs.pop(group, ()):
-            self.joined.pop(job, None)
-        if jobs not in ((), (group,)):
-            self.jobs[group] = jobs
-            self.joined.update((job, group) for job in jobs if job != group)
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 
@@ -191,7 +185,7 @@ class State:
 
         A waiting entry of its name stays until the caller commits.
         """
-        undo, pool, parts, nodes = self.undo, group.pool, group.parts, self.chains[group.chain]
+        undo, pool, parts, nodes = self.undo, self.pool_of(group), group.parts, self.chains[group.chain]
         undo.note((setattr, self, "sequence", self.sequence))
         self.sequence = group.sequence = self.sequence + 1
         for victim in group.victims:
@@ -215,11 +209,12 @@ class State:
             group.within = nodes.chain.names[group.level]
         if not group.guest:
             nodes.claim(RESERVE if group.victims else ALLOCATE, group)
-            if nodes.guests is not None and not group.victims:
+            if self.guests_on[group.chain] is not None and not group.victims:
                 self.evict(group)
         for other in group.overtaken:
-            if other.pool is not None:
-                other.pool.unbind(other.spots)
+            had = self.pool_of(other)
+            if had is not None:
+                had.unbind(other.spots)
             self._back_to_waiting(other, (LostReservation(group.name, None),))
         self._put(group)
 
@@ -247,7 +242,7 @@ class State:
         self.evict(group)
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
-        """Requeue a running group: release its leaf cells, and restore its place in line. O(groups waiting)."""
+        """Requeue a guest: release its leaf cells, and restore its place in line. O(groups waiting)."""
         self.end(group, GroupEvent.SUSPEND)
         waiting = self.waiting
         later = [name for name, other in waiting.items() if other.sequence > group.sequence]
@@ -272,14 +267,16 @@ class State:
 
     def set_aside(self, group: Group) -> None:
         """Free the leaves of a running guaranteed group for a trial that is rolled back; its cells stay bound."""
-        assert group.pool is not None
+        pool = self.pool_of(group)
+        assert pool is not None
         self.chains[group.chain].unclaim(RELEASE, group)
-        group.pool.give(group)
+        pool.give(group)
 
     def put_back(self, group: Group) -> None:
         """The inverse of :meth:`set_aside`, in the same trial."""
-        assert group.pool is not None
-        group.pool.take_again(group)
+        pool = self.pool_of(group)
+        assert pool is not None
+        pool.take_again(group)
         self.chains[group.chain].claim_again(ALLOCATE, group)
 
     def vacate(self, group: Group) -> None:
@@ -291,7 +288,7 @@ class State:
             self.chains[chain].unclaim(RELEASE, group)
         if group.preempted_by:
             self._drop_victim(group)
-        pool = group.pool
+        pool = self.pool_of(group)
         if pool is None:
             self._end_loan(group)
             return
@@ -302,7 +299,7 @@ class State:
         """Remove a victim that has ended from its preemptors."""
         for preemptor in group.preempted_by:
             left = {victim: None for victim in preemptor.victims if victim is not group}
-            pool = preemptor.pool  # in which it counts as running once its only victims are loans
+            pool = self.pool_of(preemptor)  # in which it counts as running once its only victims are loans
             if not group.guaranteed or any(victim.guaranteed for victim in left):
                 pool = None
             if pool is not None:
@@ -332,8 +329,9 @@ class State:
     def give_up_reservation(self, group: Group) -> None:
         """End a reservation and unbind its virtual leaves. The group keeps its place in the list of groups."""
         self._end_reservation(group)
-        if group.pool is not None:
-            group.pool.unbind(group.spots)
+        pool = self.pool_of(group)
+        if pool is not None:
+            pool.unbind(group.spots)
 
     def _end_reservation(self, group: Group) -> None:
         """End a reservation; victims without another preemptor are spared."""
@@ -342,8 +340,9 @@ class State:
             self.undo.assign(victim, preempted_by={by: None for by in victim.preempted_by if by is not group})
             if not victim.preempted_by:
                 self.transition(victim, GroupEvent.SPARE)
-        if group.pool is not None:
-            group.pool.give(group)
+        pool = self.pool_of(group)
+        if pool is not None:
+            pool.give(group)
         else:
             self._end_loan(group)
         self.undo.assign(group, victims={})
@@ -402,7 +401,7 @@ class State:
 
     def guests_of(self, chain: int) -> Guests:
         """The guests of a chain, in a cluster whose VCs accept some."""
-        guests = self.chains[chain].guests
+        guests = self.guests_on[chain]
         assert guests is not None
         return guests
 
@@ -419,7 +418,7 @@ class State:
 
     def evict(self, owner: Group) -> None:
         """Requeue the guests that the group which got their leaves does not accept."""
-        guests = self.chains[owner.chain].guests
+        guests = self.guests_on[owner.chain]
         if guests is not None and guests.held:
             for guest in guests.refused(owner):
                 self.suspend(guest, (Suspended(guest.gpus, owner.name),))
@@ -435,12 +434,12 @@ class State:
         """
         nodes, undo = self.chains[group.chain], self.undo
         undo.note((nodes.refresh_use, group))  # as the last step back, when it is guaranteed again
-        pool = group.pool
+        pool = self.pool_of(group)
         assert pool is not None
         pool.give(group)
         pool.unbind(group.spots)
         self.transition(group, GroupEvent.DOWNGRADE)
-        undo.assign(group, pool=None, priority=OPPORTUNISTIC, spots=(), downgraded_by=preemptor)
+        undo.assign(group, pool=-1, priority=OPPORTUNISTIC, spots=(), downgraded_by=preemptor)
         if group.placement is not None:
             levels = group.placement.reserved_levels
             undo.assign(group, former_levels=levels, placement=replace(group.placement, reserved_levels=()))
@@ -480,7 +479,7 @@ class State:
         undo.note((nodes.refresh_use, group))  # as the last step back, when it is opportunistic again
         self._end_loan(group)
         self._unmark_downgraded(group)
-        undo.assign(group, downgraded_by=None, pool=pool, priority=group.request.priority, spots=pods)
+        undo.assign(group, downgraded_by=None, pool=pool.number, priority=group.request.priority, spots=pods)
         undo.assign(group, placement=replace(placement, reserved_levels=levels))
         pool.take(group)
         nodes.refresh_use(group)
@@ -513,6 +512,7 @@ class State:
         nodes = self.chains[chain]
         self.ever_bad = True
         if nodes.set_bad(node, mask):
+            self.chain_bindings[chain].health_changed(node)
             for group in list(nodes.held.get(node, {})):
                 if not group.running and any(
                     p.chain == chain and p.node == node and p.mask & mask for p in group.parts
@@ -524,11 +524,6 @@ class State:
     def safety(self) -> tuple[LevelSafety, ...]:
         """The present terms of equations 1 and 2, for every chain and level. O(levels)."""
         return tuple([row for nodes in self.chains for row in nodes.allocator.safety()])
-
-    def validate(self) -> None:
-        """Re-derive everything from the groups: allocations, indexes, bindings and states. O(cluster)."""
-        self.refresh_doomed()
-        check_state(self)
 
 
 def _weights(spec: ClusterSpec, sizes: Sequence[int]) -> list[int]:

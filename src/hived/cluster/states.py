@@ -14,7 +14,7 @@ from hived.errors import InvariantError
 class GroupState(StrEnum):
     """The state of an affinity group."""
 
-    PENDING = "pending"  #: is requested or was suspended, and holds nothing
+    PENDING = "pending"  #: is requested, or was evicted as a guest, and holds nothing
     PREEMPTING = "preempting"  #: has a reserved placement, and waits for its victims to end
     ALLOCATED = "allocated"  #: runs
     BEING_PREEMPTED = "being preempted"  #: runs on leaf cells that a preempting group has reserved
@@ -34,7 +34,7 @@ class GroupEvent(StrEnum):
     SPARE = "spare"  #: no preempting group needs its leaf cells any more
     DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration, trade)
     RESTORE = "restore"  #: it becomes guaranteed again, where it runs
-    SUSPEND = "suspend"  #: it releases its leaf cells and is requeued
+    SUSPEND = "suspend"  #: a guest releases its leaf cells and is requeued
     END = "end"  #: released or cancelled
 
     __hash__ = str.__hash__
@@ -57,7 +57,6 @@ GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
     (A, GroupEvent.END): D,
     (B, GroupEvent.CHOOSE): B,
     (B, GroupEvent.SPARE): A,
-    (B, GroupEvent.SUSPEND): P,
     (B, GroupEvent.END): D,
 }
 

@@ -9,26 +9,20 @@ opportunistic groups are preempted, and bad hardware stays where it is: in the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from hived.errors import ensure
-
-from .binding import Binding
+from .binding import Binding, ChainBindings
 from .undo import Undo
-
-if TYPE_CHECKING:
-    from .nodes import Nodes
-    from .pool import VirtualCells
+from .virtual import VirtualCells
 
 
 class StaticBinding(Binding):
     """The bindings of a VC's cells, of which only the health of the leaves changes. O(cells of the VC) to make."""
 
     def __init__(
-        self, virtual: VirtualCells, free: Sequence[int], nodes: Nodes, undo: Undo, pinned_to: int = -1
+        self, virtual: VirtualCells, free: Sequence[int], chain: ChainBindings, undo: Undo, pinned_to: int = -1
     ) -> None:
         """A pinned cell is bound at once, since no other cell may take its place; the others by :meth:`bind_all`."""
-        super().__init__(virtual, free, nodes, undo)
+        super().__init__(virtual, free, chain, undo)
         if pinned_to >= 0:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
             self.allocator.allocate_at(virtual.cells[self.pinned].level, pinned_to)
@@ -80,20 +74,3 @@ class StaticBinding(Binding):
     def _bad_in(self, host: int) -> int:
         node, first = self._place(host)
         return self.bad_leaves[node] >> first & self.virtual.shapes[host].full
-
-    def validate(self) -> None:
-        """Check that all cells are bound, each in its place in its parent's, and that the bad leaves are known."""
-        virtual, hierarchy = self.virtual, self.virtual.hierarchy
-        for number, (level, parent) in enumerate(virtual.cells):
-            at = self.bound[number]
-            ensure(at >= 0 and not self.allocator.is_open(level, at), f"virtual cell {number} is bound")
-            if parent < 0:
-                ensure(self.owners.get((level, at)) == (self, number), f"cell {number} is known to be bound there")
-                continue
-            fanout = hierarchy.fanout[level + 1]
-            place = self.bound[parent] * fanout + self.children[parent].index(number)
-            ensure(at == place, f"virtual cell {number} is bound to the cell of its number")
-        ensure(not any(len(cells) for cells in self.unbound), "no preassigned cell is unbound")
-        for host in range(virtual.hosts):
-            ensure(self.bad[host] == self._bad_in(host), f"bad leaves of host {host}")
-        ensure(self.bad_hosts == {host for host, bad in enumerate(self.bad) if bad}, "hosts with bad leaves")

@@ -10,9 +10,10 @@ from hived.cells import Steps, backtrack
 
 from .names import Names
 from .nodes import Nodes
-from .pool import Pool, Spots, by_host
+from .pool import Pool
 from .requests import Given
 from .undo import Undo
+from .virtual import Spots, by_host
 
 #: how many bindings are tried for one choice of virtual hosts
 STEPS = 2_000

@@ -16,9 +16,10 @@ from hived.spec.compiled import ClusterSpec
 
 from .doomed import undoom
 from .groups import Group
-from .pool import Pool, VirtualCells
+from .pool import Pool
 from .state import State
 from .states import GroupState
+from .virtual import VirtualCells
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def trade(state: State, spec: ClusterSpec) -> TradeEffect | None:
     for group in losers:
         state.downgrade(group)
     for chain in {change.chain for change in changes}:
-        undoom(state.chains[chain])
+        undoom(state.chain_bindings[chain])
     for change in changes:
         _lay_out(state, change)
     tenants = sorted({change.tenant for change in changes})
@@ -127,10 +128,10 @@ def trade(state: State, spec: ClusterSpec) -> TradeEffect | None:
 def _lay_out(state: State, change: _Change) -> None:
     """Give a VC its cells in one chain. O(its cells and groups there)."""
     tenant, chain, pool, reserved, _ = change
-    nodes, pools = state.chains[chain], state.pools[tenant]
-    virtual = VirtualCells(nodes.hierarchy, reserved)
+    of_chain, pools = state.chain_bindings[chain], state.pools[tenant]
+    virtual = VirtualCells(of_chain.nodes.hierarchy, reserved)
     if pool is None:
-        pools.append(Pool(tenant, len(pools), virtual, nodes, state.undo))
+        pools.append(Pool(tenant, len(pools), virtual, of_chain, state.undo))
     else:
         pool.lay_out(virtual)
         if not reserved:
@@ -139,6 +140,9 @@ def _lay_out(state: State, change: _Change) -> None:
     pools.sort(key=lambda of: (of.pinned is not None, of.nodes.number if of.pinned is None else of.number))
     for number, of_tenant in enumerate(pools):
         of_tenant.number = number
+        for equals in of_tenant.at.values():
+            for group in equals:
+                group.pool = number
 
 
 def _in_order(group: Group) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from operator import or_
 from hived.cells import Demand, Found, Leaves, Need, Rank, Space, apart, level_of, place
 
 from .groups import Group
-from .pool import Pool, Spots, by_host
+from .pool import Pool
+from .virtual import Spots, by_host
 
 #: groups of a host among which victims are chosen: all subsets of them are examined
 GROUPS = 8

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import NeverFits, Reason
+from hived.cluster.explain.reasons import NeverFits, Reason
 from hived.cluster.recovery import Reconfiguration
 from hived.scheduling import Entry, Policies, Policy, SomePolicies
 from hived.scheduling import instructions as decided

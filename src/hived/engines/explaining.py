@@ -9,8 +9,7 @@ from typing import Literal, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
-from hived.cluster.reasons import (
+from hived.cluster.explain.reasons import (
     BehindOthers,
     Fragmented,
     NeverFits,
@@ -20,6 +19,7 @@ from hived.cluster.reasons import (
     ShareUsedUp,
     VcExhausted,
 )
+from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.scheduling.exact import ExactScheduler

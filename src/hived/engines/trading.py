@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
-from hived.cluster.reasons import CellsGiven
+from hived.cluster.explain.reasons import CellsGiven
 from hived.errors import ConflictError, InvariantError
 from hived.exchange import Arbiter, Balanced, Cells, Market, MarketState, Offer, Rebased, Request, Trade
 from hived.scheduling import Scheduler

@@ -21,12 +21,12 @@ from pydantic_core import PydanticCustomError, PydanticSerializationUnexpectedVa
 from typing_extensions import TypedDict
 
 from hived.cluster.decisions import Decision, Placement, PodPlacement, Record, VirtualLeaves, Wait
-from hived.cluster.reasons import Reason
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled
 
-from .journal import Committed, Event, Moved, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled, Traded
+from .journal import Committed, Event, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled, Traded
 
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -93,9 +93,6 @@ def _events() -> TypeAdapter[Event]:
     names = Annotated[tuple[str, ...], WrapSerializer(lambda names, write: write(tuple(names)))]
     chain = _record(compiled.ChainSpec, node_names=names, device_indices=_PAIRS)
     spec = _record(compiled.ClusterSpec, chains=many[chain, ...], virtual_clusters=many[vc, ...])
-    record: Any = Annotated[
-        Record, WrapSerializer(lambda record, write: write(record) if record.jobs else write(record)[:3])
-    ]
     decision = _one_of(Decision, {Wait: {"reasons": many[_one_of(Reason), ...]}})
     event = _one_of(
         Event,
@@ -103,9 +100,8 @@ def _events() -> TypeAdapter[Event]:
             Opened: {"spec": spec},
             Scheduled: {"now": number, "decision": decision},
             Placed: {"now": number, "answer": decision | None},
-            Moved: {"now": number, "answer": decision | None},
             Committed: {"decision": decision},
-            Recovered: {"records": many[record, ...]},
+            Recovered: {"records": many[Record, ...]},
             Reconfigured: {"spec": spec},
             Traded: {"spec": spec},
             Refused: {"arguments": Annotated[tuple[Any, ...], AfterValidator(_read), PlainSerializer(_write)]},

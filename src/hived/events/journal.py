@@ -106,21 +106,6 @@ class Placed(Call):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved(Call):
-    """A new placement was requested for a running group."""
-
-    call = "move"
-    request: Request
-    now: float = 0.0  #: seconds
-    excluded_nodes: tuple[str, ...] = ()
-    answer: Bind | Preempt | None = None  #: None: there is none
-
-    def answered(self, answer: Bind | Preempt | None) -> Moved:
-        """The same call with its answer."""
-        return replace(self, answer=answer)
-
-
-@dataclass(frozen=True, slots=True)
 class Promoted(Call):
     """A promotion was requested: an opportunistic group to become guaranteed in place."""
 
@@ -170,32 +155,6 @@ class Released(Call):
 
     call = "release"
     group: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suspended(Call):
-    """A running group gave up its leaf cells, and waits."""
-
-    call = "suspend"
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class Joined(Call):
-    """Another job runs on an allocation."""
-
-    call = "join"
-    group: str
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class Left(Call):
-    """A job on an allocation has ended."""
-
-    call = "leave"
-    group: str
-    job: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +251,8 @@ Event = (
     | Released
     | Cancelled
     | Placed
-    | Moved
     | Promoted
     | Held
-    | Suspended
-    | Joined
-    | Left
     | NodeHealth
     | DeviceHealth
     | Recovered

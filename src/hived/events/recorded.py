@@ -90,12 +90,6 @@ class RecordedCluster(Cluster):
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 
-    def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
-        decision: Bind | Preempt | None = self._recorded(
-            journal.Moved.of(request, now, _in_order(excluded_nodes) or ())
-        )
-        return decision
-
     def promote(
         self,
         request: Request,
@@ -115,15 +109,6 @@ class RecordedCluster(Cluster):
 
     def release(self, group: str) -> None:
         self._recorded(journal.Released(group))
-
-    def suspend(self, group: str) -> None:
-        self._recorded(journal.Suspended(group))
-
-    def join(self, group: str, job: str) -> None:
-        self._recorded(journal.Joined(group, job))
-
-    def leave(self, group: str, job: str) -> None:
-        self._recorded(journal.Left(group, job))
 
     def cancel(self, group: str) -> None:
         self._recorded(journal.Cancelled(group))

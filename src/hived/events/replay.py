@@ -12,7 +12,7 @@ from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
 from .codec import from_line, to_line
-from .journal import Committed, Event, Moved, Opened, Placed, Refused, Scheduled
+from .journal import Committed, Event, Opened, Placed, Refused, Scheduled
 
 C = TypeVar("C")
 
@@ -57,7 +57,7 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
                 actual = event.answered(event.apply(cluster))
             except InputError as error:
                 actual = Refused.of(event, error)
-            if isinstance(actual, Scheduled | Placed | Moved):
+            if isinstance(actual, Scheduled | Placed):
                 _track(actual.decision if isinstance(actual, Scheduled) else actual.answer, offered)
         replayed = _shown(actual)
         if replayed != line:

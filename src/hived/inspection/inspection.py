@@ -46,16 +46,16 @@ class Inspection:
         self.vcs = tuple(self._tenants)
         # the mutable attributes of the groups, until their claims are collected
         self._groups = [
-            (group.tenant, group.priority, group.state, group.pool, group.spots, group.parts)
+            (group.tenant, group.priority, group.state, state.pool_of(group), group.spots, group.parts)
             for group in state.groups.values()
             if not group.guest  # it holds no cells
         ]
         self._chains: list[PhysicalSide] = []
         self._sides: dict[Binding, VirtualSide] = {}
         tops = 0
-        for nodes in state.chains:
-            self._chains.append(PhysicalSide(nodes, tops, tuple(state.tenants), self._sides))
-            tops += nodes.hierarchy.count[nodes.hierarchy.top]
+        for chain in state.chain_bindings:
+            self._chains.append(PhysicalSide(chain, tops, tuple(state.tenants), self._sides))
+            tops += chain.nodes.hierarchy.count[chain.nodes.hierarchy.top]
         #: per VC: its reserved cells, in the order of the spec
         self._reserved: dict[str, list[tuple[Reserved, VirtualSide]]] = {}
         for name, tenant in self._tenants.items():

@@ -56,12 +56,12 @@ def virtual_leaves(cluster: Cluster, name: str) -> tuple[tuple[str, str], ...]:
     """
     state = cluster.state_now()
     group = state.groups.get(name)
-    if group is None or group.pool is None:
+    if group is None or not group.guaranteed:
         if group is None and name not in state.waiting:
             raise RequestError("group", f"{name!r}: no such group")
         return ()
-    kinds = numbering(state, group.tenant)[group.pool.number]
-    hierarchy = group.pool.virtual.hierarchy
+    kinds = numbering(state, group.tenant)[group.pool]
+    hierarchy = state.pools[group.tenant][group.pool].virtual.hierarchy
     found = []
     for host, mask in group.spots if kinds else ():
         kind = next(kind for kind in kinds if host in kind.hosts)

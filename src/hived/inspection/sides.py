@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from hived.cells import Hierarchy, Shape
 from hived.cluster import OPPORTUNISTIC
-from hived.cluster.binding import Binding
-from hived.cluster.nodes import Nodes
+from hived.cluster.binding import Binding, ChainBindings
 from hived.cluster.pool import Pool
 from hived.cluster.states import LeafState
 
@@ -140,17 +139,20 @@ class PhysicalSide(Side):
 
     __slots__ = ("_before", "_owners", "_sides", "_tenants", "loans")
 
-    def __init__(self, nodes: Nodes, tops: int, tenants: Sequence[str], sides: Mapping[Binding, VirtualSide]) -> None:
+    def __init__(
+        self, chain: ChainBindings, tops: int, tenants: Sequence[str], sides: Mapping[Binding, VirtualSide]
+    ) -> None:
         """``tops``: number of top cells of the chains before it; ``sides``: all virtual sides.
 
         Copies the bindings of reserved cells, and the bad leaves.
         """
+        nodes = chain.nodes
         super().__init__(nodes.hierarchy, None, {node: nodes.bad[node] for node in nodes.bad_nodes})
         #: per tenant: nodes on which its opportunistic groups hold leaves; filled with the claims
         self.loans: dict[int, set[int]] = {}
         self._before = tops * self.hierarchy.gpus[self.hierarchy.top]
         self._tenants = tenants
-        self._owners = dict(nodes.owners)
+        self._owners = dict(chain.owners)
         self._sides = sides
 
     def tops(self) -> Iterator[Spot]:

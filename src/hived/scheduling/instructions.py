@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import Reason
+from hived.cluster.explain.reasons import Reason
 
 
 class Kind(Enum):

@@ -31,7 +31,14 @@ from hived.cluster.cluster import Cluster, fitting
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt, VirtualLeaves, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
+from hived.cluster.explain.reasons import (
+    BadHardware,
+    Misconfigured,
+    NeverFits,
+    NotSuggested,
+    Reason,
+    WaitingForPreemption,
+)
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from hived import __version__
 from hived.cluster.decisions import Placement
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.cluster.reasons import Reason
 from hived.engine.states import JobState
 from hived.engines.explaining import planned
 from hived.engines.job import Event

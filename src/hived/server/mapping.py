@@ -10,7 +10,7 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.reasons import CellsGiven
+from hived.cluster.explain.reasons import CellsGiven
 from hived.cluster.states import LeafState
 from hived.engine.states import JobState
 from hived.engines.dispatcher import Usage

@@ -11,17 +11,18 @@ from heapq import nsmallest
 from itertools import islice
 
 from hived.cells import Rank, Space, count_fitting, find
-from hived.cluster import reasons as why
 from hived.cluster.demands import Choice, Demand
+from hived.cluster.explain import reasons as why
 from hived.cluster.groups import Group
 from hived.cluster.guaranteed import place as place_guaranteed
 from hived.cluster.nodes import Nodes, farthest_from_guaranteed
 from hived.cluster.opportunistic import lent_of_type, shares_with
 from hived.cluster.opportunistic import place as place_opportunistic
-from hived.cluster.pool import Pool, VirtualCells, lowest_precedence, packed, reserved_in
+from hived.cluster.pool import Pool, lowest_precedence, packed, reserved_in
 from hived.cluster.requests import Request
 from hived.cluster.state import State
 from hived.cluster.suggested import Suggested
+from hived.cluster.virtual import VirtualCells
 
 #: names given in a reason
 NAMED = 8

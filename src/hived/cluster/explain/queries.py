@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hived.cluster.decisions import Bind, Decision, Placement, Record, Wait
+from hived.cluster.explain.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.groups import Group
 from hived.cluster.pool import Pool, reserved_in
-from hived.cluster.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.sharing import Sharing
 from hived.cluster.state import State
 from hived.cluster.states import GroupState
@@ -27,7 +27,6 @@ class GroupStatus:
     priority: int  #: of the request
     state: GroupState
     since: float  #: time of the request (while it waits) or of its placement, in seconds of the caller's clock
-    jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
     reasons: tuple[Reason, ...]  #: while it waits: why
     guaranteed: bool = False  #: whether it is bound to cells of its VC; ``False`` for one that was downgraded
     placement: Placement | None = None  #: None while it waits
@@ -53,13 +52,12 @@ def status(state: State, name: str) -> GroupStatus:
     """The status of a group. Raises :class:`RequestError` if there is none of that name."""
     _check_name(name)
     group = state.groups.get(name)
-    jobs = state.jobs.get(name, (name,))
     if group is None:
         waiting = state.waiting.get(name)
         if waiting is None:
             raise RequestError("group", f"{name!r}: no such group")
         request = waiting.request
-        return GroupStatus(name, request.vc, request.priority, waiting.state, waiting.since, jobs, waiting.reasons)
+        return GroupStatus(name, request.vc, request.priority, waiting.state, waiting.since, waiting.reasons)
     request, victims = group.request, tuple(victim.name for victim in group.victims)
     return GroupStatus(
         name,
@@ -67,7 +65,6 @@ def status(state: State, name: str) -> GroupStatus:
         request.priority,
         group.state,
         group.since,
-        jobs,
         reasons=(WaitingForPreemption(victims),) if victims else (),
         guaranteed=group.guaranteed,
         placement=group.placement,
@@ -97,8 +94,6 @@ def explain(
             )
         if holds.guest:
             lines.append("- it is a guest there: it holds no cells, and makes room for groups whose VCs have no guests")
-        if group in state.jobs:
-            lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
         return [*lines, *map(say, preemption_reasons(state, holds, ended=False))]
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())
@@ -121,9 +116,9 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
     """The doomed cells: VC, chain, cell type, and first node of the physical cell. O(doomed + VCs)."""
     found = []
     owners: dict[object, int] = {pool.binding: pool.tenant for of_tenant in state.pools for pool in of_tenant}
-    for nodes in state.chains:
-        hierarchy = nodes.hierarchy
-        for binding, cell in nodes.doomed:
+    for chain in state.chain_bindings:
+        nodes, hierarchy = chain.nodes, chain.nodes.hierarchy
+        for binding, cell in chain.doomed:
             if cell not in binding.anchored:
                 continue
             level = binding.virtual.cells[cell].level
@@ -176,7 +171,7 @@ def _short(kinds: Iterable[Sequence[Pool]]) -> int:
 def records(state: State) -> tuple[Record, ...]:
     """Records of all running groups, by name. O(groups)."""
     return tuple(
-        Record(name, group.request, group.placement, state.jobs.get(name, ()))
+        Record(name, group.request, group.placement)
         for name, group in sorted(state.groups.items())
         if group.running and group.placement is not None
     )
@@ -190,7 +185,8 @@ def snapshot(state: State) -> tuple[object, ...]:
         held.append((name, group.request, group.state.value, group.guaranteed, group.guest, group.placement, victims))
     waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
     cells = []
-    for nodes in state.chains:
+    for chain in state.chain_bindings:
+        nodes = chain.nodes
         bad = tuple((node, mask) for node, mask in enumerate(nodes.bad) if mask)
-        cells.append((nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), bad))
-    return tuple(held), waiting, tuple(cells), state.safety(), tuple(sorted(state.jobs.items()))
+        cells.append((nodes.hierarchy.spec.name, tuple(sorted(chain.owners)), bad))
+    return tuple(held), waiting, tuple(cells), state.safety()

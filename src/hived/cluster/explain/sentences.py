@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
-from hived.cluster import reasons as why
 from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.explain import reasons as why
 from hived.words import ranges
 
 #: the first second that no date is for

@@ -28,8 +28,8 @@ from msgspec.structs import asdict
 from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.explain.reasons import Misconfigured
 from hived.cluster.explain.sentences import say
-from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engine.states import JobState

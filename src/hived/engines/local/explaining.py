@@ -10,8 +10,8 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
+from hived.cluster.explain.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
-from hived.cluster.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.engine.states import JobState
 from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits

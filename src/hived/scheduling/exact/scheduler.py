@@ -15,7 +15,7 @@ from typing import TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import VirtualLeaves, Wait
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.reasons import KeptForEnded, Reason, VcExhausted
+from hived.cluster.explain.reasons import KeptForEnded, Reason, VcExhausted
 from hived.cluster.requests import Request
 from hived.errors import ensure
 from hived.spec.compiled import EXACT, ClusterSpec

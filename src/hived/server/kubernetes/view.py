@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from hived.cluster.explain.reasons import ReasonKind
 from hived.cluster.explain.sentences import in_lines
-from hived.cluster.reasons import ReasonKind
 from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import event_text, explain, shortly

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hived.cluster.explain.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.engine.states import JobState
 from hived.engines.explaining import cells_taken, early_text, shared_text, why_it_waits
 from hived.engines.job import Event

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import msgspec
 
-from hived.cluster.reasons import ReasonKind
+from hived.cluster.explain.reasons import ReasonKind
 from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import shortened

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.reasons import Reason
+from hived.cluster.explain.reasons import Reason
 from hived.cluster.requests import Member
 from hived.engines.job import EngineJob, Event
 from hived.engines.kubernetes.pods.objects import Pod

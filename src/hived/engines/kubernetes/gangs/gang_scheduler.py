@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import Reason, WaitingForPreemption
+from hived.cluster.explain.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
 from hived.engine.states import JobEvent, JobState

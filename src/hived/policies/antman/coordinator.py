@@ -12,6 +12,8 @@ guaranteed job, is protected from its *guests*:
 A limit of compute is a part of the owner's idle time. 0 holds a job at the end of the mini-batch that it is in. A limit
 of memory changes at the end of a mini-batch alone (4.1): what is allocated above it goes to the host at once, never
 fails, and raises the limit at that moment, if memory is left (Figure 7a). For an owner, its guests shrink for that.
+
+Its caller is the agent of a node, which live engines do not have yet: so far tests alone run it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hived.agent.coordinator import (
+from hived.errors import InvariantError
+from hived.policies.antman.coordinator import (
     Coordinator,
     Event,
     GuestArrived,
@@ -21,7 +22,6 @@ from hived.agent.coordinator import (
     Protection,
     Tick,
 )
-from hived.errors import InvariantError
 from hived.scheduling import GuestSharing
 
 OWNER = 9

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from hived.cells import assert_safe
+from hived.cluster.groups import Group
+from hived.cluster.sharing import Quota, QuotaPool
+from hived.cluster.state import State
+from hived.cluster.states import GroupState
 from hived.errors import ensure
 
-from .groups import Group
-from .sharing import Quota, QuotaPool
-from .states import GroupState
-
-if TYPE_CHECKING:
-    from .state import State
+from .guests import check_guests
+from .nodes import check_nodes
+from .pools import check_pool
 
 
 def check_state(state: State) -> None:
@@ -28,19 +28,16 @@ def check_state(state: State) -> None:
         line == sorted(set(line)) and max(line, default=0) <= state.sequence,
         "waiting groups are in the order of arrival",
     )
-    joined = {job: name for name, jobs in state.jobs.items() for job in jobs if job != name}
-    ensure(joined == state.joined and not any(len(set(jobs)) < len(jobs) for jobs in state.jobs.values()), "jobs")
-    ensure(state.jobs.keys() <= state.groups.keys() | state.waiting.keys(), "jobs are on allocations")
-    ensure(not joined.keys() & (state.groups.keys() | state.waiting.keys()), "a job is on one allocation")
     _check_groups(state, groups)
-    for nodes in state.chains:
+    for chain, guests in zip(state.chain_bindings, state.guests_on, strict=True):
+        nodes = chain.nodes
         nodes.update_allocator()
-        nodes.validate([group for group in groups if not group.guest])
-        if nodes.guests is not None:
-            nodes.guests.validate([group for group in groups if group.guest and group.chain == nodes.number])
+        check_nodes(nodes, [group for group in groups if not group.guest])
+        if guests is not None:
+            check_guests(guests, [group for group in groups if group.guest and group.chain == nodes.number])
         nodes.allocator.validate()
         allocated = [0] * (nodes.allocator.hierarchy.top + 1)
-        for (level, cell), (binding, virtual) in nodes.owners.items():
+        for (level, cell), (binding, virtual) in chain.owners.items():
             ensure(binding.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
             allocated[level] += 1
         ensure(allocated == nodes.allocator.allocated, "allocated cells per level")
@@ -52,22 +49,23 @@ def check_state(state: State) -> None:
                 ensure(nodes.allocator.opportunistic[level] == gpus, f"opportunistic GPUs at level {level}")
     for of_tenant in state.pools:
         for pool in of_tenant:
-            pool.validate(g for g in groups if g.pool is pool)
+            check_pool(pool, [group for group in groups if state.pool_of(group) is pool])
     counted: Counter[tuple[Quota, bool]] = Counter()  # leaf cells of running groups, and of preempting ones
     for group in groups:
-        if isinstance(group.pool, QuotaPool):
-            counted[group.pool.quota, group.running] += group.gpus
+        of_group = state.pool_of(group)
+        if isinstance(of_group, QuotaPool):
+            counted[of_group.quota, group.running] += group.gpus
     for quota, _ in counted:
         running, reserved = counted[quota, True], counted[quota, False]
         ensure(max(running, reserved) <= quota.limit, "a quota is not exceeded")
         ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
     loans = [group for group in groups if not group.guaranteed and not group.guest]
-    for chain in range(len(state.chains)):
+    for number in range(len(state.chains)):
         gpus = [0] * len(state.tenants)
         for group in loans:
-            gpus[group.tenant] += group.gpus_in(chain)
+            gpus[group.tenant] += group.gpus_in(number)
         ensure(
-            gpus == [of_tenant.get(chain, 0) for of_tenant in state.opportunistic_gpus], "leaf cells lent per tenant"
+            gpus == [of_tenant.get(number, 0) for of_tenant in state.opportunistic_gpus], "leaf cells lent per tenant"
         )
     of_tenants = [{group for group in loans if group.tenant == tenant} for tenant in range(len(state.tenants))]
     ensure(of_tenants == [set(of_tenant) for of_tenant in state.loans], "opportunistic groups per tenant")

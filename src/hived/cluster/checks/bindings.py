@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hived.cluster.binding import Binding, Inner
+from hived.cluster.static_binding import StaticBinding
 from hived.errors import ensure
-
-if TYPE_CHECKING:
-    from .binding import Binding, Inner
 
 
 def check_bindings(binding: Binding) -> None:
@@ -72,3 +69,21 @@ def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
             ensure(inner[cell] >= 0, f"host {host}: bad leaf {cell} is bound")
             bound_to_bad |= shape.masks[inner[cell]]
     ensure(bound_to_bad == bad, f"host {host}: its bad leaves are bound to the bad ones")
+
+
+def check_static(binding: StaticBinding) -> None:
+    """Check that all cells are bound, each in its place in its parent's, and that the bad leaves are known."""
+    virtual, hierarchy = binding.virtual, binding.virtual.hierarchy
+    for number, (level, parent) in enumerate(virtual.cells):
+        at = binding.bound[number]
+        ensure(at >= 0 and not binding.allocator.is_open(level, at), f"virtual cell {number} is bound")
+        if parent < 0:
+            ensure(binding.owners.get((level, at)) == (binding, number), f"cell {number} is known to be bound there")
+            continue
+        fanout = hierarchy.fanout[level + 1]
+        place = binding.bound[parent] * fanout + binding.children[parent].index(number)
+        ensure(at == place, f"virtual cell {number} is bound to the cell of its number")
+    ensure(not any(len(cells) for cells in binding.unbound), "no preassigned cell is unbound")
+    for host in range(virtual.hosts):
+        ensure(binding.bad[host] == binding._bad_in(host), f"bad leaves of host {host}")
+    ensure(binding.bad_hosts == {host for host, bad in enumerate(binding.bad) if bad}, "hosts with bad leaves")

@@ -1,1 +1,0 @@
-"""The agent of a node: what decides there, next to the jobs. Pure; it knows nothing of the scheduler."""

@@ -1,0 +1,5 @@
+"""AntMan (OSDI'20): the policy, and what an agent of a node decides beside the jobs of a GPU."""
+
+from .policy import AntMan
+
+__all__ = ["AntMan"]
