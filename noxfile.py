@@ -13,19 +13,21 @@ nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["tests"]
 
+#: what a training image installs: a distribution of its own, which the tests need
+RUNTIME = "packages/hived-runtime"
 #: whose code is native in the compiled form: their tests run on it
 DECIDING = ("cells", "cluster", "contract", "events", "scheduling", "simulator")
 
 
 def _tier(session: nox.Session, extra: str, mark: str) -> None:
-    session.install("-e", f".[{extra}]")
+    session.install("-e", RUNTIME, "-e", f".[{extra}]")
     session.run("pytest", "-m", mark, *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Fast tier, what `pytest` alone runs; needs nothing but Python. 5 minutes."""
-    session.install("-e", ".[dev]")
+    session.install("-e", RUNTIME, "-e", ".[dev]")
     session.run("pytest", *session.posargs)
 
 
@@ -57,7 +59,7 @@ def torch(session: nox.Session) -> None:
 @nox.session
 def compiled(session: nox.Session) -> None:
     """Native form of the deciding code: its tests and the kept results; needs a C compiler. 15 minutes."""
-    session.install(".[dev]", env={"HATCH_BUILD_HOOKS_ENABLE": "1"})
+    session.install(f"./{RUNTIME}", ".[dev]", env={"HATCH_BUILD_HOOKS_ENABLE": "1"})
     form = session.run("hived", "--version", silent=True)
     if "(compiled)" not in str(form):
         session.error(f"the installed form is not the compiled one: {form}")
@@ -75,12 +77,12 @@ def release(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, types, layers and the house's other rules, which the fast tier has too. 1 minute."""
-    session.install("-e", ".[dev]")
+    session.install("-e", RUNTIME, "-e", ".[dev]")
     session.run("pytest", "tests/test_house.py", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Documentation site, in `site/`; a warning is an error. 1 minute."""
-    session.install("-e", ".[dev-docs]")
+    session.install("-e", RUNTIME, "-e", ".[dev-docs]")
     session.run("mkdocs", "build", "--strict", *session.posargs)

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from hived.control.commands import TrainingJob
-from hived.control.folder import JobFolder
-from hived.control.page import Page, State
+from hived_runtime.control.commands import TrainingJob
+from hived_runtime.control.folder import JobFolder
+from hived_runtime.control.page import Page, State
 
 from .measuring import Figure
 
@@ -25,8 +25,8 @@ _LATENCIES = 60
 #: mini-batches in turns, with the runtime's hooks and without; the medians of the rounds
 _COST = f"""
 import os, statistics, sys, time, torch
-import hived.runtime
-from hived.runtime import starting
+import hived_runtime
+from hived_runtime import starting
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -54,7 +54,7 @@ print(statistics.median(costs), alone)
 """
 _JOB = """
 import sys, time, torch
-import hived.runtime
+import hived_runtime
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -67,11 +67,11 @@ while True:
 #: a script for one worker, in which each has its part of every global batch
 _ELASTIC = """
 import time, torch
-import hived.runtime
+import hived_runtime
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-team = hived.runtime.elastic(model, optimizer, global_batch=20)
+team = hived_runtime.elastic(model, optimizer, global_batch=20)
 data = [torch.ones(64) for _ in range(2000)]
 for epoch in team.epochs(1000):
     for x in team.loader(data):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 # a shell ignores SIGINT for what it starts with `&`, and programs inherit that: those under test must not
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# the tests import hived.runtime, and are no training job
+# the tests import hived_runtime, and are no training job
 os.environ["HIVED_RUNTIME"] = "off"
 
 settings.register_profile(

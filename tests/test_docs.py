@@ -62,7 +62,7 @@ def test_files_that_pages_name_exist() -> None:
     missing = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        paths = re.findall(r"`((?:benchmarks|deploy|docs|src|tests|tools)/[\w./-]*[\w/])`", text)
+        paths = re.findall(r"`((?:benchmarks|deploy|docs|packages|src|tests|tools)/[\w./-]*[\w/])`", text)
         modules = re.findall(r"python3? -m ((?:benchmarks|tests|tools)\b[\w.]*)", text)
         paths += [name.replace(".", "/") for name in modules]
         missing += [(page.name, path) for path in paths if "NAME" not in path and not any(ROOT.glob(path + "*"))]

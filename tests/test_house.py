@@ -87,7 +87,7 @@ def test_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
         "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', "
-        "'prometheus_client', 'polars'} & set(sys.modules); "
+        "'prometheus_client', 'polars', 'hived_runtime'} & set(sys.modules); "
         "sys.exit(', '.join(extras) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -98,7 +98,7 @@ def test_nothing_imports_the_tests() -> None:
     """Benchmarks and tools stand without them."""
     paths = [
         ROOT / "noxfile.py",
-        *(path for name in ("src", "benchmarks", "tools") for path in (ROOT / name).rglob("*.py")),
+        *(path for name in ("src", "packages", "benchmarks", "tools") for path in (ROOT / name).rglob("*.py")),
     ]
     wrong = [path for path in paths if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)]
     assert wrong == []
@@ -106,7 +106,7 @@ def test_nothing_imports_the_tests() -> None:
 
 def test_cited_sections_exist() -> None:
     cited = {}
-    for folder in ("src", "tests", "docs", "benchmarks", "tools"):
+    for folder in ("src", "packages", "tests", "docs", "benchmarks", "tools"):
         for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
             found = re.findall(r"section ([0-9](?:\.[0-9])*)", path.read_text(encoding="utf-8"))
             cited[str(path.relative_to(ROOT))] = set(found)

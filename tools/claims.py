@@ -1,6 +1,6 @@
 """``python -m tools.claims REPORT ...``: the page of the reference that says which claims hold, from full runs.
 
-Each ``REPORT`` is a folder that ``hived reproduce`` has written. Its date is that of its ``index.md``; its version,
+Each ``REPORT`` is a folder that ``python -m evaluation`` has written. Its date is that of its ``index.md``; its version,
 with the commit, is the one that it names.
 """
 
@@ -46,7 +46,7 @@ def section(report: str, date: str) -> str:
         raise ValueError("the report of a quick run: nothing is judged there; run it without --quick")
     version = re.search(r"version (\S+?)\. ", report)
     if version is None:
-        raise ValueError("no report of hived reproduce")
+        raise ValueError("no report of python -m evaluation")
     lines = [f"## {report.partition(chr(10))[0].removeprefix('# ')}", "", f"{date}, version {version[1]}.", ""]
     lines += ["| experiment | trace | hold | otherwise |", "|---|---|---|---|"]
     for experiment, trace, claims in verdicts(report):

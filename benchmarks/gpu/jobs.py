@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hived.control.commands import ProcessStatus, TrainingJob
-from hived.control.folder import JobFolder
+import hived_runtime
+from hived_runtime.control.commands import ProcessStatus, TrainingJob
+from hived_runtime.control.folder import JobFolder
 
 from .cuda import Driver, DriverError, Nvml
 from .harness import ROOT, Settings
 
 Span = tuple[str, float, float]
-_LAUNCH = ROOT / "src" / "hived" / "runtime" / "launch"
+_LAUNCH = Path(hived_runtime.__file__).parent / "launch"
 
 
 class JobError(RuntimeError):

@@ -30,7 +30,7 @@ UNLIMITED = 1 << 50
 
 def install(settings: Settings) -> tuple[Callable[[], Any], tuple[str, str, str]]:
     """The pager in this process, before its first tensor on the device: what makes the tier; library and symbols."""
-    from hived.runtime.memory.paged import installed
+    from hived_runtime.memory.paged import installed
 
     where = ("libc10_cuda.so", "cudaMalloc", "cudaFree") if settings.cuda else ("libc10.so", "posix_memalign", "free")
     return installed(settings.fake_driver or "cuda"), where
@@ -316,7 +316,7 @@ def cycle(model: str, settings: Settings, answers: Answers) -> None:
     """Most and least bytes in each mini-batch, the least at our boundary and at the true minimum."""
     import torch
 
-    from hived.runtime.boundaries import Boundaries
+    from hived_runtime.boundaries import Boundaries
 
     from .models import make
 
@@ -399,7 +399,7 @@ def cache(tier_name: str, settings: Settings, answers: Answers) -> None:
     """Shrink the cache of a job at a boundary, let it grow back in the next mini-batch; the middle of three times."""
     import torch
 
-    from hived.runtime.memory.framework import FrameworkTier
+    from hived_runtime.memory.framework import FrameworkTier
 
     from .models import make
 

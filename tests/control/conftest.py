@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hived.control.folder import JobFolder
-from hived.control.page import Answer, Command, Page, State
+from hived_runtime.control.folder import JobFolder
+from hived_runtime.control.page import Answer, Command, Page, State
 from tests.cli.helpers import Hived, call
 
 Ranks = Callable[[int], list[Page]]

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.gpu import memory, sharing
 from benchmarks.gpu.harness import Answers, Figure, Row, Settings, Status, _ended, quantile, shown
 
-from hived.runtime.elasticity.watch import Watch
-from hived.runtime.memory import pager
-from hived.runtime.memory.pager import PagerUnavailable
+from hived_runtime.elasticity.watch import Watch
+from hived_runtime.memory import pager
+from hived_runtime.memory.pager import PagerUnavailable
 
 
 def test_one_long_wait_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

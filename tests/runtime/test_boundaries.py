@@ -9,7 +9,7 @@ from threading import get_ident
 import pytest
 import torch
 
-from hived.runtime.boundaries import Boundaries, MiniBatches
+from hived_runtime.boundaries import Boundaries, MiniBatches
 
 
 def ends(pattern: str) -> str:

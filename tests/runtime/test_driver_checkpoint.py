@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from hived.control.checkpoint import Checkpoints
-from hived.errors import ConflictError
+from hived_runtime.control.checkpoint import Checkpoints
+from hived_runtime.errors import ConflictError
 
 from .jobs import state_of, until
 

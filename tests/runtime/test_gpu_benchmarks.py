@@ -87,7 +87,7 @@ for name in [name for name in sys.modules if name.startswith(("hived", "benchmar
     del sys.modules[name]
 import benchmarks.gpu.training
 assert not [name for name in sys.modules if name.startswith("hived")], "what checkpoints itself is a plain script"
-import hived.runtime.process, hived.runtime.memory.paged, hived.runtime.moving.source, hived.runtime.moving.destination
+import hived_runtime.process, hived_runtime.memory.paged, hived_runtime.moving.source, hived_runtime.moving.destination
 """
     environment = {**os.environ, "HIVED_RUNTIME": "off"}
     done = subprocess.run(

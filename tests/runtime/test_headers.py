@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks.gpu import cuda
 
-from hived.control import checkpoint
-from hived.runtime.memory.pager import _SOURCE
+from hived_runtime.control import checkpoint
+from hived_runtime.memory.pager import _SOURCE
 
 
 def assert_compiles(folder: Path, lines: list[str]) -> None:

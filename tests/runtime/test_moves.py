@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hived.control.commands import RefusedError
-from hived.control.stopping import descendants
+from hived_runtime.control.commands import RefusedError
+from hived_runtime.control.stopping import descendants
 
 from .jobs import PATIENCE_S, Job, command_line, differences, until
 

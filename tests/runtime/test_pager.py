@@ -15,8 +15,8 @@ from threading import Thread
 
 import pytest
 
-from hived.runtime.memory import pager as binding
-from hived.runtime.memory.pager import Pager, PagerError
+from hived_runtime.memory import pager as binding
+from hived_runtime.memory.pager import Pager, PagerError
 
 GRANULE = 4096
 CHUNK = 4 * GRANULE

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from hived.runtime.memory import pager as binding
+from hived_runtime.memory import pager as binding
 
 from .plain import ONE_THREAD
 
@@ -27,7 +27,7 @@ def answers(fake: Path, body: str, code: int = 0, **more: Any) -> list[str]:
     """What a script prints in a process of its own; ``DRIVER`` and ``MORE`` are given to it."""
     head = (
         "import ctypes, json, os, sys\n"
-        "from hived.runtime.memory.pager import Pager, PagerError, PagerUnavailable\n"
+        "from hived_runtime.memory.pager import Pager, PagerError, PagerUnavailable\n"
         f"DRIVER, MORE = {str(fake)!r}, {more!r}\n"
     )
     environment = {**os.environ, **ONE_THREAD, "HIVED_RUNTIME": "off"}

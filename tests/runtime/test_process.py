@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hived.control.commands import NotYetError, RefusedError
-from hived.control.folder import started_at
-from hived.control.page import Command, State, Wanted
-from hived.control.stopping import descendants
-from hived.errors import ConflictError
+from hived_runtime.control.commands import NotYetError, RefusedError
+from hived_runtime.control.folder import started_at
+from hived_runtime.control.page import Command, State, Wanted
+from hived_runtime.control.stopping import descendants
+from hived_runtime.errors import ConflictError
 from tests.cli.helpers import Hived
 
 from .jobs import PATIENCE_S, Job, command_line, cpu_ticks, environment, started, state_of, until
@@ -216,13 +216,13 @@ PHASES = """
                 if steps == 5:
                     model(torch.ones(4, 200))
                 elif steps == 10:
-                    with hived.runtime.pause_point(): pass
+                    with hived_runtime.pause_point(): pass
         model.train()
 """
 
 
 def test_suspended_in_phases_without_steps(start: Callable[..., Job]) -> None:
-    job = start(text(prologue="import hived.runtime", loop="for step in range(20):", body=PHASES))
+    job = start(text(prologue="import hived_runtime", loop="for step in range(20):", body=PHASES))
 
     def phase(steps: int) -> None:
         until(Path(f"{job.result}.phase-{steps}").exists)
@@ -292,7 +292,7 @@ def test_frozen_objects_are_released(start: Callable[..., Job], hived: Hived, mo
 def test_failure_of_a_tier_falls_to_the_next(start: Callable[..., Job]) -> None:
     """Any, with its words; the script goes on as it was."""
     broken = (
-        "from hived.runtime.memory import framework\n"
+        "from hived_runtime.memory import framework\n"
         "def fails(self): raise ReferenceError('weakly-referenced object no longer exists')\n"
         "framework.FrameworkTier._in_use = fails"
     )
@@ -323,7 +323,7 @@ def test_no_room_on_the_host_is_said(start: Callable[..., Job], hived: Hived) ->
 
 def test_defects_of_ours_are_survived(start: Callable[..., Job]) -> None:
     defect = (
-        "import hived.runtime\nfrom hived.runtime import starting\n"
+        "import hived_runtime\nfrom hived_runtime import starting\n"
         "if starting.running(): starting.running()._attend = None"
     )
     job = start(text(prologue=defect))
@@ -336,7 +336,7 @@ def test_defects_of_ours_are_survived(start: Callable[..., Job]) -> None:
 
 def test_unusable_jobs_folder_is_survived(tmp_path: Path) -> None:
     (tmp_path / "jobs").touch()
-    code = "import hived.runtime, light_torch; print('trained')"
+    code = "import hived_runtime, light_torch; print('trained')"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment(tmp_path / "jobs"), capture_output=True, text=True, check=False)
     assert done.stdout == "trained\n"
@@ -373,7 +373,7 @@ def test_job_from_its_start_to_its_end(start: Callable[..., Job], hived: Hived) 
 
     done = hived("scale", "train", "--workers", "2", "--timeout", "1s")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "job train is not elastic: see hived.runtime.elastic" in done.err
+    assert "job train is not elastic: see hived_runtime.elastic" in done.err
     assert hived("limit", "train", "--share", "100%").code == 0
     job.finish()
     assert hived("resume", "train").code == 4
@@ -381,7 +381,7 @@ def test_job_from_its_start_to_its_end(start: Callable[..., Job], hived: Hived) 
 
 def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(text(prologue="import hived.runtime"))
+    file.write_text(text(prologue="import hived_runtime"))
     jobs = tmp_path / "jobs"
     process = subprocess.Popen([sys.executable, str(file), str(tmp_path / "result.pt")], env=environment(jobs))
     try:
@@ -395,15 +395,15 @@ def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
 
 
 def test_python_without_hived_is_managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # it may have hived
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # it may have the runtime
     venv.create(tmp_path / "other", symlinks=True)
     packages = next((tmp_path / "other" / "lib").glob("python*/site-packages"))
     (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
     python = tmp_path / "other" / "bin" / "python"
-    probe = subprocess.run([python, "-c", "import hived"], capture_output=True, text=True, check=False)
-    assert "No module named 'hived'" in probe.stderr
+    probe = subprocess.run([python, "-c", "import hived_runtime"], capture_output=True, text=True, check=False)
+    assert "No module named 'hived_runtime'" in probe.stderr
     file = tmp_path / "train.py"
-    file.write_text(text(width=20, epilogue="assert 'hived.cluster' not in sys.modules"))
+    file.write_text(text(width=20, epilogue="assert 'hived' not in sys.modules"))
     with started(tmp_path / "jobs", "train", [str(python), str(file), str(tmp_path / "result.pt")]) as job:
         job.trains(3)
         job.job.suspend(PATIENCE_S)
@@ -464,7 +464,8 @@ def test_kill_during_a_move(start: Callable[..., Job], killed: str) -> None:
     job = start(text())
     first = job.process.pid
     code = (
-        "import sys; from hived.control.commands import TrainingJob; from hived.control.folder import JobFolder\n"
+        "import sys; from hived_runtime.control.commands import TrainingJob\n"
+        "from hived_runtime.control.folder import JobFolder\n"
         "from pathlib import Path; TrainingJob(JobFolder(Path(sys.argv[1]))).migrate('cpu', 150)"
     )
     controller = subprocess.Popen([sys.executable, "-c", code, str(job.folder.path)], stderr=subprocess.DEVNULL)

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hived.control.folder import JobFolder
-from hived.control.page import Answer, Command, Page, State, Wanted
-from hived.runtime import process
-from hived.runtime.memory.framework import can_be_emptied
+from hived_runtime import process
+from hived_runtime.control.folder import JobFolder
+from hived_runtime.control.page import Answer, Command, Page, State, Wanted
+from hived_runtime.memory.framework import can_be_emptied
 from tests.control.conftest import Ranks
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from hived.control.commands import NotYetError, RefusedError
-from hived.control.page import State
-from hived.errors import ConflictError, HivedError, NotFoundError
+from hived_runtime.control.commands import NotYetError, RefusedError
+from hived_runtime.control.page import State
+from hived_runtime.errors import ConflictError, NotFoundError, TrainingError
 
 from .jobs import PATIENCE_S, SCRIPTS, Job, alone, differences, started, until
 from .plain import run_plain
@@ -127,7 +127,7 @@ def test_paged_script_same_weights(name: str, fake: Path, tmp_path: Path) -> Non
         job.trains()
         tiers, overflow, rounds = set(), 0, 0
         draws = random.Random(zlib.crc32(name.encode()))
-        with contextlib.suppress(HivedError, ProcessLookupError):
+        with contextlib.suppress(TrainingError, ProcessLookupError):
             while job.runs() and (rounds < 6 or not overflow):
                 rounds += 1
                 limit = draws.choice([1 << 20, 4 << 20, 16 << 20, 0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from hived.runtime.share import Pacer
+from hived_runtime.share import Pacer
 
 
 class Plant:

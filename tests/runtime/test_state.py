@@ -27,12 +27,12 @@ import numpy as np
 import pytest
 import torch
 
-from hived.runtime.moving import frames, kinds, outside
-from hived.runtime.moving.channel import read_state, write_state
-from hived.runtime.moving.describing import Description
-from hived.runtime.moving.kinds import MoveError
-from hived.runtime.moving.restoring import Restoration
-from hived.runtime.storage import as_bytes
+from hived_runtime.moving import frames, kinds, outside
+from hived_runtime.moving.channel import read_state, write_state
+from hived_runtime.moving.describing import Description
+from hived_runtime.moving.kinds import MoveError
+from hived_runtime.moving.restoring import Restoration
+from hived_runtime.storage import as_bytes
 
 
 @pytest.fixture(autouse=True)

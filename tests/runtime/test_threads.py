@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hived.runtime import threads
+from hived_runtime import threads
 
 from .jobs import until
 

@@ -9,26 +9,36 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.text import Text
 
-import hived
-from hived.control.commands import JobStatus, ProcessStatus, TrainingJob
-from hived.control.environment import JOB, MEMORY, MOVE, PAGER, SHARE
-from hived.control.folder import JobFolder, is_own, named_after, started_at
-from hived.control.page import State
-from hived.errors import ConflictError, InputError
+from hived.errors import HivedError, InputError
+from hived.installed import command_for
 
 from .formats import Form, clean, columns, duration, print_answer, print_table
 from .options import duration_option
 
+try:
+    import hived_runtime
+    from hived_runtime.control.commands import JobStatus, ProcessStatus, TrainingJob
+    from hived_runtime.control.environment import JOB, MEMORY, MOVE, PAGER, SHARE
+    from hived_runtime.control.folder import JobFolder, is_own, named_after, started_at
+    from hived_runtime.control.page import State
+    from hived_runtime.errors import ConflictError, TrainingError
+except ModuleNotFoundError as error:
+    raise InputError(f"{error.name} is not installed: {command_for('train')}") from None
+
+_Given = ParamSpec("_Given")
+
 _BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
 _STEPS = "BKMGT"
 _PATIENCE_S = 60.0
-_LAUNCH = Path(hived.__file__).parent / "runtime" / "launch"  #: not imported: the runtime would start here
+_LAUNCH = Path(hived_runtime.__file__).parent / "launch"  #: what is in it is imported by the job
 _PROCESSES = columns(
     "RANK PID STATE MINI-BATCHES EACH DEVICE HELD USED PEAK LEAST HOST BUSY SHARE LIMIT TIER",
     right="RANK PID MINI-BATCHES EACH HELD USED PEAK LEAST HOST BUSY SHARE LIMIT",
@@ -93,6 +103,22 @@ _Share = Annotated[
 ]
 
 
+def _training(verb: Callable[_Given, None]) -> Callable[_Given, None]:
+    """A verb whose errors have the exit codes of the command line."""
+
+    @wraps(verb)
+    def carried_out(*given: _Given.args, **named: _Given.kwargs) -> None:
+        try:
+            verb(*given, **named)
+        except TrainingError as error:
+            failure = HivedError(str(error))
+            failure.exit_code = error.exit_code
+            raise failure from None
+
+    return carried_out
+
+
+@_training
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="COMMAND", help="Program and arguments, after --.", show_default=False)
@@ -159,6 +185,7 @@ def run(
         raise InputError(f"{command[0]}: cannot be run: {error.strerror}") from None
 
 
+@_training
 def suspend(
     job: _Job,
     timeout: _Timeout = None,
@@ -185,6 +212,7 @@ def suspend(
     )
 
 
+@_training
 def resume(job: _Job, timeout: _Timeout = None) -> None:
     """Let a suspended job go on where it was.
 
@@ -197,6 +225,7 @@ def resume(job: _Job, timeout: _Timeout = None) -> None:
     typer.echo(f"{clean(job)}: runs")
 
 
+@_training
 def limit(
     job: _Job,
     memory: _Memory = None,
@@ -235,6 +264,7 @@ def limit(
     typer.echo(f"{clean(job)}: limits change at the end of its mini-batch (hived status {clean(job)})")
 
 
+@_training
 def migrate(
     job: _Job,
     to: Annotated[
@@ -257,12 +287,13 @@ def migrate(
     typer.echo(f"{clean(job)}: moved to {clean(to)}")
 
 
+@_training
 def scale(
     job: _Job,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers that it is to have.")],
     timeout: _Timeout = None,
 ) -> None:
-    """Grow or shrink a job that declares itself elastic (hived.runtime.elastic); its global batch stays the same.
+    """Grow or shrink a job that declares itself elastic (hived_runtime.elastic); its global batch stays the same.
 
     New workers have --timeout, and a minute at least, to import and build what they need.
 
@@ -277,6 +308,7 @@ def scale(
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
+@_training
 def print_job(name: str, form: Form) -> None:
     """Print the state of a job, for ``hived status JOB``."""
     status = _there(name).status()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
-import hived.runtime as runtime
+import hived_runtime as runtime
 
 
 def answer(call):

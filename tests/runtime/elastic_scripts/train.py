@@ -20,8 +20,8 @@ from pacing import pace
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import hived.runtime as runtime
-from hived.runtime.elasticity import group, recruiter
+import hived_runtime as runtime
+from hived_runtime.elasticity import group, recruiter
 
 SAMPLES, BATCH, EPOCHS = 98, 12, 60  # the last global batch of an epoch has two samples: fewer than workers
 BATCHES = -(-SAMPLES // BATCH)

@@ -1,0 +1,163 @@
+"""``python -m evaluation``: all simulations in parallel, then the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from hived.errors import InputError
+from hived.installed import command_for
+from hived.simulator.experiment import some
+from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
+from hived.simulator.traces import StillRunning, Trace
+from hived.simulator.traces.table1 import TOTAL_JOBS
+
+from . import section53
+from .experiment import FULL, QUICK, Experiment, Outcome, Runnable, Scale
+from .papers import EVALUATIONS, Paper
+from .report import Part, Report, is_ours, write
+from .results import Result
+from .simulations import TENANTS, Workload, digest, offered_load, tenants_of, trace_of
+
+#: the folder of the results of simulations, from which an interrupted reproduction continues
+RUNS = "runs"
+_DAYS = 60
+#: GPUs in use at 279 nodes in the paper, as a share: the clock of the synthetic trace is chosen for this load
+PAPER_LOAD = 0.7
+#: how much faster the clock of either trace goes at 200 nodes: queues as long as the paper's
+CROWDED = 1.5
+_QUICK_DAYS = (0.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An experiment on a trace, and its simulations."""
+
+    experiment: Experiment
+    workload: Workload
+    simulations: Mapping[str, Runnable]
+
+
+def synthetic(quick: bool) -> Workload:
+    """The synthetic trace of Table 1, with the clock at which it loads 279 nodes as the paper's trace did."""
+    window = _QUICK_DAYS if quick else None
+    plain = Workload("synthetic Table 1", None, None, TOTAL_JOBS, _DAYS, 1.0, 1.0, None)
+    clock = round(PAPER_LOAD / offered_load(trace_of(plain), 279), 2)
+    return replace(plain, clock=clock, crowded=round(CROWDED * clock, 3), window=window)
+
+
+def given(path: Path, quick: bool, table1: bool, skip_bad_rows: bool, still_running: StillRunning) -> Workload:
+    """A trace of a file. Raises :class:`~hived.errors.InputError` unless it has Table 1's tenants, if it has to."""
+    window = _QUICK_DAYS if quick else None
+    of_file = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, window, skip_bad_rows, still_running.value)
+    trace = of_file.read()
+    if table1:
+        check(trace)
+    return replace(of_file, name=trace.name)
+
+
+def check(trace: Trace) -> None:
+    """Raise :class:`~hived.errors.InputError` unless the tenants are Table 1's, all of them."""
+    found = tenants_of(trace)
+    if strange := sorted(set(found) - set(TENANTS)):
+        raise InputError(
+            f"{trace.name}: tenant {strange[0]} ({found[strange[0]]:,} jobs) is none of the paper's, whose quotas "
+            "are used: "
+            f"{some(TENANTS)}; rename it, or leave its jobs out"
+        )
+    if missing := [tenant for tenant in TENANTS if not found[tenant]]:
+        raise InputError(
+            f"{trace.name}: no job of {', '.join(missing)}: the figures need all tenants of the paper's Table 1"
+        )
+
+
+def reproduce(
+    out: Path,
+    trace: Path | None = None,
+    *,
+    paper: Paper = Paper.HIVED,
+    skip_bad_rows: bool = False,
+    still_running: StillRunning = StillRunning.KEEP,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    processes: int = 1,
+    finished: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
+
+    ``quick``: less of everything. What is not made by hand is not judged then.
+
+    Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
+    the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
+    ``processes`` is and however often it was interrupted.
+
+    Raises :class:`~hived.errors.InputError`, and :class:`~hived.simulator.parallel.TaskError` for a failure.
+    """
+    if find_spec("matplotlib") is None:
+        raise InputError(f"a report has figures, which need matplotlib: {command_for('figures')}")
+    check_folder(out)
+    evaluation = EVALUATIONS[paper]
+    known = [experiment.name for experiment in evaluation.experiments]
+    for name in only:
+        if name not in known:
+            raise InputError(f"--only {name}: no such experiment; there are {some(known, 30)}")
+    chosen = [experiment for experiment in evaluation.experiments if not only or experiment.name in only]
+    scale = QUICK if quick else FULL
+    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1, skip_bad_rows, still_running)
+    second = synthetic(quick) if trace is not None and not quick and evaluation.table1 else None
+    plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
+    if second is not None:
+        plans += [Plan(one, second, one.simulations(second, scale)) for one in chosen if one.second]
+    timing = section53.task(scale.requests) if evaluation.timed and not only else None
+    with kept_results(out / RUNS) as kept:
+        run_all(plans, [] if timing is None else [timing], kept, processes, finished)
+        parts = [Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or one.by_hand))) for one in chosen]
+        timed = None if timing is None else section53.read(kept.result(timing))
+        report = Report(paper, first, second, scale, quick, tuple(parts), timed)
+        write(report, out)
+    return report
+
+
+def run_all(
+    plans: Sequence[Plan],
+    others: Sequence[Task],
+    kept: Kept,
+    processes: int,
+    finished: Callable[[int, int], None] | None,
+) -> None:
+    """Run the simulations of all plans, equal ones once, the longest first."""
+    tasks: dict[str, tuple[float, Task]] = {}
+    for plan in plans:
+        for name, simulation in plan.simulations.items():
+            task = simulation.task(f"{plan.experiment.name} {name} on {plan.workload.name}")
+            tasks.setdefault(task.key(), (simulation.cost, task))
+    longest = [task for _, task in sorted(tasks.values(), key=lambda pair: -pair[0])]
+    run_tasks([*longest, *others], kept, processes, finished)
+
+
+def outcomes(
+    experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept, *, judged: bool
+) -> list[tuple[Workload, Outcome]]:
+    """An experiment on each trace."""
+    found = []
+    for plan in plans:
+        if plan.experiment is experiment:
+            results = {name: Result(kept.result(one.task(name))) for name, one in plan.simulations.items()}
+            outcome = experiment.evaluate(plan.workload, scale, results)
+            found.append((plan.workload, outcome if judged else outcome.unjudged()))
+    return found
+
+
+def check_folder(out: Path) -> None:
+    """Raise :class:`~hived.errors.InputError` unless ``out`` is a folder of a reproduction, empty, or not there."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file, not a folder for a report; choose another --out")
+    if out.is_dir():
+        strange = sorted(path.name for path in out.iterdir() if path.name != RUNS and not is_ours(path))
+        if strange:
+            raise InputError(
+                f"{out}: holds other files than a report's ({some(strange, 3)}), and they are never mixed; "
+                "choose another --out"
+            )

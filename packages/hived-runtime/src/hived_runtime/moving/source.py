@@ -1,0 +1,206 @@
+"""The source of a move: it starts the destination, trains on until that is warm, hands its state over, and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+
+from ..control.environment import MOVE
+from ..control.gpus import VISIBLE
+from ..control.page import Command
+from ..control.stopping import descendants, send
+from .channel import Channel, FolderChannel, SocketChannel, checked_folder, write_state
+from .frames import PlaceError
+from .kinds import MoveError
+from .state import Place, describe, items_left
+from .waiter import PASSED_ON
+
+_PLACES = 16  #: at most so many are told: scripts have one or two, in a mini-batch and at the end of an epoch
+_WARM_S = 180.0  #: for the script's beginning and its first mini-batch
+_ELSEWHERE_S = 1800.0  #: until somebody has started the destination on another host
+_APPLIED_S = 300.0  #: for loading the state; its loaders' workers may read data again
+_HERE_S = 30.0
+_OF_A_MOVE = re.compile(r"state|job\.json|here|\.?(source|destination)-[0-9]+")  #: files in the folder of one
+#: what a launcher has set for its own processes: the destinations have a rendezvous of their own
+_LAUNCHERS = ("TORCHELASTIC_", MOVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a process of the script began with, as far as the script can change it."""
+
+    environment: dict[str, str]
+    folder: str
+
+    @classmethod
+    def now(cls) -> Beginning:
+        """What there is now."""
+        return cls(dict(os.environ), os.getcwd())  # noqa: PTH109
+
+
+class Source:
+    """One move, from the side of the process that leaves. :class:`.kinds.MoveError` from any call: it does not move."""
+
+    def __init__(self, target: str, began: Beginning, job: Path, port: int, stack: list[FrameType]) -> None:
+        """``target``: ``cpu``, ``cuda:1``, a UUID, or the path of a folder, with a slash.
+
+        ``job``: its folder. ``port``: of several ranks, where the destinations meet; 0: it is one process.
+        ``stack``: where the script is. What it has there must be such that it can be handed over, else nothing is
+        started: the script's beginning has effects of its own.
+        """
+        describe(stack, job)
+        self._job = job
+        self._began = began
+        self._channel: Channel
+        self._child: subprocess.Popen[bytes] | None = None
+        self._place: Place | None = None  #: where the destination waits
+        self._left: list[int] = []  #: items that its loops have left there
+        self._told: set[Place] = set()
+        self._until = time.monotonic() + _WARM_S
+        if multiprocessing.parent_process() is not None:
+            raise MoveError("the process was started by multiprocessing, and cannot be started again by itself")
+        if "/" in target:
+            if port:
+                raise MoveError("several ranks cannot move to another host")
+            there = checked_folder(Path(target))
+            for old in there.iterdir():  # of an earlier move
+                if _OF_A_MOVE.fullmatch(old.name):
+                    old.unlink()
+            about = {"argv": [sys.executable, *sys.orig_argv[1:]], "cwd": began.folder, "name": job.name}
+            (there / "job.json").write_text(json.dumps(about))
+            self._channel = FolderChannel(there, source=True)
+            self._until = time.monotonic() + _ELSEWHERE_S
+            return
+        device = "cuda" if torch.cuda.is_initialized() else "cpu"
+        if target.partition(":")[0] != device and not (device == "cuda" and _is_gpu(target)):
+            raise MoveError(f"the job trains on {device}, and {target} is another kind of device")
+        own = {name: value for name, value in began.environment.items() if not name.startswith(_LAUNCHERS)}
+        if device == "cuda":
+            own[VISIBLE] = target.removeprefix("cuda:")
+        if port:
+            own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        self._start(own)
+
+    def _start(self, environment: dict[str, str]) -> None:
+        mine, theirs = socket.socketpair()
+        number = theirs.fileno()
+        environment[MOVE] = f"{os.getpid()}:{number}"
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, *sys.orig_argv[1:]], env=environment, cwd=self._began.folder, pass_fds=(number,)
+            )
+        except OSError as error:
+            raise MoveError(f"the destination cannot be started: {error}") from None
+        finally:
+            theirs.close()
+        self._channel = SocketChannel(mine.detach())
+
+    def warm(self, place: Place) -> bool:
+        """Whether the destination waits for the state. It does where the script is, or was since the move began."""
+        if self._place is None:
+            try:
+                if place not in self._told and len(self._told) < _PLACES:
+                    self._told.add(place)
+                    self._channel.send("place", place)
+                if self._channel.waits():
+                    self._place, self._left = self._heard("warm", 1.0)
+                elif time.monotonic() > self._until:
+                    raise MoveError("the destination has not come to where the script is in time")
+            except (EOFError, OSError):
+                raise self._gone("before it came to where the script is") from None
+        return self._place is not None
+
+    def fits(self, stack: list[FrameType]) -> bool:
+        """Whether the script is where the destination waits, in loops that are as far as its own or farther.
+
+        At the ends of epochs it may be in another function; at their beginnings its iterators may be behind.
+        """
+        try:
+            if Place.of(stack) != self._place:
+                return False
+            left = items_left(stack)
+            return len(left) == len(self._left) and all(map(int.__le__, left, self._left))
+        except PlaceError as error:
+            raise MoveError(str(error)) from None
+
+    def hand_over(self, stack: list[FrameType], iterations: int, seconds: float, limits: Command) -> int:
+        """Give the state to the destination; it has applied it when this returns. Bytes given.
+
+        With it the mini-batches so far, their time in seconds, and the limits in force.
+        """
+        try:
+            data, storages = describe(stack, self._job, 0 if self._child is None else self._child.pid)
+            descriptor, path = self._channel.state_file()
+            try:
+                size = write_state(descriptor, data, storages)
+                self._channel.send("state", path, iterations, seconds, limits)
+                self._heard("applied", _APPLIED_S)
+            finally:
+                os.close(descriptor)
+        except (EOFError, OSError) as error:
+            raise self._gone(f"while it took the state over ({error})") from None
+        return size
+
+    def commit(self) -> None:
+        """Let the destination go on: from here on the job is there."""
+        try:
+            self._channel.send("go")
+            self._heard("here", _HERE_S)
+        except (EOFError, OSError) as error:
+            if self._channel.is_taken_over():
+                return
+            raise self._gone(f"when it was to go on ({error})") from None
+
+    def leave(self, signals: list[int]) -> NoReturn:
+        """Become the waiter for the destination, which gets the signals that have come; on another host, end."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        if self._child is None:
+            send(signal.SIGKILL, descendants(os.getpid()))
+            os._exit(0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until the waiter has its handlers
+        send(signal.SIGKILL, descendants(os.getpid(), besides=self._child.pid))
+        waiter, numbers = Path(__file__).with_name("waiter.py"), map(str, (self._child.pid, *signals))
+        os.execv(sys.executable, [sys.executable, "-I", "-S", str(waiter), *numbers])
+
+    def give_up(self) -> None:
+        """End the destination: the job stays."""
+        with contextlib.suppress(Exception):
+            self._channel.close()
+        if self._child is not None:
+            send(signal.SIGKILL, [*descendants(self._child.pid), self._child.pid])
+            self._child.wait()
+
+    def _heard(self, word: str, timeout_s: float) -> Any:
+        said = self._channel.receive(timeout_s)
+        if said[0] == "refused":
+            raise MoveError(str(said[1]))
+        if said[0] != word:
+            raise MoveError(f"the destination said {said[0]!r}, and {word!r} was due")
+        return said[1] if len(said) > 1 else None
+
+    def _gone(self, when: str) -> MoveError:
+        code = None if self._child is None else self._child.poll()
+        return MoveError(f"the destination has ended {when}" + (f", with exit code {code}" if code is not None else ""))
+
+
+def _is_gpu(target: str) -> bool:
+    return target.isdigit() or target.startswith(("GPU-", "MIG-", "cuda:"))
