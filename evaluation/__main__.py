@@ -11,14 +11,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from evaluation.command import reproduce as run_reproduction
-from evaluation.papers import Paper
-from evaluation.report import INDEX, Report
+from hived.cli.app import main
+from hived.cli.console import messages, note, output
+from hived.cli.reading import Running, SkipBadRows
 from hived.simulator.parallel import all_cores
 from hived.simulator.traces import StillRunning
 
-from .console import messages, note, output
-from .reading import Running, SkipBadRows
+from .command import reproduce as run_reproduction
+from .papers import Paper
+from .report import INDEX, Report
 
 
 def reproduce(
@@ -98,3 +99,9 @@ def _print(report: Report) -> None:
     for name, trace, shape in report.shapes():
         table.add_row(name, trace, shape.value)
     output().print(table)
+
+
+if __name__ == "__main__":
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command.command()(reproduce)
+    main(typer.main.get_command(command))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from . import antman, evaluation, exchange, gandiva
+from . import antman, exchange, gandiva
+from . import hived as of_hived
 from .experiment import Experiment
 
 
@@ -34,7 +35,7 @@ EVALUATIONS = {
         "HiveD's evaluation, run again",
         "Every figure of the evaluation of HiveD (Zhao et al., OSDI'20), with the paper's numbers beside ours, and "
         "a figure of its draft.",
-        evaluation.EXPERIMENTS,
+        of_hived.EXPERIMENTS,
         True,
         True,
     ),

@@ -24,7 +24,7 @@ CLOSE_CIRCLES = {
     ("hived.cli.formats", "hived.cli.yaml_form"),
     ("hived.engines.kubernetes.gangs.foreign", "hived.engines.kubernetes.gangs.gang_table"),
     ("hived.engines.kubernetes.gangs.late_pods", "hived.engines.kubernetes.gangs.gang_table"),
-    ("hived.runtime.monitor", "hived.runtime.process"),
+    ("hived_runtime.monitor", "hived_runtime.process"),
     ("hived.server.routes", "hived.server.local_service"),
     ("hived.server.kubernetes.inspection", "hived.server.kubernetes.engine_service"),
 }
@@ -54,10 +54,11 @@ def test_layers_and_purity() -> None:
 
 
 def imports() -> Iterator[tuple[str, str]]:
-    """Every import of a file of the package by another, those for type checkers alone included."""
+    """Every import of a file of the packages by another, those for type checkers alone included."""
     files = {
-        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__"): path
-        for path in (ROOT / "src" / "hived").rglob("*.py")
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): path
+        for source in (ROOT / "src", ROOT / "packages" / "hived-runtime" / "src")
+        for path in source.rglob("*.py")
     }
     for name, path in files.items():
         package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")

@@ -56,7 +56,7 @@ def test_runtime_stands_alone(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     built = [*pip, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
     version = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_HIVED_RUNTIME": "1.2.3"}
-    subprocess.run(built, check=True, env=version)
+    subprocess.run(list(map(str, built)), check=True, env=version)
     (wheel,) = tmp_path.glob("hived_runtime-1.2.3-py3-none-any.whl")
     venv.create(tmp_path / "image", symlinks=True)
     python = tmp_path / "image" / "bin" / "python"

@@ -41,5 +41,5 @@ def test_jobs_are_jobs_and_processes_processes() -> None:
     assert of == {
         "--jobs": {"simulate", "sweep", "trace generate"},
         "--days": {"simulate", "sweep", "trace generate"},
-        "--processes": {"sweep", "reproduce"},
+        "--processes": {"sweep"},
     }

@@ -1,4 +1,4 @@
-"""``hived replay``, ``reproduce`` and ``timeline``: a log carried out again, a report, a picture; or why not."""
+"""``hived replay`` and ``timeline``: a log carried out again, a picture; or why not."""
 
 from __future__ import annotations
 
@@ -50,31 +50,6 @@ def test_no_log(hived: Hived, tmp_path: Path, content: bytes | None, words: str)
     if content is not None:
         (tmp_path / "log.jsonl").write_bytes(content)
     assert words in refused(hived("replay", tmp_path / "log.jsonl"))
-
-
-def test_report_of_one_experiment(hived: Hived, folder: Path) -> None:
-    answer = hived("reproduce", "hived", "--quick", "--only", "draft-fig2", "--out", "report")
-    assert answer.code == 0, answer.err
-    assert "draft-fig2" in answer.out
-    assert "holds" in answer.out
-    assert "report/index.md" in answer.out
-    text = (folder / "report" / "index.md").read_text(encoding="utf-8")
-    assert "| Figure 2 of the draft: a sharing anomaly by hand | holds (1/1) |" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("hived", "--out", "trace.csv"), "trace.csv: is a file, not a folder for a report"),
-        (("hived", "--trace", "trace.csv", "--out", "report"), "trace: tenant a (20 jobs) is none of the paper's"),
-        (("themis", "--out", "report"), "themis"),
-    ],
-)
-def test_wrong_report(hived: Hived, folder: Path, words: tuple[str, ...], said: str) -> None:
-    answer = hived("reproduce", *words, "--quick")
-    assert answer.code == 2
-    assert said in " ".join(answer.err.split())
-    assert not (folder / "report").exists()
 
 
 @pytest.fixture(scope="module")

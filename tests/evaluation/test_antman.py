@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-
-from hived.cluster.sharing import Sharing
-from hived.policies import AntMan, YarnCS
 from evaluation.against_private import REASONS, compare, reason
 from evaluation.antman.arms import ARMS, GUARANTEED, OPPORTUNISTIC, completion, in_use, play
 from evaluation.antman.fig2 import waiting
+
+from hived.cluster.sharing import Sharing
+from hived.policies import AntMan, YarnCS
 from hived.simulator.models import Models
 from hived.simulator.traces import TraceJob
 from hived.simulator.traces.model import MS

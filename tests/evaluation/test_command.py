@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from hived.errors import InputError
 from evaluation.against_private import REASONS
 from evaluation.command import check, reproduce
 from evaluation.experiment import Shape
 from evaluation.papers import EVALUATIONS, Paper
+
+from hived.errors import InputError
 from hived.simulator.traces import Trace, generate_table1, write_trace
 
 TIMINGS = "timings.md"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from hived.cluster.decisions import Placement, PodPlacement
-from hived.exchange import Cells, Trade
 from evaluation.exchange import fig10, fig11, fig12, tables, worse
 from evaluation.exchange.trading import cluster_by_demand, loans, nodes_by_demand, spearman, used_gpus
 from evaluation.results import Result
 from evaluation.simulations import TENANTS
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.exchange import Cells, Trade
 from hived.scheduling import Kind
 from hived.simulator.exchange import HOUR_MS, Sample
 from hived.simulator.exchange_report import exchanged

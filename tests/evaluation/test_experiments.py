@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
+from evaluation.experiment import FULL
 from evaluation.hived import EXPERIMENTS, draft, fig1, fig7, fig8, fig9, fig10, fig11
 from evaluation.hived.fig6 import CROWDED
-from evaluation.experiment import FULL
 from evaluation.results import Result
 from evaluation.simulations import TENANTS
 

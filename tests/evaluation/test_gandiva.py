@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from evaluation.gandiva import table3
 from evaluation.gandiva.base import job, play
 from evaluation.gandiva.fig15 import packed_gpus

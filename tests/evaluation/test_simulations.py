@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from evaluation import section53
 from evaluation.simulations import (
     TENANTS,
     Arm,
@@ -20,6 +18,8 @@ from evaluation.simulations import (
     reshape,
     shares_of,
 )
+
+from evaluation import section53
 from hived.simulator.traces import Trace, TraceJob, generate_table1, write_trace
 
 

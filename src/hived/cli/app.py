@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any
@@ -91,7 +91,6 @@ VERBS = (
     # -- a verb that works on files goes here
     Verb(_STUDY, "simulate", "A trace under the sharing schemes: tables and figures", "simulate"),
     Verb(_STUDY, "sweep", "Many simulations in parallel: one Parquet file, means with confidence intervals", "sweep"),
-    Verb(_STUDY, "reproduce", "A paper's evaluation run again: its figures and numbers beside ours", "reproduce"),
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
     Verb(_STUDY, "timeline", "Who runs on the GPUs of a node, and when: a picture", "timeline"),
     Verb(_STUDY, "replay", "An exported event log carried out again, byte for byte", "spec"),
@@ -163,21 +162,21 @@ def _options(
     show_verbs(context)
 
 
-def main() -> None:
-    """Run the command line; every :class:`HivedError` becomes one line and its exit code."""
+def main(command: Callable[..., Any] = app) -> None:
+    """Run the command line, or another ``command``; every :class:`HivedError` becomes one line and its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that partial files are cleaned up
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that this terminal's encoding lacks must not end a command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False)
+        code = command(standalone_mode=False)
         sys.stdout.flush()
     except HivedError as error:
         _complain(str(error))
         code = error.exit_code
     except _UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "hived"
-        _complain(f"{' '.join(error.format_message().split())} (see {command} --help)")
+        path = error.ctx.command_path if error.ctx is not None else "hived"
+        _complain(f"{' '.join(error.format_message().split())} (see {path} --help)")
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130

@@ -27,7 +27,7 @@ TRAINING = ("run", "suspend", "resume", "limit", "migrate", "scale")
 KUBERNETES = ("status", "vc ls", "vc show", "groups")
 OFFLINE = (
     "check", "simulate", "sweep", "spec from-quotas", "spec from-demand", "trace generate", "trace describe",
-    "reproduce", "timeline", "view",
+    "timeline", "view",
 )  # fmt: skip
 HEAVY = {
     "kubernetes_asyncio", "msgspec", "prometheus_client", "fastapi", "uvicorn", "numpy", "matplotlib", "starlette",
