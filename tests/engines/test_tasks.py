@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
+import gc
 import json
 import os
 import select
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hived.engines.local import supervisor
+from hived.engines.local import supervisor, tasks
 from hived.engines.local.environment import MARK, kill_marked
-from hived.engines.local.tasks import Ending, Liveness, Task
+from hived.engines.local.tasks import Ending, Liveness, Task, Watching, Work
 
 from .real import PATIENCE_S, RealTask, marked, until
 
@@ -47,6 +50,28 @@ def test_supervisor_is_watched_to_its_end(task: RealTask) -> None:
     task.end()
     os.close(fd)
     assert task.watch() is None
+
+
+def test_closed_engine_leaves_its_supervisors_in_peace(task: RealTask) -> None:
+    """They run on when it is closed: no warning says that one was forgotten, and the next engine reaps it."""
+    work = Work(("sleep", "600"), "/", {"PATH": os.environ["PATH"], MARK: task.mark}, 1.0, None)
+
+    async def story() -> None:
+        watching = Watching(lambda *_: None)
+        watching.open()
+        watching.ensure((1, 1, 0), task, lambda: work, inherited=False, replaced=False)
+        while task.liveness() is not Liveness.ALIVE:
+            await asyncio.sleep(0.005)
+        watching.close()
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        asyncio.run(story())
+        gc.collect()
+    assert not [str(one.message) for one in found if issubclass(one.category, ResourceWarning)]
+    (child,) = [child for child in tasks._running_on if child.poll() is None and str(task.folder) in str(child.args)]
+    task.stop(0.0)
+    child.wait()
 
 
 def test_reused_pid_is_no_supervisor(old: RealTask) -> None:

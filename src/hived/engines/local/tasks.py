@@ -331,6 +331,10 @@ def read_small(path: Path, start: int = 0) -> str:
 Key = tuple[int, int, int]
 
 
+#: supervisors of engines of this process that were closed: they run on, and only this process can reap them
+_running_on: list[subprocess.Popen[bytes]] = []
+
+
 class Watching:
     """Watches the supervisors of the engine's tasks for their end. One event loop; O(1) per task."""
 
@@ -350,6 +354,7 @@ class Watching:
     def open(self) -> None:
         """Begin, in the running loop."""
         self._loop = asyncio.get_running_loop()
+        _running_on[:] = [child for child in _running_on if child.poll() is None]
 
     def close(self) -> None:
         """Stop watching; the next engine finds the tasks. Idempotent."""
@@ -359,6 +364,9 @@ class Watching:
             os.close(fd)
         self._watched.clear()
         self._loop = None
+        _running_on.extend((*self._children.values(), *self._loose))
+        self._children.clear()
+        self._loose.clear()
 
     def ensure(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
         """Start or watch a task, or report its end. Idempotent.
