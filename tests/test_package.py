@@ -80,8 +80,6 @@ with hived_runtime.pause_point():
     ("extra", "lacks", "arguments"),
     [
         ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
-        ("research", "polars", ["simulate", "--jobs", "5", "--no-figures", "--filter", "gpus > 1"]),
-        ("research", "polars", ["simulate", "--jobs", "5", "--no-figures", "--parquet"]),
         ("kubernetes", "kubernetes_asyncio", ["serve", "kubernetes", "--spec", "spec.yaml"]),
         ("train", "hived_runtime", ["run", "--", "true"]),
         ("train", "hived_runtime", ["status", "bert"]),
@@ -149,7 +147,7 @@ def test_no_page_names_the_distribution_of_others() -> None:
         if path.suffix in (".md", ".py", ".yaml", ".yml", ".toml", ".txt", ".js") or path.name == "Dockerfile"
     ]
     named = re.compile(
-        r"""pip install[^\n]*?[ '"]hived(?![-\w/.])|\bhived\[(?:figures|research|kubernetes|train|dev)"""
+        r"""pip install[^\n]*?[ '"]hived(?![-\w/.])|\bhived\[(?:figures|kubernetes|train|dev)"""
     )
     found = [
         path for path in (*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml") if named.search(path.read_text("utf-8"))

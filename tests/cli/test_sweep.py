@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -290,11 +289,3 @@ def test_every_option_of_a_simulation() -> None:
     of_files = {"out", "tenant", "no_figures", "parquet", "overwrite"}
     options = {renamed.get(name, name) for name in signature(simulate).parameters if name not in of_files}
     assert options <= set(signature(sweep).parameters)
-
-
-def test_without_polars(hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "polars", None)
-    answer = hived(*SMALL, "--out", "out")
-    assert answer.code == 2
-    assert re.search(r"sweep.parquet needs Polars: .*\[research\]", one_line(answer.err))
-    assert not (folder / "out").exists()

@@ -26,7 +26,6 @@ from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
 from hived.simulator.study import simulate as run_study
 from hived.simulator.traces import TABLE1, Description, StillRunning, describe, generate_table1, read_trace, write_trace
-from hived.simulator.traces.frames import need_polars
 from hived.words import counted
 
 from .console import messages, numbers, output, show_verbs
@@ -152,8 +151,6 @@ def simulate(
     check_output(out, overwrite)
     if not no_figures:
         need_matplotlib()
-    if parquet:
-        need_polars("--parquet")
     with ExitStack() as reading:
         reading.enter_context(
             errors.status("reading the trace" if trace is not None else "generating a synthetic trace")

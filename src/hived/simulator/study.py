@@ -64,7 +64,6 @@ from .traces import (
     write_trace,
 )
 from .traces.fields import FieldError, check_jobs
-from .traces.frames import need_polars
 
 if TYPE_CHECKING:
     import polars
@@ -370,8 +369,6 @@ class Study:
         check_output(folder, overwrite)
         if figures:
             need_matplotlib()
-        if parquet:
-            need_polars("Parquet")
         with whole_folder(folder) as draft:
             write_jobs(self.results, draft / "jobs.csv")
             write_runs(self.results, draft / "runs.csv")
@@ -442,7 +439,6 @@ _TEXT = ("scheme", "policy", "job_id", "tenant", "kind", "placement", "status", 
 
 def _table(write: Callable[[Path], None]) -> polars.DataFrame:
     """The table that ``write`` writes to a file."""
-    need_polars("a frame")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         write(path)
@@ -462,7 +458,6 @@ def _read(path: Path) -> polars.DataFrame:
 
 def _rows(report: Report, part: Literal["tenants", "overall"]) -> polars.DataFrame:
     """The numbers of ``summary.json``: a row per run, or per run and tenant."""
-    need_polars("a frame")
     import polars as pl
 
     plain: Any = report.to_json()["runs"]

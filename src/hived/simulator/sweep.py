@@ -33,7 +33,6 @@ from .parallel import Kept, Task, kept_results, run_tasks, write_whole
 from .report import Report
 from .study import simulate
 from .traces import StillRunning, Trace, generate_table1, read_trace
-from .traces.frames import need_polars
 
 if TYPE_CHECKING:
     import polars
@@ -237,7 +236,6 @@ def sweep(
     Raises :class:`~hived.errors.InputError` for a folder of other results, and
     :class:`~hived.simulator.parallel.TaskError` for a run that fails; finished runs stay.
     """
-    need_polars("sweep.parquet")
     check_folder(out)
     check_settings(settings)
     tasks = tasks_of(settings)

@@ -1,6 +1,6 @@
 """Frames of Polars and pandas: a trace from one, the jobs of a trace as one.
 
-Polars is an extra; pandas need not be there.
+Pandas need not be there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from hived.errors import InputError
-from hived.installed import command_for
 
 from .formats import PASS
 from .hived_csv import COLUMNS, OPTIONAL
@@ -37,14 +36,6 @@ FILTER_COLUMNS = (
     "elastic",
 )
 _ALL = (*COLUMNS, *OPTIONAL)
-
-
-def need_polars(what: str) -> None:
-    """Raise :class:`~hived.errors.InputError` unless Polars, an extra, is installed; ``what`` needs it."""
-    try:
-        import_module("polars")
-    except ImportError:
-        raise InputError(f"{what} needs Polars: {command_for('research')}") from None
 
 
 def is_frame(value: object) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...errors import InputError
 from ...words import counted
 from .fields import MAX_SECONDS, shown
-from .frames import FILTER_COLUMNS, job_frame, need_polars
+from .frames import FILTER_COLUMNS, job_frame
 from .model import MS, Trace
 
 _DAY_MS = 86_400 * MS
@@ -100,9 +100,8 @@ def filter_jobs(trace: Trace, expression: str) -> Trace:
 
     For example ``gpus >= 8 and duration > 3600``, ``tenant in ('a', 'b')``, ``model like 'BERT%'``; ``submit`` and
     ``duration`` are in seconds. Raises :class:`~hived.errors.InputError` for an expression that cannot be read or is
-    not true or false, for one that no job meets, and without Polars.
+    not true or false, for one that no job meets.
     """
-    need_polars("a filter of the trace")
     import polars as pl
 
     where = f"filter {shown(expression, 80)}"
