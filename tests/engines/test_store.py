@@ -253,6 +253,8 @@ def test_full_disk_leaves_room_for_ends(store: Store, folder: Path, disk: str) -
 
 def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
     execute(folder, FIRST_VERSION)
+    first = rows(folder, "SELECT max(seq) FROM events")[0][0]
+    execute(folder, "INSERT INTO events SELECT max(seq) + 1, 0.0, 'preempted', 4, '{}' FROM events")
     for _ in range(2):
         with closing(Store(folder)) as store:
             jobs = store.active()
@@ -269,6 +271,8 @@ def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
             assert store.submitted("nobody") == 0
     assert rows(folder, "PRAGMA user_version") == [(len(MIGRATIONS),)]
     assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
+    # what that version called preempted
+    assert rows(folder, f"SELECT kind FROM events WHERE seq > {first} AND job = 4") == [("requeued",)]
 
 
 #: what is in the place of the database, and what is said of it
