@@ -146,9 +146,7 @@ def test_no_page_names_the_distribution_of_others() -> None:
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".md", ".py", ".yaml", ".yml", ".toml", ".txt", ".js") or path.name == "Dockerfile"
     ]
-    named = re.compile(
-        r"""pip install[^\n]*?[ '"]hived(?![-\w/.])|\bhived\[(?:figures|kubernetes|train|dev)"""
-    )
+    named = re.compile(r"""pip install[^\n]*?[ '"]hived(?![-\w/.])|\bhived\[(?:figures|kubernetes|train|dev)""")
     found = [
         path for path in (*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml") if named.search(path.read_text("utf-8"))
     ]

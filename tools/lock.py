@@ -21,7 +21,9 @@ def main() -> None:
     found = subprocess.run([*command, ".[kubernetes]"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     packages = [one["metadata"] for one in json.loads(found)["install"]]
     lines = sorted(
-        f"{one['name'].lower().replace('_', '-')}=={one['version']}\n" for one in packages if one["name"] != "hived-scheduler"
+        f"{one['name'].lower().replace('_', '-')}=={one['version']}\n"
+        for one in packages
+        if one["name"] != "hived-scheduler"
     )
     LOCK.write_text(HEAD + "".join(lines), encoding="utf-8")
 

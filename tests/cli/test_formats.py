@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cli.client import server_events
-from hived.cli.formats import age, clean, clean_lines, clock, duration, json_text, read_duration, timestamp
+from hived.cli.escaping import clean, clean_lines
+from hived.cli.formats import age, clock, duration, json_text, read_duration, timestamp
 from hived.cli.yaml_form import yaml_text
 from hived.words import ranges
 

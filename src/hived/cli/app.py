@@ -26,7 +26,7 @@ from hived import __version__
 from hived.errors import HivedError
 
 from .console import messages, show_verbs
-from .formats import clean_lines
+from .escaping import clean_lines
 
 
 @dataclass(frozen=True, slots=True)

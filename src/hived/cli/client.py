@@ -35,7 +35,7 @@ from hived.server.schema import EngineKind, Health
 
 from .addresses import state_folder, text_of
 from .console import note, patience
-from .formats import clean
+from .escaping import clean
 
 _TIMEOUT_S = 60.0
 _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, at least a keep-alive

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from .formats import clean_lines
+from .escaping import clean_lines
 
 _PIPED_WIDTH = 10_000
 

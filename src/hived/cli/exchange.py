@@ -17,7 +17,8 @@ from hived.server.schema import Cells, Exchange, Post, Posted, Trade
 
 from .client import Engine
 from .console import note
-from .formats import clean, columns, duration, print_table, timestamp
+from .escaping import clean
+from .formats import columns, duration, print_table, timestamp
 from .options import Asking, asks_engine, duration_option, seconds, vc_option
 
 _CELLS = "A cell type of the spec, RACK.NODE, or the end of it, NODE; =N: so many cells."

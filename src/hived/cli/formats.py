@@ -1,9 +1,9 @@
-"""Formats for terminals and pipes: times, placements, tables; and the escaping of untrusted text.
+"""Formats for terminals and pipes: times, placements, tables.
 
 >>> age(200), duration(200), duration(7200), ranges([0, 1, 2, 5])
 ('3m', '3m20s', '2h', '0-2,5')
->>> clean("job\\x1b[2J"), read_duration("1h30m")
-('job\\\\x1b[2J', 5400.0)
+>>> read_duration("1h30m")
+5400.0
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from hived import words
 from hived.engine.states import JobState
 from hived.words import plural, ranges
 
+from .console import output
+from .escaping import clean, escaped
+
 if TYPE_CHECKING:
     from hived.server.kubernetes.schema import GroupPod, PodPlace
     from hived.server.schema import Job, TaskPlace
 
-#: control characters, bidirectional controls, line separators, surrogates
-_HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-_ANY_HARMFUL = re.compile(f"[{_HARMFUL}]")
-_HARMFUL_IN_LINES = re.compile(r"(?![\n\t])" + f"[{_HARMFUL}]")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _LONG = re.compile(r"[0-9]{10,}")
@@ -50,35 +49,10 @@ class Form(StrEnum):
 # -- text -------------------------------------------------------------------------------------------------------------
 
 
-def clean(text: str) -> str:
-    """One line in which control characters and bidirectional controls are escaped, ``\\x1b``."""
-    return _ANY_HARMFUL.sub(_written_out, text)
-
-
-def clean_lines(text: str) -> str:
-    """The same for lines: line ends and tabs stay."""
-    return _HARMFUL_IN_LINES.sub(_written_out, text)
-
-
-def is_text(given: str) -> bool:
-    """Whether an argument or path from the system was UTF-8: Python turns other bytes into surrogates."""
-    return not any("\ud800" <= sign <= "\udfff" for sign in given)
-
-
-def _written_out(match: re.Match[str]) -> str:
-    number = ord(match.group())
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-
-
 def json_text(value: object, indent: int | None = 2) -> str:
     """JSON that is harmless on a terminal too; ``indent`` None: on one line."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return escaped(text)
-
-
-def escaped(text: str) -> str:
-    """Lines of JSON or YAML with harmful characters, all of them inside quotes, escaped as ``\\u202e``."""
-    return _HARMFUL_IN_LINES.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def print_answer(value: object, form: Form, *, one_of_many: bool = False) -> None:
@@ -258,8 +232,6 @@ def columns(names: str, *, right: str = "", cut: str = "") -> tuple[Column, ...]
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print rows: on a terminal in colours and fitted to its width; in a pipe plain, uncut, and aligned."""
-    from .console import output  # which imports the text functions above
-
     console = output()
     if console.is_terminal:
         console.print(rich_table(columns, rows))

@@ -23,6 +23,7 @@ from hived.words import counted
 
 from .client import Engine, Retrying, group_path, job_path
 from .console import full_screen, has_screen, messages, note
+from .escaping import clean, clean_lines
 from .formats import (
     ACTIVE,
     ENDED,
@@ -31,8 +32,6 @@ from .formats import (
     WAITING,
     Form,
     age,
-    clean,
-    clean_lines,
     clock,
     columns,
     exit_code,

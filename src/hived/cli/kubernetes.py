@@ -18,7 +18,8 @@ from hived.words import counted
 
 from .client import Engine, group_path
 from .console import note, output, show_verbs
-from .formats import ACTIVE, STATE_STYLES, age, clean, columns, print_table, priority, where
+from .escaping import clean
+from .formats import ACTIVE, STATE_STYLES, age, columns, print_table, priority, where
 from .options import Asking, NumberOption, OfVcOption, asks_scheduler, complete_vc, state_option
 
 _GROUP_COLUMNS = columns("GPUS PODS PRIO STATE AGE WHERE/WHY", right="GPUS PODS PRIO AGE", cut="WHERE/WHY")

@@ -20,7 +20,8 @@ from hived.words import counted, ranges
 
 from .client import Engine, Retrying, job_path
 from .console import note, output, patience
-from .formats import clean, clock, columns, print_table, timestamp
+from .escaping import clean
+from .formats import clock, columns, print_table, timestamp
 from .options import Asking, asks_engine, complete_job, complete_node
 
 _PAGE = 100

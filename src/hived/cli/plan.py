@@ -18,7 +18,8 @@ from hived.words import counted
 
 from .client import Engine
 from .console import note
-from .formats import Place, clean, clean_lines, where_in_words
+from .escaping import clean, clean_lines
+from .formats import Place, where_in_words
 from .options import (
     Asking,
     GpusOption,

@@ -16,7 +16,8 @@ from hived.server.schema import Job
 
 from .client import Engine, job_path
 from .console import note
-from .formats import WAITING, clean, exit_code, is_text, status_text
+from .escaping import clean, is_text
+from .formats import WAITING, exit_code, status_text
 from .jobs import Output, follow_job
 from .options import (
     Asking,

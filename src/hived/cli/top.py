@@ -14,7 +14,8 @@ from hived.words import counted
 
 from .client import Engine, NoAnswerError
 from .console import full_screen, has_screen, output
-from .formats import Form, age, clean, clock, columns, duration, priority, rich_table
+from .escaping import clean
+from .formats import Form, age, clock, columns, duration, priority, rich_table
 from .options import Asking, asks_engine
 
 #: distinguishable for the colour-blind too (Okabe and Ito)

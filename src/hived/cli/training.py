@@ -20,7 +20,8 @@ from rich.text import Text
 from hived.errors import HivedError, InputError
 from hived.installed import command_for
 
-from .formats import Form, clean, columns, duration, print_answer, print_table
+from .escaping import clean
+from .formats import Form, columns, duration, print_answer, print_table
 from .options import duration_option
 
 try:

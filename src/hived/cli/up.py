@@ -42,7 +42,7 @@ from hived.words import counted
 
 from .addresses import ANY, address, exit_signal, link, state_folder, until
 from .console import messages, outlive_a_full_disk, output
-from .formats import clean
+from .escaping import clean
 
 #: the value of an option that is given up after earlier starts had one
 _NONE = "none"

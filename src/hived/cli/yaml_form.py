@@ -6,7 +6,7 @@ import math
 
 import yaml
 
-from .formats import escaped
+from .escaping import escaped
 
 
 def yaml_text(value: object) -> str:
