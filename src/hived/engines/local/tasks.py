@@ -6,6 +6,7 @@ The state of a task is read from its folder (see :mod:`.supervisor`), never reme
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -333,6 +334,14 @@ Key = tuple[int, int, int]
 
 #: supervisors of engines of this process that were closed: they run on, and only this process can reap them
 _running_on: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _leave_them() -> None:
+    """They outlive this process, and are reaped by another one: none was forgotten."""
+    for child in _running_on:
+        if child.poll() is None:
+            child.returncode = 0
 
 
 class Watching:
