@@ -1,8 +1,7 @@
 """``python -m tools.claims REPORT ...``: the page of the reference that says which claims hold, from full runs.
 
 Each ``REPORT`` is a folder that ``python -m evaluation`` has written. Its date is that of its ``index.md``; its
-version,
-with the commit, is the one that it names.
+version, with the commit, is the one that it names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Code lines per package: without blanks, comments and docstrings. ``python tools/code_lines.py [-f]`` (each file)."""
+"""Code lines per product and package: without blanks, comments and docstrings. ``python tools/code_lines.py [-f]``.
+
+With ``-f`` those of each file too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import sys
 import tokenize
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "hived"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "hived"
+#: beside the wheel of hived: what a training image installs, and what is in no wheel
+OTHERS = {"hived-runtime": ROOT / "packages" / "hived-runtime" / "src", "evaluation": ROOT / "evaluation"}
 #: the deciding code: which group gets which leaf cells when
 DECIDES = ("cells", "cluster", "scheduling")
 #: of that, explanations and checks: no part of the figure of 6,013 that the size is measured against
@@ -42,9 +48,14 @@ def code_lines(text: str) -> int:
     return len(lines - documented)
 
 
+def counted(folder: Path) -> dict[Path, int]:
+    """The code lines of every module below a folder."""
+    return {path: code_lines(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
+
+
 def main() -> None:
     """Print them."""
-    files = {path: code_lines(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    files = counted(SOURCE)
     packages: dict[str, int] = {}
     apart = 0
     for path, lines in files.items():
@@ -60,7 +71,9 @@ def main() -> None:
     print(f"{decides:6,}  what decides ({', '.join(DECIDES)})")
     print(f"{decides - apart:6,}  of that without reasons, explanations and checks")
     print(f"{sum(packages.get(name, 0) for name in SHELL):6,}  the shell ({', '.join(SHELL)})")
-    print(f"{sum(files.values()):6,}  all")
+    print(f"{sum(files.values()):6,}  the hived wheel")
+    for product, folder in OTHERS.items():
+        print(f"{sum(counted(folder).values()):6,}  {product}")
 
 
 if __name__ == "__main__":
