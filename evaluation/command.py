@@ -13,6 +13,7 @@ from hived.simulator.experiment import some
 from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
 from hived.simulator.traces import StillRunning, Trace
 from hived.simulator.traces.table1 import TOTAL_JOBS
+from hived.words import counted
 
 from . import section53
 from .experiment import FULL, QUICK, Experiment, Outcome, Runnable, Scale
@@ -63,8 +64,8 @@ def check(trace: Trace) -> None:
     found = tenants_of(trace)
     if strange := sorted(set(found) - set(TENANTS)):
         raise InputError(
-            f"{trace.name}: tenant {strange[0]} ({found[strange[0]]:,} jobs) is none of the paper's, whose quotas "
-            "are used: "
+            f"{trace.name}: tenant {strange[0]} ({counted(found[strange[0]], 'job')}) is none of the paper's, "
+            "whose quotas are used: "
             f"{some(TENANTS)}; rename it, or leave its jobs out"
         )
     if missing := [tenant for tenant in TENANTS if not found[tenant]]:

@@ -30,7 +30,7 @@ def test_report_of_one_experiment(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("hived", "--out", "trace.csv"), "trace.csv: is a file, not a folder for a report"),
-        (("hived", "--trace", "trace.csv", "--out", "report"), "trace: tenant a (1 jobs) is none of the paper's"),
+        (("hived", "--trace", "trace.csv", "--out", "report"), "trace: tenant a (1 job) is none of the paper's"),
         (("themis", "--out", "report"), "themis"),
     ],
 )

@@ -14,7 +14,7 @@
 // promotion and resume give to the oldest, so that the two never undo each other.
 //
 // No CUDA headers, no nvcc: the few types of the driver are declared here, its functions are looked up in libcuda.so.1
-// or in a library that is named (the fake driver of the tests). It has not met a GPU yet.
+// or in a library that is named (the fake driver of the tests).
 
 #include <dlfcn.h>
 #include <elf.h>

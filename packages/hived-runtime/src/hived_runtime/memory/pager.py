@@ -2,7 +2,8 @@
 
 The pager is a C++ library (``pager.cpp``) that stands in for ``cudaMalloc`` and ``cudaFree``. Addresses stay while the
 memory behind them moves: to the host when the job is suspended, or when it uses more than its limit, and back. Here it
-is compiled, loaded, and called. The fake driver of the tests is all that it has met; it has not met a GPU yet.
+is compiled, loaded, and called. The tests have a fake driver; it was measured on one H100
+(docs/reference/gpu-results.md).
 
     build     g++, once for each version of the source: the result is kept in the user's cache folder
     install   the import slots of the allocator's library, rewritten once in a process, before its first device tensor
