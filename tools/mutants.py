@@ -46,11 +46,11 @@ ROOMS = {
     "exchange": (("exchange",), ("tests/exchange",)),
     "engines": (
         (
-            "engines/dispatcher.py",
-            "engines/explaining.py",
-            "engines/hardware.py",
-            "engines/job.py",
-            "engines/trading.py",
+            "engine/dispatcher.py",
+            "engine/explaining.py",
+            "engine/hardware.py",
+            "engine/job.py",
+            "engine/trading.py",
         ),
         ("tests/engines", "tests/kubernetes"),
     ),

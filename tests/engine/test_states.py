@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from hived.cli.formats import ACTIVE, STATE_STYLES, WAITING, status_text
+from hived.engine.job import Event
 from hived.engine.states import JOB_TABLE, SUBMITTED, Effect, JobEvent, JobState, state_after, transition
-from hived.engines.job import Event
 from hived.errors import InvariantError
 from hived.server import pictures, schema
 from hived.server.live import stays

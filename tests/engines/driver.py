@@ -12,15 +12,15 @@ from typing import Any
 from hived import CheckedCluster
 from hived.cluster.explain.reasons import Reason
 from hived.cluster.feasibility import shortages
+from hived.engine.dispatcher import Usage
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.dispatcher import Usage
-from hived.engines.job import Event
+from hived.engine.trading import LiveTrading
 from hived.engines.local import explaining
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
-from hived.engines.trading import LiveTrading
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies, Status
 from hived.scheduling.exact import VirtualState

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hived import Cluster, RecordedCluster, replay
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import MARK, environments

@@ -18,8 +18,8 @@ import pytest
 from msgspec.structs import asdict
 
 from hived import InfeasibleError, RequestError
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
 from hived.engines.local import engine as engine_module
 from hived.engines.local import supervisor
 from hived.engines.local.devices import Simulated

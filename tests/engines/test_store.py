@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hived import ConflictError
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
 from hived.engines.local.model import Job
 from hived.engines.local.store import MIGRATIONS, Store, last_start
 from hived.errors import StorageError

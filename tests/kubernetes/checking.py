@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
+from hived.engine.dispatcher import Usage
 from hived.engine.states import JobState
-from hived.engines.dispatcher import Usage
 from hived.engines.kubernetes.gangs.foreign import ForeignPod
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable

@@ -23,6 +23,7 @@ from hived.cluster.explain.reasons import Misconfigured, ReasonKind
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member
 from hived.engine.states import JobState
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly
@@ -41,7 +42,6 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.engines.kubernetes.stored_market import StoredMarket
-from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.exchange import Balanced
 from hived.policies import YarnCS

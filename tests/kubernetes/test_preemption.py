@@ -8,7 +8,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from hived.engines.dispatcher import VAIN_RUNS
+from hived.engine.dispatcher import VAIN_RUNS
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.gang import Wake

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes import stored_market as module
 from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.stored_market import RecordConflictError, StoredMarket, TradeRecord
-from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 

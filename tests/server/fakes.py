@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from hived.engine.states import JobState
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError, ForbiddenError, NeverFitsError, NotFoundError, RequestError, UnavailableError
 from hived.server import pictures, schema
 from hived.server.app import make_app, new_app

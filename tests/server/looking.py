@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from hived.cluster.decisions import Placement
-from hived.engines.job import EngineJob
+from hived.engine.job import EngineJob
 from hived.server import pictures
 from hived.spec.compiled import ClusterSpec, Device
 

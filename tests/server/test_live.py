@@ -8,8 +8,8 @@ from collections import deque
 
 import pytest
 
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler

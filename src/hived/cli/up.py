@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hived.cluster import check_feasible
-from hived.engines.job import Event
+from hived.engine.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by

@@ -45,7 +45,7 @@ _FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDE
 
 
 class JobEvent(StrEnum):
-    """Event of a job; the kinds of :class:`~hived.engines.job.Event` that are about a job's life."""
+    """Event of a job; the kinds of :class:`~hived.engine.job.Event` that are about a job's life."""
 
     RESERVED = "reserved"  #: it has a reservation, and the victims are being stopped
     UNRESERVED = "unreserved"  #: it lost its reservation, or gave it up

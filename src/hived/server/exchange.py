@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Body
 
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import RequestError
 from hived.exchange import Cells, Offer, Request, Trade, kind_of
 from hived.spec.compiled import ClusterSpec

@@ -10,10 +10,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
+from hived.engine.dispatcher import Usage
+from hived.engine.job import EngineJob, Event, after
 from hived.engine.states import JobState, state_after
-from hived.engines.dispatcher import Usage
-from hived.engines.job import EngineJob, Event, after
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 

@@ -16,14 +16,14 @@ from hived import __version__
 from hived.cluster.decisions import Placement
 from hived.cluster.explain.reasons import Reason
 from hived.cluster.explain.sentences import MAX_NAMED, say
+from hived.engine.explaining import planned
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.explaining import planned
-from hived.engines.job import Event
+from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec
 from hived.engines.local.tasks import Liveness
-from hived.engines.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device

@@ -12,10 +12,10 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.reasons import CellsGiven
 from hived.cluster.states import LeafState
+from hived.engine.dispatcher import Usage
+from hived.engine.job import EngineJob
 from hived.engine.states import JobState
-from hived.engines.dispatcher import Usage
-from hived.engines.job import EngineJob
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges

@@ -18,8 +18,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
+from hived.engine.job import after
 from hived.engine.states import JobState
-from hived.engines.job import after
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
 from hived.engines.kubernetes.gangs.explaining import event_text
@@ -30,7 +31,6 @@ from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangSchedu
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, may_concern
-from hived.engines.trading import LiveTrading
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, PolicyError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.exchange import Arbiter, Balanced

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, InputError, UnavailableError
 from hived.exchange import Arbiter, MarketState
 from hived.spec.compiled import ClusterSpec

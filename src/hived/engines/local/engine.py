@@ -32,9 +32,9 @@ from hived.cluster.explain.reasons import Misconfigured
 from hived.cluster.explain.sentences import say
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import (
     ConflictError,
     InputError,

@@ -13,9 +13,9 @@ from hived.cluster.decisions import Wait
 from hived.cluster.explain.reasons import BadHardware, OutOfService, Places, Reason, WaitingForPreemption
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.requests import Request
+from hived.engine.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.explaining import behind, but_the_line, cells_taken, early_text, shared_text, why_it_waits
-from hived.engines.job import Event
 from hived.scheduling import Entry, Status
 from hived.scheduling.scheduler import NON_BLOCKING
 from hived.spec.compiled import Device

@@ -18,11 +18,11 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
+from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher
+from hived.engine.hardware import Hardware
+from hived.engine.job import Event, placement_data
 from hived.engine.states import JobEvent, JobState
-from hived.engines.dispatcher import GHOST, NEW_SPEC, Dispatcher
-from hived.engines.hardware import Hardware
-from hived.engines.job import Event, placement_data
-from hived.engines.trading import LiveTrading
+from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
+from hived.engine.job import EngineJob, Event, placement_data, placement_from
 from hived.engine.states import Effect, JobEvent, JobState, transition
-from hived.engines.job import EngineJob, Event, placement_data, placement_from
 
 #: between SIGTERM and SIGKILL, of a job that says nothing else
 DEFAULT_GRACE_S = 30.0

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.job import Event
 from hived.errors import ConflictError, InputError, StorageError
 from hived.events.codec import from_line, from_plain, to_line, to_plain
 from hived.events.journal import Opened, Reconfigured

@@ -10,6 +10,7 @@ from hived import __version__
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.engine.states import JobState
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import (
     event_text,
@@ -21,7 +22,6 @@ from hived.engines.kubernetes.gangs.explaining import (
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.trading import LiveTrading
 from hived.errors import ForbiddenError, NotFoundError
 from hived.server.exchange import ExchangeService
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters

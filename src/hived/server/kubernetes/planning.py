@@ -13,7 +13,7 @@ from hived.cluster.decisions import Bind, PodPlacement, Preempt
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines
 from hived.cluster.requests import Request
-from hived.engines.explaining import planned
+from hived.engine.explaining import planned
 from hived.engines.kubernetes.gangs.explaining import WhyNot, in_words
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys, pod_request

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from hived.cluster.explain.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.cluster.explain.sentences import MAX_NAMED, say
+from hived.engine.explaining import cells_taken, early_text, shared_text, why_it_waits
+from hived.engine.job import Event
 from hived.engine.states import JobState
-from hived.engines.explaining import cells_taken, early_text, shared_text, why_it_waits
-from hived.engines.job import Event
 from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
 

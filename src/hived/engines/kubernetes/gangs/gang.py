@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.reasons import Reason
 from hived.cluster.requests import Member
-from hived.engines.job import EngineJob, Event
+from hived.engine.job import EngineJob, Event
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status

@@ -21,14 +21,14 @@ from hived.cluster.decisions import Placement
 from hived.cluster.explain.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
+from hived.engine.dispatcher import GHOST
 from hived.engine.states import JobEvent, JobState
-from hived.engines.dispatcher import GHOST
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
-from hived.engines.trading import LiveTrading
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies

@@ -8,14 +8,14 @@ from dataclasses import replace
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
+from hived.engine.dispatcher import Dispatcher
+from hived.engine.job import placement_data
 from hived.engine.states import SUBMITTED, JobEvent, JobState, transition
-from hived.engines.dispatcher import Dispatcher
-from hived.engines.job import placement_data
+from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
-from hived.engines.trading import LiveTrading
 from hived.scheduling import SomePolicies, Status
 
 from . import late_pods

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.engines.hardware import Hardware
+from hived.engine.hardware import Hardware
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node
 from hived.engines.kubernetes.pods.pod_request import advertised
