@@ -21,7 +21,8 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Condition, Metadata, Node, NodeStatus
 from hived.policies import YarnCS
 from hived.server.kubernetes.app import make_kubernetes_app
-from hived.server.kubernetes.metrics import Metrics
+from hived.server.kubernetes.engine_service import EngineService
+from hived.server.kubernetes.metrics import KubernetesMetrics
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 from hived.spec import spec_from_dict
@@ -114,9 +115,11 @@ async def _measure(case: str) -> list[Figure]:
     gang_scheduler.start([Node(metadata=Metadata(name=name), status=ready) for name in names()], [], 0.0)
     start_s = time.perf_counter() - began
     engine.install(gang_scheduler)
-    metrics = _Kept(engine)
+    metrics = _Kept(engine, EngineService(engine, may_change=True))
     server = Server()
-    app = make_kubernetes_app(engine, kubernetes_view(engine, "benchmark"), metrics, token=TOKEN, hosts=())
+    app = make_kubernetes_app(
+        engine, kubernetes_view(engine, "benchmark"), token=TOKEN, hosts=(), measured=lambda *_: metrics
+    )
     await server.start(app, listen=("127.0.0.1", 0))
     assert server.port is not None
     client = await asyncio.create_subprocess_exec(
@@ -142,11 +145,11 @@ async def _measure(case: str) -> list[Figure]:
     return figures
 
 
-class _Kept(Metrics):
+class _Kept(KubernetesMetrics):
     """Metrics that keep every measurement."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: Engine, service: EngineService) -> None:
+        super().__init__(engine, service)
         self.seen: list[tuple[str, float]] = []
 
     def observe(self, verb: str, result: str, seconds: float) -> None:
@@ -190,7 +193,7 @@ def _tail(nodes: list[str]) -> str:
 def _preferred(connection: http.client.HTTPConnection, asked: Json) -> str | None:
     """The node that HiveD would choose freely for the pod."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-    body = json.dumps({"objects": [{"apiVersion": "v1", "kind": "Pod", **asked}]})
+    body = json.dumps({"manifests": [{"apiVersion": "v1", "kind": "Pod", **asked}]})
     connection.request("POST", "/v1/plan", body, headers)
     places = json.loads(connection.getresponse().read())["groups"][0]["placement"]
     return places[0]["node"] if places else None

@@ -133,7 +133,10 @@ def test_modules_that_decisions_name_exist() -> None:
 def test_generated_reference_of_verbs() -> None:
     text = documentation.command_line()
     for verb in VERBS:
-        assert f"### hived {verb.name}" in text
+        for below in verb.verbs:
+            assert f"### hived {verb.name} {below.name}" in text
+        if not verb.verbs:
+            assert (f"### hived {verb.name}" in text) is not verb.hidden
     assert "`--opportunistic`" in text
     assert "\b" not in text
     assert text.count("```") % 2 == 0

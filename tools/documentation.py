@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from hived.cli.app import VERBS
 
@@ -36,11 +36,16 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
 def command_line() -> str:
     """The reference of all verbs, by the panels of ``hived --help``, in Markdown."""
     lines = []
-    for panel in dict.fromkeys(verb.panel for verb in VERBS):
+    shown = [verb for verb in VERBS if not verb.hidden]
+    for panel in dict.fromkeys(verb.panel for verb in shown if not verb.verbs):
         lines += ["", f"## {panel}"]
-        for verb in VERBS:
+        for verb in shown:
             if verb.panel == panel:
                 lines += _verb(verb.loaded(), f"hived {verb.name}")
+    for noun in (verb for verb in shown if verb.verbs):
+        lines += ["", f"## {noun.line}"]
+        for verb in noun.verbs:
+            lines += _verb(verb.loaded(), f"hived {noun.name} {verb.name}")
     return "\n".join(lines) + "\n"
 
 
@@ -80,10 +85,16 @@ def _verb(command: Any, name: str) -> Iterator[str]:
 def metrics() -> str:
     """What ``/metrics`` exports, in Markdown."""
     from hived.engines.kubernetes.counters import Counts
-    from hived.server.kubernetes.metrics import Metrics
+    from hived.errors import UnavailableError
+    from hived.server.kubernetes.metrics import KubernetesMetrics
 
-    idle: Any = SimpleNamespace(gang_scheduler=None, ready=False, leader=False, spec_problem="", counts=Counts())
-    exported = Metrics(idle)
+    def scheduler() -> NoReturn:
+        raise UnavailableError("it does not decide")
+
+    idle: Any = SimpleNamespace(gang_scheduler=None, leader=False, counts=Counts())
+    state = SimpleNamespace(ready=False, problem="")
+    service: Any = SimpleNamespace(scheduler=scheduler, engine=lambda: state, spec=lambda: state)
+    exported = KubernetesMetrics(idle, service)
     exported.observe("filter", "ok", 0.0)  # its samples have the labels
     lines = ["| name | type | labels | what |", "|---|---|---|---|"]
     for family in exported.registry.collect():

@@ -21,18 +21,18 @@ from hived.server.pictures import (
     Moment,
     Picture,
     Queue,
-    Reserved,
     Sample,
     Stay,
     Story,
     Stretch,
     Totals,
     Update,
-    Usage,
+    VcTotals,
     View,
     VirtualCluster,
     Waiting,
 )
+from hived.server.schema import Reserved
 
 VIEW = "live"
 
@@ -133,7 +133,7 @@ class LiveStub:
         self.change()
         self.rebuilt = len(self.updates)
 
-    def usage(self) -> list[Usage]:
+    def usage(self) -> list[VcTotals]:
         """Every VC, from the holders."""
         used = {vc.name: 0 for vc in self.vcs}
         borrowed = dict(used)
@@ -146,7 +146,7 @@ class LiveStub:
             lent[max(idle, key=lambda vc: idle[vc] - lent[vc])] += 1
         waits = [job.vc for job in self.line]
         return [
-            Usage(
+            VcTotals(
                 vc=vc.name,
                 reserved=vc.gpus,
                 used=used[vc.name],

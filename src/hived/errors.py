@@ -48,6 +48,12 @@ class ConflictError(InputError):
     code = "conflict"
 
 
+class UnsupportedError(InputError):
+    """This kind of engine leaves that to others: what to use instead."""
+
+    code = "unsupported"
+
+
 class PolicyError(InputError):
     """A scheduling policy raises, or answers what is not allowed: its name, the job, the time, and the way out."""
 

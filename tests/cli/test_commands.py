@@ -217,5 +217,5 @@ def test_trace_is_read_by_choice(hived: Hived, folder: Path) -> None:
         answer = hived(*verb, *choices, *(("--overwrite",) if "--out" in verb else ()))
         assert "left out of the trace: 1 job (still running when the log ends)" in answer.out + answer.err
     out = ("--trace", "odd.csv", "--nodes", 8, "--scheme", "private", "--no-figures", "--out", "swept")
-    assert "--skip-bad-rows" in hived("sweep", *(word for word in out if word != "--no-figures")).err
-    assert hived("sweep", *(word for word in out if word != "--no-figures"), *choices).code == 0
+    assert "--skip-bad-rows" in hived("sim", "sweep", *(word for word in out if word != "--no-figures")).err
+    assert hived("sim", "sweep", *(word for word in out if word != "--no-figures"), *choices).code == 0

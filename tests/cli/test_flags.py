@@ -6,19 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from hived.cli.app import VERBS
+from hived.cli.app import VERBS, Verb
 
 
-def options(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The options of a verb and of those below it, each with the verb's name."""
-    for below, other in getattr(command, "commands", {}).items():
-        yield from options(other, f"{name} {below}")
-    for option in command.params:
-        if option.opts[0].startswith("-"):
-            yield name, option
+def options(verb: Verb, before: str = "") -> Iterator[tuple[str, Any]]:
+    """The options of a verb, or of the verbs of a noun, each with the verb's name."""
+    for below in verb.verbs:
+        yield from options(below, f"{verb.name} ")
+    command = verb.loaded()
+    commands = [command] if verb.verbs or not hasattr(command, "commands") else [command, *command.commands.values()]
+    for one in commands:
+        for option in one.params:
+            if option.opts[0].startswith("-"):
+                yield before + verb.name, option
 
 
-ALL = [found for verb in VERBS for found in options(verb.loaded(), verb.name)]
+ALL = [found for verb in VERBS if not verb.hidden for found in options(verb)]
 
 
 def test_one_flag_takes_one_kind_of_value() -> None:
@@ -39,7 +42,7 @@ def test_jobs_are_jobs_and_processes_processes() -> None:
     """``--jobs`` is the size of a trace, wherever it is."""
     of = {flag: {verb for verb, option in ALL if flag in option.opts} for flag in ("--jobs", "--days", "--processes")}
     assert of == {
-        "--jobs": {"simulate", "sweep", "trace generate"},
-        "--days": {"simulate", "sweep", "trace generate"},
-        "--processes": {"sweep"},
+        "--jobs": {"sim run", "sim sweep", "trace generate"},
+        "--days": {"sim run", "sim sweep", "trace generate"},
+        "--processes": {"sim sweep"},
     }

@@ -1,4 +1,4 @@
-"""The verbs that ask an engine on Kubernetes, over real HTTP; and what is said to who asks the wrong kind of engine."""
+"""The verbs that ask an engine on Kubernetes, over real HTTP; contexts; and what only one kind of engine does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from hived.cli import addresses, options
 from hived.server.app import make_app
 
 from ..server.fakes import FAILURES, TOKEN, WHY, Answering, FakeKubernetes, FakeService, Running, kubernetes_app
@@ -92,33 +91,104 @@ def lines(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-# -- status -----------------------------------------------------------------------------------------------------------
+# -- what answers, nodes, virtual clusters ---------------------------------------------------------------------------
 
 
-def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+def test_context_show(hived: Hived, cluster: str) -> None:
+    answer = hived("context", "show")
+    assert (answer.code, answer.err) == (0, "")
+    assert re.sub(r"loaded \d+m ago", "loaded 1m ago", answer.out).splitlines() == [
+        f"engine  ready, decides as hived-0; hived 9.9.9 on {cluster}, up 2h",
+        "spec    configmap/hived/spec, loaded 1m ago: 2 nodes, 16 GPUs, 2 virtual clusters",
+    ]
+    told = json.loads(hived("context", "show", "-o", "json").out)
+    assert (told["address"], told["engine"]["replica"]["leader"]) == (cluster, True)
+    assert yaml.safe_load(hived("context", "show", "-o", "yaml").out)["spec"]["gpus"] == 16
+
+
+@pytest.mark.parametrize(
+    ("replica", "words"),
+    [
+        ({"leader": False, "holder": "hived-1"}, "ready, stands by; hived-1 decides;"),
+        ({"leader": False, "holder": ""}, "stands by; nobody decides"),
+        ({"holder": ""}, "ready, decides as hived-0;"),
+    ],
+)
+def test_who_decides(
+    hived: Hived, cluster: str, service: FakeKubernetes, replica: dict[str, object], words: str
+) -> None:
+    now = service.engine().replica
+    assert now is not None
+    service.changes = {"replica": now.model_copy(update=replica)}
+    assert words in hived("context", "show").out
+
+
+def test_wrong_spec(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    service.changes = {"problem": "spec:3: \x1b[2J no such cell type"}
+    said = hived("context", "show").out
+    assert r"a later one was refused: spec:3: \x1b[2J no such cell type" in said
+
+
+def test_engine_that_is_not_ready(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    service.changes = {"ready": False}
+    answers = [hived("context", "show", "-o", form) for form in ("table", "json", "yaml")]
+    assert [(answer.code, answer.err) for answer in answers] == [(69, "")] * 3
+    assert answers[0].out.startswith("engine  not ready, decides")
+    told = [json.loads(answers[1].out), yaml.safe_load(answers[2].out)]
+    assert [one["engine"]["ready"] for one in told] == [False, False]
+
+
+def test_facts_fit_a_terminal(cluster: str, service: FakeKubernetes) -> None:
+    service.changes = {"problem": "word " * 60}
+    with Terminal(["context", "show"], width=80) as terminal:
+        assert terminal.code() == 0
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen)
+    assert plain.count("word ") + plain.count("word\r") >= 55, "it goes on below itself, and is not cut"
+    assert all(len(line.rstrip()) <= 80 for line in plain.splitlines())
+    assert "\x1b[32mready" in terminal.seen
+
+
+def test_node_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    service.add("train")
+    service.changes = {"unmanaged": 3, "bad": 1, "foreign_pods": ["gpu2: pod team/serve has 3 of its \x1b[2J GPUs"]}
+    service.drained = {"gpu2"}
+    answer = hived("node", "ls")
+    head, *rows = lines(answer.out)
+    assert head == ["NODE", "GPUS", "STATE", "JOB"]
+    assert rows == [
+        ["gpu1", "0-3", "used", "train"],
+        ["gpu1", "4-7", "free", "-"],
+        ["gpu2", "0-7", "free,", "drained,", "bad:", "it", "is", "cordoned", "-"],
+    ]
+    assert answer.err.splitlines() == [
+        "2 nodes, 1 of them with GPUs that take no jobs",
+        "3 more nodes in Kubernetes that the spec does not have",
+        r"gpu2: pod team/serve has 3 of its \x1b[2J GPUs",
+    ]
+    assert [row[0] for row in lines(hived("node", "ls", "--bad").out)[1:]] == ["gpu2"]
+    assert [node["name"] for node in json.loads(hived("node", "ls", "gpu1", "-o", "json").out)["nodes"]] == ["gpu1"]
+
+
+def test_vc_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train", gpus=6)
     service.add("sweep", vc="speech", gpus=2, priority=-1)
     service.add("next", state="queued", gpus=8)
-    answer = hived("status")
+    answer = hived("vc", "ls")
     assert (answer.code, answer.err) == (0, "")
-    facts, table = answer.out.split("\n\n")
-    assert re.sub(r"loaded \d+m ago", "loaded 1m ago", facts).splitlines() == [
-        f"engine  ready, decides as hived-0; hived 9.9.9 on {cluster}, up 2h",
-        "spec    configmap/hived/spec, loaded 1m ago",
-        "nodes   2: 2 healthy",
-        "GPUs    16: 6 guaranteed, 2 opportunistic, 8 idle",
-        "groups  2 running, 1 queued",
-        "safety  no VC can take what the spec reserves for another, with 1 cell to spare where it is tightest",
-        "now     all 16 reserved GPUs can be had",
-    ]
+    table, facts = answer.out.split("\n\n")
     assert lines(table) == [
         ["VC", "RESERVED", "USED", "BORROWED", "WAITING"],
         ["vision", "8", "6", "0", "1"],
         ["speech", "8", "0", "2", "0"],
     ]
-    assert hived("vc", "ls").out == table
+    assert facts.splitlines() == [
+        "GPUs    16: 6 guaranteed, 2 opportunistic, 8 idle",
+        "jobs    2 running, 1 queued",
+        "safety  no VC can take what the spec reserves for another, with 1 cell to spare where it is tightest",
+        "now     all 16 reserved GPUs can be had",
+    ]
     told = json.loads(hived("vc", "ls", "-o", "json").out)
-    assert [vc["name"] for vc in told] == ["vision", "speech"]
+    assert [vc["name"] for vc in told["vcs"]] == ["vision", "speech"]
     assert yaml.safe_load(hived("vc", "ls", "-o", "yaml").out) == told
 
 
@@ -134,64 +204,24 @@ def test_status(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
             ],
         ),
         ({"unavailable": 8, "doomed": 1}, ["kept for others, 1 reserved cell cannot be healthy (hived vc show VC)"]),
-        ({"leader": False, "holder": "hived-1"}, ["ready, stands by; hived-1 decides;"]),
-        ({"leader": False, "holder": ""}, ["stands by; nobody decides"]),
-        ({"holder": ""}, ["ready, decides;"]),
-        ({"bad": 8, "reserved": 4}, ["0 opportunistic, 4 kept for a group, 8 bad, 4 idle", "groups  none"]),
+        ({"bad": 8, "reserved": 4}, ["0 opportunistic, 4 kept for a job, 8 bad, 4 idle", "jobs    none"]),
         (
-            {"reserved": 4, "bad": 2, "foreign": 3, "foreign_pods": ["gpu2: pod team/serve has 3 of its GPUs"]},
-            [
-                "4 kept for a group, 3 of pods that HiveD did not place, 2 bad, 7 idle",
-                "gpu2: pod team/serve has 3 of its GPUs",
-            ],
+            {"reserved": 4, "bad": 2, "foreign": 3},
+            ["4 kept for a job, 3 of pods that HiveD did not place, 2 bad, 7 id"],
         ),
         ({"vcs": [], "safety_margin": None}, ["safety  nothing is reserved"]),
         ({"safety_margin": -1}, ["safety  broken: some VC cannot have what it reserved"]),
     ],
 )
-def test_status_of_what_is_wrong(
+def test_what_a_spec_promises(
     hived: Hived, cluster: str, service: FakeKubernetes, changes: dict[str, object], words: list[str]
 ) -> None:
     service.changes = changes
-    answer = hived("status")
+    answer = hived("vc", "ls")
     assert answer.code == 0
     assert "every VC can have" not in answer.out
     for some in words:
         assert some in answer.out
-
-
-def test_status_of_a_wrong_spec_and_nodes(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    told = service.status()
-    service.changes = {
-        "spec": told.spec.model_copy(update={"problem": "spec:3: \x1b[2J no such cell type"}),
-        "nodes": told.nodes.model_copy(update={"healthy": 1, "bad": 1, "why": ["gpu2: cordoned"], "unmanaged": 3}),
-    }
-    said = hived("status").out
-    assert r"a later one was refused: spec:3: \x1b[2J no such cell type" in said
-    assert "2: 1 healthy, 1 bad; 3 more in Kubernetes that the spec does not have" in said
-    assert "gpu2: cordoned" in said
-
-
-def test_status_of_one_not_ready(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    service.changes = {"ready": False}
-    answers = [hived("status", "-o", form) for form in ("table", "json", "yaml")]
-    assert [(answer.code, answer.err) for answer in answers] == [(69, "")] * 3
-    assert answers[0].out.startswith("engine  not ready, decides")
-    assert json.loads(answers[1].out)["ready"] is yaml.safe_load(answers[2].out)["ready"] is False
-
-
-def test_status_fits_a_terminal(cluster: str, service: FakeKubernetes) -> None:
-    service.changes = {"spec": service.status().spec.model_copy(update={"problem": "word " * 60})}
-    with Terminal(["status"], width=80) as terminal:
-        assert terminal.code() == 0
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen)
-    assert plain.count("word ") + plain.count("word\r") >= 55, "it goes on below itself, and is not cut"
-    assert all(len(line.rstrip()) <= 80 for line in plain.splitlines())
-    assert "\x1b[32mready" in terminal.seen
-    assert "BORROWED" in plain
-
-
-# -- virtual clusters and groups --------------------------------------------------------------------------------------
 
 
 def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
@@ -209,12 +239,13 @@ def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKuber
         r"doomed  NODE of RACK, on n\x1b9",
     ]
     assert lines(running) == [
-        ["RUNNING", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"],
-        ["train", "4", "1/2", "0", "running", "3m", "gpu1:0-3"],
+        ["running:"],
+        ["NAME", "GPUS", "PODS", "PRIO", "STATE", "AGE", "RUN", "WHERE/WHY"],
+        ["train", "4", "1/2", "0", "running", "3m", "3m20s", "gpu1:0-3"],
     ]
-    assert lines(waiting)[0][0] == "WAITING"
-    assert waiting.splitlines()[1].split(maxsplit=6) == [
-        "next", "8", "1/2", "5", "queued", "3m", rf"{WHY}; more\x0awords",
+    assert lines(waiting)[0] == ["waiting:"]
+    assert waiting.splitlines()[2].split(maxsplit=7) == [
+        "next", "8", "1/2", "5", "queued", "3m", "-", rf"{WHY}; more\x0awords",
     ]  # fmt: skip
 
 
@@ -223,10 +254,10 @@ def test_empty_and_full_vc(hived: Hived, cluster: str, service: FakeKubernetes) 
     for number in range(101):
         service.add(f"g{number}")
     answer = hived("vc", "show", "speech")
-    assert (answer.code, answer.err) == (0, "no groups\n")
+    assert (answer.code, answer.err) == (0, "no jobs\n")
     assert "WHERE/WHY" not in answer.out
-    assert hived("vc", "show", "vision").err == "the first 100; all of them: hived groups --vc vision -n 0\n"
-    assert_understood(["groups", "--vc", "vision", "-n", "0"])
+    assert hived("vc", "show", "vision").err == "the first 100; all of them: hived ps --vc vision -n 0\n"
+    assert_understood(["ps", "--vc", "vision", "-n", "0"])
 
 
 def test_unknown_vc(hived: Hived, cluster: str) -> None:
@@ -235,43 +266,57 @@ def test_unknown_vc(hived: Hived, cluster: str) -> None:
         assert line == f"there is no virtual cluster {name!r}; there are vision, speech"
 
 
-def test_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_ps(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("b-waits", state="queued", why=(WHY,))
     service.add("a-runs", gpus=2)
     service.add("c-lent", vc="speech", gpus=1, priority=-1)
     service.add("d-lazy", gpus=1, priority=3, kind="opportunistic")
     service.add("e-comes", state="reserved", gpus=4, why=("until c-lent has gone",))
-    service.add("f-gone", state="stopping")
-    answer = hived("groups")
+    service.add("f-goes", state="stopping")
+    answer = hived("ps")
     assert (answer.code, answer.err) == (0, "")
     head, *rows = answer.out.splitlines()
-    assert head.split() == ["NAME", "VC", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"]
-    assert [row.split(maxsplit=7) for row in rows] == [
-        ["a-runs", "vision", "2", "1/2", "0", "running", "3m", "gpu1:0-1"],
-        ["b-waits", "vision", "4", "1/2", "0", "queued", "3m", WHY],
-        ["c-lent", "speech", "1", "1/2", "opp", "running", "3m", "gpu1:0"],
-        ["d-lazy", "vision", "1", "1/2", "3", "running", "3m", "gpu1:0 (GPUs that others leave idle)"],
-        ["e-comes", "vision", "4", "1/2", "0", "reserved", "3m", "gpu1:0-3 until c-lent has gone"],
-        ["f-gone", "vision", "4", "1/2", "0", "stopping", "3m", "-"],
+    assert head.split() == ["NAME", "VC", "GPUS", "PODS", "PRIO", "STATE", "AGE", "RUN", "WHERE/WHY"]
+    assert [row.split(maxsplit=8) for row in rows] == [
+        ["a-runs", "vision", "2", "1/2", "0", "running", "3m", "3m20s", "gpu1:0-1"],
+        ["c-lent", "speech", "1", "1/2", "opp", "running", "3m", "3m20s", "gpu1:0"],
+        ["d-lazy", "vision", "1", "1/2", "opp", "running", "3m", "3m20s", "gpu1:0"],
+        ["f-goes", "vision", "4", "1/2", "0", "stopping", "3m", "-", "-"],
+        ["b-waits", "vision", "4", "1/2", "0", "queued", "3m", "-", WHY],
+        ["e-comes", "vision", "4", "1/2", "0", "reserved", "3m", "-", "gpu1:0-3 until c-lent has gone"],
     ]
-    assert [row[0] for row in lines(hived("groups", "--vc", "speech").out)[1:]] == ["c-lent"]
-    assert [row[0] for row in lines(hived("groups", "--status", "queued").out)[1:]] == ["b-waits"]
+    assert [row[0] for row in lines(hived("ps", "--vc", "speech").out)[1:]] == ["c-lent"]
+    assert [row[0] for row in lines(hived("ps", "--status", "queued").out)[1:]] == ["b-waits"]
 
 
 def test_number_of_groups(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    answer = hived("groups", "--vc", "vision", "--status", "queued")
-    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are queued\n")
-    line = refused(hived("groups", "--status", "lost"))
-    assert line == "--status lost: no state of a group; one of queued, reserved, running, stopping, backoff"
+    answer = hived("ps", "--vc", "vision", "--status", "queued")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no jobs of vision\n")
     for number in range(1050):
         service.add(f"g{number:04}")
-    answer = hived("groups")
-    assert (len(answer.out.splitlines()), answer.err) == (101, "100 of 1,050 groups; all of them: -n 0\n")
-    answer = hived("groups", "-n", 1010)
+    answer = hived("ps")
+    assert (len(answer.out.splitlines()), answer.err) == (101, "100 of 1,050 jobs; all of them: -n 0\n")
+    answer = hived("ps", "-n", 1010)
     assert [row[0] for row in lines(answer.out)[-2:]] == ["g1008", "g1009"]
-    every = hived("groups", "-n", 0, "-o", "json")
+    every = hived("ps", "-n", 0, "-o", "json")
     told = json.loads(every.out)
-    assert (len({group["name"] for group in told["groups"]}), told["total"], every.err) == (1050, 1050, "")
+    assert (len({job["name"] for job in told["jobs"]}), told["total"], every.err) == (1050, 1050, "")
+
+
+def test_events_and_wait(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    service.add("train")
+    service.add("old", state="ended")
+    assert [line.split()[1:] for line in hived("events").out.splitlines()] == [
+        ["train", "running", "train", "is", "running"],
+        ["old", "ended", "old", "is", "ended"],
+    ]
+    assert hived("events", "--job", "train").out.count("\n") == 1
+    answer = hived("wait", "old")
+    assert (answer.code, answer.out) == (0, "old has ended.\n")
+    assert hived("wait", "train", "--timeout", "0.1s").code == 124
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -293,7 +338,7 @@ def test_unknown_group(hived: Hived, cluster: str, service: FakeKubernetes) -> N
         assert refused(hived("explain", ref), 4).startswith("there is no group and no pod")
     for ref in ("", "x" * 1025):
         line = refused(hived("explain", ref), 4)
-        assert line == f"no name has {len(ref):,} characters; hived groups lists the groups"
+        assert line == f"no name has {len(ref):,} characters; hived ps --all lists the jobs"
     assert service.asked == unknown
 
 
@@ -315,8 +360,8 @@ def test_plan_exits_as_the_worst(
     answer = hived("plan", "-f", path, "-o", "yaml")
     assert answer.code == code
     told = yaml.safe_load(answer.out)
-    assert [group["outcome"] for group in told["groups"]] == outcomes
-    sent = service.planned[0].objects
+    assert [job["outcome"] for job in told["jobs"]] == outcomes
+    sent = service.planned[0].manifests
     assert [thing["metadata"]["name"] for thing in sent] == [*names, "configuration"]  # type: ignore[index]  # JSON
     assert sent == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
@@ -342,16 +387,16 @@ def test_plan_in_words(hived: Hived, cluster: str, service: FakeKubernetes, mani
     assert answer.err == "nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster\n"
 
 
-def test_plan_without_an_address(
-    hived: Hived, manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of manifests: the engine is that on Kubernetes, and its error is not about the socket of an engine here."""
-    monkeypatch.setenv("HIVED_ENGINE", "")
-    monkeypatch.setattr("hived.cli.options.SCHEDULER_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    answer = hived("plan", "-f", manifest("one"))
-    assert answer.code == 69
-    assert "no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-forward" in answer.err
+def test_plan_of_a_job(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+    """By its size alone, as on one machine."""
+    service.plans("job", "waits", f"it would wait:\n- {WHY}")
+    answer = hived("plan", "--vc", "vision", "--gpus", 4, "--nodes", 2)
+    assert (answer.code, answer.out.splitlines()) == (
+        2, ["2 tasks of 4 GPUs of vision: would wait", f"  - {WHY}"],
+    )  # fmt: skip
+    (asked,) = service.planned
+    assert asked.job is not None
+    assert (asked.job.gpus, asked.job.tasks, asked.manifests) == (4, 2, [])
 
 
 @pytest.mark.parametrize(
@@ -375,7 +420,7 @@ def test_sources_of_manifests(
     answer = hived("plan", "-f", manifest("one", "two"), "-f", "list.json", "-f", "-", "--namespace", "team")
     assert answer.code == 0
     [request] = service.planned
-    names = [thing["metadata"]["name"] for thing in request.objects]  # type: ignore[index]  # JSON
+    names = [thing["metadata"]["name"] for thing in request.manifests]  # type: ignore[index]  # JSON
     assert (names, request.namespace) == (["one", "two", "three", "four", "five"], "team")
 
 
@@ -413,7 +458,6 @@ def test_manifest_that_is_refused(hived: Hived, cluster: str, manifest: Manifest
     assert refused(hived("plan", "-f", "none.yaml")) == "-f none.yaml: cannot be read (No such file or directory)"
     Path("many.yaml").write_text("---\napiVersion: v1\nkind: Pod\n" * 1001, encoding="utf-8")
     assert "1,001 objects, and at most 1,000" in refused(hived("plan", "-f", "many.yaml"))
-    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"))
     assert "-f job.yaml" in refused(hived("plan"))
     assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"))
 
@@ -424,10 +468,11 @@ def test_manifest_that_is_refused(hived: Hived, cluster: str, manifest: Manifest
 def test_drain_and_undo(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train")
     answer = hived("drain", "gpu1")
-    assert (answer.code, answer.out, answer.err) == (0, "gpu1 (8 GPUs): no new pods; 1 group still there: train\n", "")
-    assert hived("drain", "gpu2").out == "gpu2 (8 GPUs): no new pods\n"
-    assert json.loads(hived("drain", "gpu1", "--undo", "-o", "json").out)["drained"] is False
-    assert hived("drain", "gpu2", "--undo").out == "gpu2 (8 GPUs): pods may come again\n"
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("8 GPUs: no new jobs; 1 job still there: train\n")
+    assert hived("drain", "gpu2").out.startswith("8 GPUs: no new jobs\n")
+    assert json.loads(hived("drain", "gpu1", "--undo", "-o", "json").out)["undone"] is True
+    assert hived("drain", "gpu2", "--undo").out.startswith("8 GPUs: jobs may come again\n")
     assert service.drained == set()
 
 
@@ -437,42 +482,25 @@ def test_drain_and_undo(hived: Hived, cluster: str, service: FakeKubernetes) -> 
 @pytest.mark.parametrize(
     ("verb", "instead"),
     [
-        (["ps"], "hived groups"),
         (["logs", "x"], "kubectl logs POD"),
         (["cancel", "x"], "kubectl delete"),
-        (["wait", "x"], "kubectl wait"),
-        (["events"], "kubectl get events"),
-        (["events", "--export", "-"], "kubectl"),
+        (["events", "--export", "-"], "--event-log FILE"),
         (["submit", "--vc", "vision", "--", "x"], "kubectl apply -f FILE"),
     ],
     ids=str,
 )
-def test_verb_for_a_machine(hived: Hived, cluster: str, verb: list[str], instead: str) -> None:
+def test_verb_for_a_machine(hived: Hived, cluster: str, service: FakeKubernetes, verb: list[str], instead: str) -> None:
+    service.add("x")
     line = refused(hived(*verb))
-    assert line.startswith(f"{cluster} decides for a Kubernetes cluster; there use: {instead}")
-
-
-def test_drain_of_a_machine_alone(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
-    assert "decides for a Kubernetes cluster; there say which node: hived drain NODE" in refused(hived("drain"))
-    line = refused(hived("drain", "gpu1", "--device", 3))
-    assert "kubectl annotate node gpu1 hived.io/bad-devices=3" in line
-    assert "kubectl drain gpu1" in refused(hived("drain", "gpu1", "--now"))
-    assert service.drained == set()
-
-
-ON_KUBERNETES = [["status"], ["vc", "ls"], ["vc", "show", "vision"], ["groups"]]
+    assert line.startswith("the engine decides for a Kubernetes cluster; ")
+    assert instead in line
 
 
 def test_verb_for_kubernetes(hived: Hived, machine: Running, manifest: Manifest) -> None:
-    for verb in ON_KUBERNETES:
-        instead = "hived ps" if verb == ["groups"] else "hived top"
-        line = refused(hived(*verb, "--engine", machine.url))
-        assert line == f"{machine.url} is the engine of one machine; there use: {instead}"
     manifest("train")
     for where in (["--state", machine.folder], ["--engine", machine.url]):
         line = refused(hived("plan", "-f", "job.yaml", *where))
-        assert "is the engine of one machine; manifests (-f) are for Kubernetes" in line
-        assert "hived plan --vc VC --gpus N" in line
+        assert line == "manifests are for Kubernetes, and this is the engine of one machine; plan a job"
 
 
 def test_verbs_of_both_on_a_machine(hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,6 +509,10 @@ def test_verbs_of_both_on_a_machine(hived: Hived, machine: Running, monkeypatch:
     assert hived("explain", "train").out.startswith("train-1 is running")
     assert hived("plan", "--vc", "vision").code == 0
     assert hived("drain", "node-0").out.startswith("4 GPUs: no new jobs; 1 job still there: 1\n")
+    assert lines(hived("vc", "ls").out)[1] == ["vision", "4", "2", "0", "0"]
+    assert "train-1" in hived("vc", "show", "vision").out
+    assert lines(hived("node", "ls").out)[1] == ["node-0", "0-1", "used,", "drained", "1"]
+    assert hived("context", "show").out.startswith("engine  ready, simulated devices; hived 9.9.9 on ")
     assert "no job" in refused(hived("logs", "nobody"), 4), "what the right kind of engine has not is not found"
 
 
@@ -488,7 +520,7 @@ def test_results_are_no_engine(hived: Hived, manifest: Manifest) -> None:
     manifest("train")
     view = Answering(make_app(None, FakeService(live=False), token=None, hosts=()))
     try:
-        for verb in ("ps", "status", "groups", "explain x", "plan --vc a", "plan -f job.yaml", "drain"):
+        for verb in ("ps", "context show", "vc ls", "explain x", "plan --vc a", "plan -f job.yaml", "drain"):
             line = refused(hived(*verb.split(), "--engine", view.url))
             assert line == f"{view.url} shows the results of a simulation; name an engine with --engine"
     finally:
@@ -498,33 +530,82 @@ def test_results_are_no_engine(hived: Hived, manifest: Manifest) -> None:
 # -- where it is ------------------------------------------------------------------------------------------------------
 
 
-def test_default_address(hived: Hived, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert addresses.SCHEDULER_URL == "http://127.0.0.1:9096"
-    monkeypatch.delenv("HIVED_ENGINE")
-    monkeypatch.setattr(options, "SCHEDULER_URL", cluster)
-    for verb in ON_KUBERNETES:
-        assert hived(*verb).code == 0
-        assert "http://127.0.0.1:9096" in "".join(hived(*verb[:2], "--help").out.split())
+def test_context_is_the_address(
+    hived: Hived, service: FakeKubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current one, unless an option or a variable says another."""
+    monkeypatch.delenv("HIVED_STATE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    service.add("train")
+    answering = Answering(kubernetes_app(service, TOKEN))
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    try:
+        assert "no contexts" in hived("context", "ls").err
+        add = hived("context", "add", "prod", "--engine", answering.url + "/", "--token-file", "token")
+        assert (add.code, add.out) == (0, "prod is added, and is the current one\n")
+        assert "train" in hived("ps").out
+        assert hived("context", "add", "mine", "--state", "folder").out == "mine is added\n"
+        assert lines(hived("context", "ls").out) == [
+            ["CURRENT", "NAME", "ENGINE", "TOKEN-FILE"],
+            ["mine", str(tmp_path / "folder"), "-"],
+            ["*", "prod", answering.url, str(tmp_path / "token")],
+        ]
+        line = refused(hived("ps", "--context", "mine"), 69)
+        assert line == (
+            f"no engine answers on {tmp_path}/folder/hived.sock; start one with: hived up --state {tmp_path}/folder"
+        )
+        assert hived("context", "use", "mine").code == 0
+        assert refused(hived("ps"), 69) == line
+        monkeypatch.setenv("HIVED_CONTEXT", "prod")
+        assert "train" in hived("ps").out
+        monkeypatch.delenv("HIVED_CONTEXT")
+        monkeypatch.setenv("HIVED_ENGINE", "http://127.0.0.1:1")
+        assert "http://127.0.0.1:1" in refused(hived("ps"), 69), "a variable goes before the current context"
+        assert "train" in hived("ps", "--context", "prod").out
+        assert "one of them" in refused(hived("ps", "--context", "prod", "--engine", answering.url))
+        monkeypatch.delenv("HIVED_ENGINE")
+        assert hived("context", "rm", "mine").out == "mine is removed\n"
+        assert f"{tmp_path}/state/hived/hived.sock" in refused(hived("ps"), 69), "without one it is one's own folder"
+        for verb in (["use", "mine"], ["rm", "mine"]):
+            assert refused(hived("context", *verb), 4) == "no context 'mine'; there are prod"
+        assert refused(hived("ps", "--context", "mine"), 4) == "no context 'mine'; there are prod"
+    finally:
+        answering.close()
 
 
-def test_nobody_answers(hived: Hived) -> None:
-    line = refused(hived("status", "--engine", "http://127.0.0.1:1"), 69)
-    assert line.startswith("no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-")
+def test_wrong_contexts(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for arguments, words in (
+        (["a b", "--engine", "http://h:1"], "a context is called by letters"),
+        (["a"], "either --engine URL or --state DIR"),
+        (["a", "--engine", "h:1"], "http://host:port"),
+        (["a", "--state", "s", "--token-file", "t"], "needs no token"),
+    ):
+        assert words in refused(hived("context", "add", *arguments))
+    assert not (tmp_path / "hived").exists()
+    (tmp_path / "hived").mkdir()
+    for text in ("", "[]", '{"contexts": {"a": {"port": 3}}}'):
+        (tmp_path / "hived" / "contexts.json").write_text(text, encoding="utf-8")
+        monkeypatch.delenv("HIVED_ENGINE", raising=False)
+        monkeypatch.delenv("HIVED_STATE", raising=False)
+        for verb in (["ps"], ["context", "ls"]):
+            assert "it is not what hived context writes" in refused(hived(*verb))
 
 
 def test_token_is_sent(hived: Hived, service: FakeKubernetes, tmp_path: Path) -> None:
     answering = Answering(kubernetes_app(service, TOKEN))
     try:
-        assert "token" in refused(hived("status", "--engine", answering.url), 77)
+        assert "token" in refused(hived("vc", "ls", "--engine", answering.url), 77)
         (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
-        assert hived("status", "--engine", answering.url, "--token-file", tmp_path / "token").code == 0
+        assert hived("vc", "ls", "--engine", answering.url, "--token-file", tmp_path / "token").code == 0
     finally:
         answering.close()
 
 
 def test_failure_of_the_engine(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.fails = FAILURES[503]
-    for verb in (["status"], ["vc", "ls"], ["groups"], ["explain", "x"], ["drain", "gpu1"]):
+    for verb in (["context", "show"], ["vc", "ls"], ["ps"], ["explain", "x"], ["drain", "gpu1"]):
         assert refused(hived(*verb), 69) == str(FAILURES[503])
 
 
@@ -533,8 +614,8 @@ def test_completion(completed: Completed, cluster: str, service: FakeKubernetes)
     service.add("next", state="queued")
     assert completed("hived explain ") == ["next", "train"]
     assert completed("hived vc show v") == ["vision"]
-    assert completed("hived groups --vc ") == ["vision", "speech"]
-    assert completed("hived groups --status q") == ["queued"]
+    assert completed("hived ps --vc ") == ["vision", "speech"]
+    assert completed("hived ps --status q") == ["queued"]
 
 
 # -- YAML -------------------------------------------------------------------------------------------------------------
@@ -558,14 +639,14 @@ def test_a_document_for_each_job(hived: Hived, machine: Running) -> None:
         machine.engine.print(job, "a \x1b[1mline\nand \u202e another\n")
         machine.engine.end(job)
     answer = hived("wait", 1, 2, "-o", "yaml")
-    assert [told["id"] for told in documents(answer.out)] == [1, 2]
+    assert [told["id"] for told in documents(answer.out)] == ["1", "2"]
     shown = hived("logs", 1, "-o", "yaml").out
     assert [told["text"] for told in documents(shown)] == ["a \x1b[1mline\nand \u202e another\n"]
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     waiting = machine.engine.add()
     assert [told["state"] for told in documents(hived("cancel", waiting.id, "-o", "yaml").out)] == ["stopping"]
-    assert documents(hived("submit", "--vc", "vision", "-o", "yaml", "--", "x").out)[0]["id"] == 4
+    assert documents(hived("submit", "--vc", "vision", "-o", "yaml", "--", "x").out)[0]["id"] == "4"
 
 
 def test_lines_stay_lines(hived: Hived, cluster: str, service: FakeKubernetes) -> None:

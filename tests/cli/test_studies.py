@@ -32,12 +32,12 @@ def test_two_starts_one_after_the_other(hived: Hived, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     lines = [*one_start("first"), *one_start("second")]
     log.write_text("\n".join(lines) + "\n")
-    answer = hived("replay", log)
+    answer = hived("sim", "replay", log)
     assert answer.code == 0, answer.err
     assert answer.out == "8 lines of 2 starts of an engine: byte for byte the same\n"
     lines[6] = lines[6].replace("[0,1]", "[2,3]")
     log.write_text("\n".join(lines) + "\n")
-    answer = hived("replay", log)
+    answer = hived("sim", "replay", log)
     assert answer.code == 2
     assert f"{log}:7: not the same" in answer.err
 
@@ -49,7 +49,7 @@ def test_two_starts_one_after_the_other(hived: Hived, tmp_path: Path) -> None:
 def test_no_log(hived: Hived, tmp_path: Path, content: bytes | None, words: str) -> None:
     if content is not None:
         (tmp_path / "log.jsonl").write_bytes(content)
-    assert words in refused(hived("replay", tmp_path / "log.jsonl"))
+    assert words in refused(hived("sim", "replay", tmp_path / "log.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +63,17 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_timeline_of_a_node(hived: Hived, out: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.svg"
-    answer = hived("timeline", out, "--rates", "-o", file)
+    answer = hived("sim", "timeline", out, "--rates", "-o", file)
     assert (answer.code, answer.out) == (0, f"{file}\n")
     assert {"n0: HiveD (gandiva)", "j0  67%", "j2  33%", "GPU 3"} <= comments(file)
     private = tmp_path / "b.svg"
     asked = ("--scheme", "private", "--policy", "gandiva", "--node", "a-node-0", "--window", "0:0.05", "-o", private)
-    assert hived("timeline", out, *asked).code == 0
+    assert hived("sim", "timeline", out, *asked).code == 0
     assert "a-node-0: Private clusters (gandiva)" in comments(private)
 
 
 def test_pixels_of_a_png(hived: Hived, out: Path, tmp_path: Path) -> None:
-    assert hived("timeline", out, "-o", tmp_path / "a.png").code == 0
+    assert hived("sim", "timeline", out, "-o", tmp_path / "a.png").code == 0
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes((tmp_path / "a.png").read_bytes()[16:20]) == 1800
 
@@ -95,8 +95,8 @@ def test_wrong_timeline(
     hived: Hived, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = hived("timeline", out, *options)
+    answer = hived("sim", "timeline", out, *options)
     assert answer.code == 2
     assert words in " ".join(answer.err.split())
-    assert "holds no results" in hived("timeline", tmp_path, "-o", tmp_path / "a.svg").err
+    assert "holds no results" in hived("sim", "timeline", tmp_path, "-o", tmp_path / "a.svg").err
     assert not list(tmp_path.iterdir())

@@ -26,7 +26,7 @@ from hived.simulator.sweep import OPTIONS
 
 from .helpers import HEADER, HIVED, NODES, Hived
 
-SMALL = ("sweep", "--nodes", "20,30", "--jobs", 150, "--days", 1, "--seeds", 2)
+SMALL = ("sim", "sweep", "--nodes", "20,30", "--jobs", 150, "--days", 1, "--seeds", 2)
 GIVEN = ("--spec", "spec.yaml", "--trace", "trace.csv")
 POLICY = """\
 from hived.policies import FIFO
@@ -121,7 +121,7 @@ def test_table_of_means(hived: Hived, folder: Path) -> None:
 def test_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
     """One seed has no interval."""
     given = (*GIVEN, "--clock-compression", 2, "--preempted", "restart")
-    answer = hived("sweep", *given, "--out", "out")
+    answer = hived("sim", "sweep", *given, "--out", "out")
     assert answer.code == 0
     assert "one seed, so no confidence intervals" in answer.out
     assert "±" not in answer.out
@@ -155,7 +155,7 @@ def test_numbers_of_a_simulation(hived: Hived, folder: Path) -> None:
 def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signals, code: int) -> None:
     """No finished run is repeated, and the bytes are the same, as of one process."""
     (folder / "gated_script.py").write_text(GATED, encoding="utf-8")
-    given = ("sweep", *GIVEN, "--policy", "gated_script:Gated", "--clock-compression", "1,2,3,4")
+    given = ("sim", "sweep", *GIVEN, "--policy", "gated_script:Gated", "--clock-compression", "1,2,3,4")
     words = [str(word) for word in (*given, "--processes", 2, "--out", "out")]
     # a group of its own, to which a terminal would send Ctrl-C
     process = subprocess.Popen([*HIVED, *words], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -181,7 +181,7 @@ def test_stopped_sweep_continues(hived: Hived, folder: Path, stop: signal.Signal
 
 
 def test_longer_lists_add_runs(hived: Hived, folder: Path) -> None:
-    small = ("sweep", "--jobs", 100, "--days", 1, "--out", "out")
+    small = ("sim", "sweep", "--jobs", 100, "--days", 1, "--out", "out")
     assert hived(*small, "--nodes", 20, "--seeds", 1).code == 0
     (first,) = (folder / "out" / "runs").iterdir()
     before = first.stat().st_mtime_ns
@@ -194,7 +194,7 @@ def test_longer_lists_add_runs(hived: Hived, folder: Path) -> None:
 def test_results_of_other_options(hived: Hived, folder: Path) -> None:
     """They are refused, as are those of another trace or another script."""
     (folder / "script_that_changes.py").write_text(POLICY, encoding="utf-8")
-    given = ("sweep", *GIVEN, "--policy", "script_that_changes:Mine", "--out", "out")
+    given = ("sim", "sweep", *GIVEN, "--policy", "script_that_changes:Mine", "--out", "out")
     assert hived(*given).code == 0
     before = table(folder / "out")
     for more, what in (
@@ -225,7 +225,7 @@ def test_results_of_other_options(hived: Hived, folder: Path) -> None:
 def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code: int, said: str) -> None:
     """It ends the sweep with its name, and finished runs stay."""
     (folder / "broken_script.py").write_text(POLICY.replace("= False", "= True"), encoding="utf-8")
-    given = ("sweep", *GIVEN, "--processes", 1, "--out", "out")
+    given = ("sim", "sweep", *GIVEN, "--processes", 1, "--out", "out")
     answer = hived(*given, *more)
     assert answer.code == code
     assert one_line(answer.err).startswith(f"hived: {said}")
@@ -263,7 +263,7 @@ def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code:
 def test_wrong_input(hived: Hived, folder: Path, words: tuple[object, ...], message: str) -> None:
     (folder / "bad.yaml").write_text(NODES.replace("n[0-1]", "n0"), encoding="utf-8")
     fewer = () if "--trace" in words else ("--jobs", 50)
-    answer = hived("sweep", *fewer, "--out", "out", *words)
+    answer = hived("sim", "sweep", *fewer, "--out", "out", *words)
     assert answer.code == 2
     assert message in one_line(answer.err)
 
@@ -272,7 +272,7 @@ def test_policies_of_scripts_and_tenants(hived: Hived, folder: Path) -> None:
     """By name, with parameters."""
     (folder / "script_of_a_sweep.py").write_text(POLICY, encoding="utf-8")
     names = "tiresias:limits=100/500,b=sjf,script_of_a_sweep:Mine"
-    answer = hived("sweep", *GIVEN, "--policy", names, "--processes", 2, "--out", "out")
+    answer = hived("sim", "sweep", *GIVEN, "--policy", names, "--processes", 2, "--out", "out")
     assert answer.code == 0, answer.err
     found = table(folder / "out")
     policies = ["tiresias:limits=100/500 b=sjf", "script_of_a_sweep:Mine b=sjf"]

@@ -68,7 +68,7 @@ def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.Mo
     def kind() -> str:
         """Of the job, which is where it was."""
         (job,) = json.loads(hived("ps", *state, "-o", "json").out)["jobs"]
-        assert (job["vc"], job["placement"][0]["devices"]) == ("a", [0, 1])
+        assert (job["vc"], job["tasks"][0]["devices"]) == ("a", [0, 1])
         return str(job["kind"])
 
     frozen = "import atexit, gc; atexit.register(lambda: print('frozen', gc.get_freeze_count(), gc.get_threshold())); "

@@ -159,7 +159,7 @@ class Chaos:
             return probe.connect_ex(str(self.state / "hived.sock")) == 0
 
     def _left(self, client: httpx.Client) -> int:
-        counts = client.get("/v1/about").json()["jobs"]
+        counts = client.get("/v1/usage").json()["jobs"]
         return sum(number for state, number in counts.items() if not JobState(state).ended)
 
     # -- what really happened -------------------------------------------------------------------------------------

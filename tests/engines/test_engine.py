@@ -196,7 +196,10 @@ def test_one_tenants_queue_does_not_hide_anothers(lives: Lives) -> None:
                 engine.submit(shell(vc, STAYS, gpus))
         engine.submit(shell("vision", "true", 8, priority=-1, name="loan"))
         engine._advance()
-        return [f"{waiting.vc}{waiting.priority:+d}" for waiting in local_view(engine, "here").picture("live").queue]
+        return [
+            f"{waiting.vc}{waiting.priority:+d}"
+            for waiting in local_view(LocalService(engine), "here").picture("live").queue
+        ]
 
     shown = lives.live(story, killed=True)
     assert len(shown) == 200
@@ -489,7 +492,7 @@ def test_tasks_wait_for_space(small_disk: Path) -> None:
             await asyncio.sleep(0.005)
         service = LocalService(engine)
         assert "it cannot be started yet, and is tried again" in service.explain("1").text
-        assert "No space left on device" in service.job("1").reason
+        assert "No space left on device" in service.job("1").why[0]
         with pytest.raises(StorageError, match="free some space"):
             engine.submit(shell("vision", "true"))
         engine.cancel("2")

@@ -166,7 +166,7 @@ class Chaos(World):
         assert self.load is not None
         wrong = []
         groups = {uid: work.group for work in self.load.all.values() for uid in work.uids}
-        known = {pod["uid"]: (group, pod) for group in said.values() for pod in group["pods"]}
+        known = {pod["uid"]: (group, pod) for group in said.values() for pod in group["tasks"]}
         for uid, pod in pods.items():
             if not is_bound(pod):
                 continue
@@ -178,24 +178,24 @@ class Chaos(World):
                 wrong.append(f"{name} is of {groups[uid]}, and in {group['name']}")
             elif [(told["node"], device) for device in told["devices"]] != places(pod):
                 wrong.append(f"{name} is on {places(pod)}, and said to be on {told['node']} {told['devices']}")
-            elif told["state"] not in ("bound", "terminating") or group["state"] not in ("running", "stopping"):
+            elif told["state"] not in ("running", "stopping") or group["state"] not in ("running", "stopping"):
                 wrong.append(f"{name} is bound, and said to be {told['state']}, its group {group['state']}")
             elif group["kind"] != kind(pod):
                 wrong.append(f"{name} is {kind(pod)}, and its group said to be {group['kind']}")
         wrong += [
             f"{pod['name']} is said to be bound" for uid, (_, pod) in known.items()
-            if pod["state"] == "bound" and not is_bound(pods.get(uid, {"spec": {}, "status": {}}))
+            if pod["state"] == "running" and not is_bound(pods.get(uid, {"spec": {}, "status": {}}))
         ]  # fmt: skip
         for name, old in (self._answer or {}).items():
-            if old["state"] not in ("running", "stopping") or {pod["state"] for pod in old["pods"]} != {"bound"}:
+            if old["state"] not in ("running", "stopping") or {pod["state"] for pod in old["tasks"]} != {"running"}:
                 continue
-            left = [pod for pod in old["pods"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]
+            left = [pod for pod in old["tasks"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]
             if not left:
                 continue
             self.counts["groups compared with the last answer"] += 1
-            new = said.get(name, {"pods": []})
+            new = said.get(name, {"tasks": []})
             same = all(old[key] == new.get(key) for key in ("kind", "vc", "priority", "gpus", "size"))
-            where = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["pods"]}
+            where = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["tasks"]}
             if not same or any(where.get(pod["uid"]) != (pod["node"], pod["devices"]) for pod in left):
                 wrong.append(f"the last one said {old}, this one says {new}")
         return wrong
@@ -259,7 +259,7 @@ class Chaos(World):
         assert code is None, f"the service ended with {code}:\n{self.service.log()[-3000:]}"
 
         def agreed() -> bool:
-            said = self.service.get("/v1/status")["ready"]
+            said = self.service.get("/v1/engine")["ready"]
             return self.service.is_ready() is said is bool(self.service.metric("hived_ready"))
 
         self.wait(agreed, "its probe, its status and its metric agree about whether it is ready")

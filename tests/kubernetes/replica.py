@@ -8,6 +8,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.errors import UnavailableError
 from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.live import DashboardView
@@ -66,6 +67,8 @@ class Replica:
         return self.world.gang_scheduler if self.leader else None
 
     def active_scheduler(self) -> GangScheduler:
+        if not self.leader:
+            raise UnavailableError("it stands by")
         return self.world.gang_scheduler
 
     @property

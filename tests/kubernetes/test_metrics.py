@@ -18,7 +18,9 @@ from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
-from hived.server.kubernetes.metrics import Metrics
+from hived.server.kubernetes.engine_service import EngineService
+from hived.server.kubernetes.metrics import KubernetesMetrics
+from hived.server.metrics import Metrics
 
 from ..server.api.client import Client
 from .pods import gang_of, node, pod
@@ -35,8 +37,9 @@ EXPECTED = {
     "hived_safety_margin_cells": ("gauge", {"chain", "level"}),
     "hived_gpus": ("gauge", {"state"}),
     "hived_vc_gpus": ("gauge", {"vc", "kind"}),
-    "hived_groups": ("gauge", {"vc", "state"}),
-    "hived_waiting_groups": ("gauge", {"vc", "reason"}),
+    "hived_jobs": ("gauge", {"vc", "state"}),
+    "hived_waiting_jobs": ("gauge", {"vc", "reason"}),
+    "hived_job_wait_seconds": ("histogram", {"vc"}),
     "hived_nodes": ("gauge", {"state"}),
     "hived_requests_total": ("counter", {"verb", "result"}),
     "hived_request_duration_seconds": ("histogram", {"verb"}),
@@ -59,7 +62,7 @@ OF_EVERY_REPLICA = {"hived_build_info", "hived_ready", "hived_leader", "hived_sp
 class Told:
     """The samples of a scrape."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics[Any]) -> None:
         self.text = metrics.render()[0].decode()
         self.families = {family.name: family for family in text_string_to_metric_families(self.text)}
         self.samples = [sample for family in self.families.values() for sample in family.samples]
@@ -79,8 +82,9 @@ class Told:
         return {key: value for key, value in found.items() if value}
 
 
-def metrics_of(replica: Replica) -> Metrics:
-    return Metrics(replica)  # type: ignore[arg-type]  # as much as is read of an engine
+def metrics_of(replica: Replica) -> KubernetesMetrics:
+    engine: Any = replica  # as much as is read of an engine
+    return KubernetesMetrics(engine, EngineService(engine, may_change=False))
 
 
 @pytest.fixture
@@ -174,13 +178,13 @@ def test_counters_begin_at_zero() -> None:
     results = {"bindings": "ok conflict refused unknown", "spec_reloads": "ok refused", "evictions": "ok gone failed"}
     for name, words in results.items():
         assert {told(f"hived_{name}_total", result=result) for result in words.split()} == {0}
-    assert told("hived_groups", vc="speech", state="stopping") == 0
+    assert told("hived_jobs", vc="speech", state="stopping") == 0
     assert told("hived_nodes", state="missing") == 0
 
 
 def test_waiting_gangs_by_reason(busy: Replica) -> None:
     told = Told(metrics_of(busy))
-    reasons = told.by("hived_waiting_groups", "vc", "reason")
+    reasons = told.by("hived_waiting_jobs", "vc", "reason")
     assert reasons == {
         ("vision", "waiting_for_preemption"): 1,
         ("speech", "waiting_for_gang"): 1,
@@ -217,9 +221,9 @@ def test_numbers_of_a_naive_count(seed: int) -> None:
         known = vcs | {gang.vc for gang in gangs if gang.holds and gang.placement is not None and gang.placement.pods}
         shown = {gang.name: gang.vc if gang.vc in known else "(unknown)" for gang in gangs}
         of_states = Counter((shown[gang.name], gang.state.value) for gang in gangs)
-        assert told.by("hived_groups", "vc", "state") == of_states
+        assert told.by("hived_jobs", "vc", "state") == of_states
         waits = Counter((shown[gang.name],) for gang in gangs if not gang.holds)
-        assert told.by("hived_waiting_groups", "vc") == waits
+        assert told.by("hived_waiting_jobs", "vc") == waits
         states = {(name, device): "free" for name, of in nodes.devices.items() for device in of}
         for name, device in states:
             if name in nodes.bad_nodes or (name, device) in nodes.bad_devices:
@@ -274,8 +278,11 @@ def test_broken_safety_is_counted() -> None:
 @pytest.mark.parametrize("path", ["/metrics", "/v1/inspect/clusterstatus"])
 def test_token_of_metrics_and_inspection(busy: Replica, path: str, token: str | None, expected: list[int]) -> None:
     # values.yaml requires the token of people and Prometheus, and requests without it were answered
-    metrics, address = metrics_of(busy), "http://10.1.2.3:9096"  # Prometheus uses the address of a pod
-    app = make_kubernetes_app(Replica(), looking_at(busy), metrics, token=token, hosts=())  # type: ignore[arg-type]
+    engine: Any = busy
+    app, address = (
+        make_kubernetes_app(engine, looking_at(busy), token=token, hosts=()),
+        "http://10.1.2.3:9096",
+    )  # a pod's
     client = Client(app, address)
     bearers = ({"Authorization": f"Bearer {shown}"} for shown in ("wrong", TOKEN))
     answers = [client.get(path, headers=headers) for headers in ({}, *bearers, {"Origin": address})]

@@ -37,7 +37,7 @@ def test_outcomes(kind: str) -> None:
     before = world.placements()
     jobs = [job("now", 2, 2, kind=kind), job("waits", 2, 4, kind=kind), job("never", 3, 4, kind=kind)]
     now, waits, never = plan(world.gang_scheduler, jobs, "t")
-    assert [(one.group, one.vc, one.gpus) for one in (now, waits, never)] == [
+    assert [(one.name, one.vc, one.gpus) for one in (now, waits, never)] == [
         ("t/now", "a", 4), ("t/waits", "a", 8), ("t/never", "a", 12),
     ]  # fmt: skip
     assert (now.outcome, now.victims, now.reasons) == ("now", [], [])
@@ -72,7 +72,7 @@ def test_what_is_ignored() -> None:
     like = job("alone", 1, 2)["spec"]["template"] | {"kind": "Pod"}
     like["metadata"] |= {"name": "alone"}
     (planned,) = plan(world.gang_scheduler, [{"kind": "List", "items": [like]}], "t")
-    assert (planned.group, planned.outcome) == ("t/alone", "now")
+    assert (planned.name, planned.outcome) == ("t/alone", "now")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_wrong_object(kind: str, spec: Json, message: str) -> None:
     wrong = {"kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(RequestError, match=message) as caught:
         plan(World(a=1).gang_scheduler, [job("fine", 1, 1), wrong], "t")
-    assert caught.value.field == "objects.1"
+    assert caught.value.field == "manifests.1"
 
 
 # -- all pods that an object makes -----------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_kind_that_is_not_read(kind: str) -> None:
     """It was taken for something that is not for HiveD."""
     thing = of_kind(kind, {"roles": {"worker": {"replicas": 2, "template": template(4)}}}, "any/v1")
     (found,) = plan(World(a=2).gang_scheduler, [thing], "t")
-    assert (found.group, found.vc, found.outcome) == ("t/x", "a", "unknown")
+    assert (found.name, found.vc, found.outcome) == ("t/x", "a", "unknown")
     assert kind in found.text
 
 

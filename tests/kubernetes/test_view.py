@@ -14,7 +14,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import live, pictures
 from hived.server.dashboard import dashboard_routes
-from hived.server.kubernetes.view import waiting, why
+from hived.server.kubernetes.view import waiting
 from hived.server.live import VIEW, stays
 
 from ..server import looking
@@ -74,7 +74,7 @@ def test_updates_give_the_next_picture(seed: int) -> None:
             assert source.story(VIEW, gang.name).stays == stays(gang.history)
         for gang in waiting(world.gang_scheduler, 1000):
             found = reasons(world.gang_scheduler, gang)
-            assert not found or why(gang) is found[0].kind
+            assert not found or gang.decisive is found[0].kind
 
 
 def test_layout_is_of_the_cluster() -> None:
@@ -245,19 +245,19 @@ def test_names_with_slashes_over_http() -> None:
     assert Client(app).get("/v1/dashboard/story/t%2Fown?view=live").json()["name"] == "t/own"
 
 
-# -- the status -------------------------------------------------------------------------------------------------------
+# -- usage ----------------------------------------------------------------------------------------------------------
 
 
-def test_bad_hardware_and_safety_in_the_status() -> None:
+def test_bad_hardware_and_safety() -> None:
     """They are told apart."""
     world = racks()
     world.run(pod("own", 4, "vision"))
     service = service_of(world)
-    before = service.status()
+    before = service.usage()
     assert (before.unavailable, before.doomed, before.safety_margin) == (0, 0, 1)
     for name in list(world.nodes):
         world.remove_node(name)
-    found = service.status()
+    found = service.usage()
     assert found.unavailable == sum(vc.reserved for vc in found.vcs) > 0
     assert found.safety_margin == 0
 
@@ -265,5 +265,5 @@ def test_bad_hardware_and_safety_in_the_status() -> None:
         raise InvariantError("a margin is -1")
 
     world.gang_scheduler.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
-    found = service.status()
+    found = service.usage()
     assert (found.safety_margin, found.guaranteed) == (-1, 4)

@@ -127,7 +127,7 @@ def snapshot(service: Service) -> dict[str, tuple[str, str, list[tuple[str, str,
     """Of all groups: state, kind, and the pods with their nodes and devices."""
     found = {}
     for name, group in service.groups().items():
-        pods = sorted((pod["name"], pod["node"], pod["devices"]) for pod in group["pods"])
+        pods = sorted((pod["name"], pod["node"], pod["devices"]) for pod in group["tasks"])
         found[name] = group["state"], group["kind"], pods
     return found
 

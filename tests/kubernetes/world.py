@@ -231,9 +231,9 @@ class World:
         """Wait until there are no groups, and no GPU is in use."""
 
         def free() -> bool:
-            status = self.service.get("/v1/status")
+            status = self.service.get("/v1/usage")
             used = {key: status[key] for key in ("guaranteed", "opportunistic", "reserved", "bad")}
-            return not any(used.values()) and not any(status["groups"].values())
+            return not any(used.values()) and not any(status["jobs"].values())
 
         self.wait(free, "all GPUs are free again")
 

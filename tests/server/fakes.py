@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from hived.cli.jobs import attempt_of
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.errors import ConflictError, ForbiddenError, NeverFitsError, NotFoundError, RequestError, UnavailableError
+from hived.errors import (
+    ConflictError,
+    ForbiddenError,
+    NeverFitsError,
+    NotFoundError,
+    RequestError,
+    UnavailableError,
+    UnsupportedError,
+)
 from hived.server import pictures, schema
-from hived.server.app import make_app, new_app
-from hived.server.exchange import ExchangeService
-from hived.server.failures import Unexpected, declared
+from hived.server.app import add_api, make_app, new_app, private
+from hived.server.failures import Unexpected
 from hived.server.guard import Guard
-from hived.server.kubernetes import schema as kubernetes
-from hived.server.kubernetes.app import api_routes
 from hived.server.kubernetes.engine_service import EngineService
 from hived.server.limits import Limits
 from hived.server.local_service import LocalService
+from hived.server.metrics import Metrics
+from hived.server.service import whole_number
 from hived.server.serving import Server
+from hived.server.trades import ExchangeService
 from hived.spec import spec_from_dict
 
 from ..contract.specs import flat
@@ -45,6 +54,7 @@ FAILURES = {
     409: ConflictError("this replica stands by"),
 }
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=schema.Model)
 
 
 # -- the engine of one machine ----------------------------------------------------------------------------------------
@@ -85,15 +95,15 @@ class FakeService(LocalService):
         """An engine where nothing has happened yet, in the same application."""
         self._trader.reset()
         self.all: list[schema.Job] = []
-        self.submissions: dict[int, schema.Submission] = {}
+        self.submissions: dict[str, schema.Submission] = {}
         self.users: list[str] = []
-        self.happened: list[schema.JobEvent] = []
-        self.output: dict[tuple[int, int, int], bytes] = {}  #: by job, attempt, rank
-        self.over: set[tuple[int, int]] = set()  #: attempts whose tasks have ended
-        self.nodes: tuple[str, ...] = NODES
+        self.happened: list[schema.Event] = []
+        self.output: dict[tuple[str, int, int], bytes] = {}  #: by job, attempt, rank
+        self.over: set[tuple[str, int]] = set()  #: attempts whose tasks have ended
+        self.names: tuple[str, ...] = NODES
         self.per_node = PER_NODE
         self.drained: set[tuple[str, int]] = set()
-        self.vcs = list(VCS)
+        self.names_of_vcs = list(VCS)
         self.asked: list[str] = []  #: jobs that somebody looked at
         self.pictures = 0  #: that were asked for
         self.rebuilt = 0  #: number of the latest event that came with other nodes
@@ -112,43 +122,49 @@ class FakeService(LocalService):
 
     def print(self, job: schema.Job, text: str | bytes, rank: int = 0) -> None:
         """Output of the attempt that runs."""
-        key = (job.id, self.all[job.id - 1].attempt, rank)
+        key = (job.id, attempt_of(self.now(job)), rank)
         self.output[key] = self.output.get(key, b"") + (text.encode() if isinstance(text, str) else text)
 
     def end(self, job: schema.Job, code: int = 0) -> None:
         """It exits."""
-        self.over.add((job.id, self.all[job.id - 1].attempt))
+        self.over.add((job.id, attempt_of(self.now(job))))
         state = "succeeded" if code == 0 else "failed"
-        self.change(job, state=state, exit_code=code, ended_at=time.time(), placement=[])
+        self.change(job, state=state, exit_code=code, ended_at=time.time(), tasks=[])
 
     def start(self, job: schema.Job, node: int = 0) -> None:
         """A waiting one runs."""
-        gpus = list(range(self.all[job.id - 1].gpus))
-        self._run(job, [schema.TaskPlace(rank=0, node=self.nodes[node], devices=gpus)])
+        self._run(job, [task(0, self.names[node], range(self.now(job).gpus))])
 
     def preempt(self, job: schema.Job) -> None:
         """It is sent back to the queue."""
-        now = self.all[job.id - 1]
+        now = process_of(self.now(job))
         self.over.add((job.id, now.attempt))
-        self.change(job, state="queued", placement=[], kind=None, resumes=now.resumes + 1, reason="was preempted")
+        self.change(job, state="queued", tasks=[], kind=None, resumes=now.resumes + 1, why=["was preempted"])
+
+    def now(self, job: schema.Job) -> schema.Job:
+        """It as it is now."""
+        return self.all[int(job.id) - 1]
 
     def change(self, job: schema.Job, **fields: object) -> schema.Job:
-        """Any other fields of it."""
+        """Any other fields of it, those of its process too."""
         if "state" in fields:
             fields["state"] = JobState(str(fields["state"]))
-        now = self.all[job.id - 1].model_copy(update=fields)
-        self.all[job.id - 1] = now
+        before = self.now(job)
+        of_process = {name: fields.pop(name) for name in list(fields) if name in schema.Process.model_fields}
+        fields["process"] = process_of(before).model_copy(update=of_process)
+        now = before.model_copy(update=fields)
+        self.all[int(job.id) - 1] = now
         self.tell(f"{now.name} is {now.state}", now.state, now.id)
         return now
 
-    def tell(self, text: str, kind: str = "said", job: int | None = None) -> None:
+    def tell(self, text: str, kind: str = "said", job: str | None = None) -> None:
         """An event."""
         seq = len(self.happened) + 1
-        self.happened.append(schema.JobEvent(seq=seq, at=time.time(), kind=kind, job=job, text=text))
+        self.happened.append(schema.Event(seq=seq, at=time.time(), kind=kind, job=job, text=text))
 
     def rebuild(self, *nodes: str) -> None:
         """Other nodes under the same jobs."""
-        self.nodes = nodes
+        self.names = nodes
         self.tell("reconfigured")
         self.rebuilt = len(self.happened)
 
@@ -158,19 +174,35 @@ class FakeService(LocalService):
 
     @property
     def gpus(self) -> int:
-        return self.per_node * len(self.nodes)
+        return self.per_node * len(self.names)
 
     # -- the API
 
-    def about(self) -> schema.About:
+    def scheduler(self) -> NoReturn:
+        raise UnavailableError("a fake has no jobs but those that it says")
+
+    def engine(self) -> schema.Engine:
         self.check()
-        counts: dict[str, int] = {}
-        for job in self.all:
-            counts[job.state] = counts.get(job.state, 0) + 1
-        return schema.About(
-            version="9.9.9", started_at=1.0e9, pid=1, simulated=True, source="a test", gpus=self.gpus,
-            nodes=len(self.nodes), vcs=self.vcs, draining=False, jobs=counts, safety_margin=0,
-        )  # fmt: skip
+        return schema.Engine(
+            engine="local", version="9.9.9", started_at=1.0e9, ready=True, simulated=True, replica=None
+        )
+
+    def spec(self) -> schema.Spec:
+        self.check()
+        return schema.Spec(
+            source="a test", loaded_at=1.0e9, problem="", gpus=self.gpus, nodes=len(self.names), vcs=self.names_of_vcs
+        )
+
+    def usage(self) -> schema.Usage:
+        self.check()
+        return usage_of(self.all, self.gpus, self.vcs())
+
+    def vcs(self) -> list[schema.VcUsage]:
+        self.check()
+        return [vc_usage(self.all, name, self.per_node) for name in self.names_of_vcs]
+
+    def vc(self, name: str) -> schema.Vc:
+        return vc_of(self.all, name, self.vcs(), [])
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         self.check()
@@ -178,97 +210,105 @@ class FakeService(LocalService):
 
     def _take(self, asked: schema.Submission, user: str) -> schema.Job:
         self._fits(asked)
-        number = len(self.all) + 1
+        number = str(len(self.all) + 1)
+        process = schema.Process(
+            command=asked.command, cwd=asked.cwd or "/", gpus_per_task=asked.gpus, attempt=0, resumes=0, retries=0,
+            max_retries=asked.retries, time_limit_s=asked.time_limit_s, exit_code=None,
+        )  # fmt: skip
         job = schema.Job(
             id=number, name=f"{asked.name or Path(asked.command[0]).name}-{number}", vc=asked.vc,
-            gpus=asked.gpus * asked.tasks, gpus_per_task=asked.gpus, tasks=asked.tasks, priority=asked.priority,
-            state=JobState.QUEUED, kind=None, placement=[], command=asked.command, cwd=asked.cwd or "/", user=user,
-            attempt=0,
-            resumes=0, retries=0, max_retries=asked.retries, time_limit_s=asked.time_limit_s, submitted_at=time.time(),
-            started_at=None, ended_at=None, exit_code=None, reason="",
+            gpus=asked.gpus * asked.tasks, size=asked.tasks, priority=asked.priority, state=JobState.QUEUED, kind=None,
+            tasks=[], victims=[], why=[], user=user, submitted_at=time.time(), since=time.time(), started_at=None,
+            ended_at=None, process=process,
         )  # fmt: skip
         self.all.append(job)
         self.users.append(user)
         self.submissions[number] = asked
-        if sum(other.gpus for other in self.all if other.placement) + job.gpus > self.gpus:
-            return self.change(job, reason=WAITING)
-        free = [(one.node, one.device) for one in self.devices() if one.job is None]
+        if sum(other.gpus for other in self.all if other.tasks) + job.gpus > self.gpus:
+            return self.change(job, why=[WAITING])
+        free = [(node.name, one.device) for node in self._nodes() for one in node.devices if one.job is None]
         free = [place for place in free if sum(other[0] == place[0] for other in free) >= asked.gpus]
         places = []
         for rank in range(asked.tasks):
             mine, free = free[: asked.gpus], free[asked.gpus :]
-            places.append(schema.TaskPlace(rank=rank, node=mine[0][0], devices=[device for _, device in mine]))
+            places.append(task(rank, mine[0][0], (device for _, device in mine)))
         return self._run(job, places)
 
-    def _run(self, job: schema.Job, places: list[schema.TaskPlace]) -> schema.Job:
-        now = self.all[job.id - 1]
+    def _run(self, job: schema.Job, tasks: list[schema.Task]) -> schema.Job:
+        now = self.now(job)
         kind = "opportunistic" if now.priority < 0 else "guaranteed"
         return self.change(
             job,
             state="running",
-            attempt=now.attempt + 1,
+            attempt=attempt_of(now) + 1,
             started_at=time.time(),
-            placement=places,
+            since=time.time(),
+            tasks=tasks,
             kind=kind,
-            reason="",
+            why=[],
         )
 
     def _fits(self, submission: schema.Submission) -> None:
-        if submission.vc not in self.vcs:
-            raise RequestError("vc", f"no virtual cluster {submission.vc!r}; there are {', '.join(self.vcs)}")
+        if submission.vc not in self.names_of_vcs:
+            raise RequestError("vc", f"no virtual cluster {submission.vc!r}; there are {', '.join(self.names_of_vcs)}")
         if submission.gpus * submission.tasks > self.gpus:
             raise NeverFitsError(f"{submission.vc} has 4 GPUs, this needs {submission.gpus * submission.tasks}")
 
-    def plan(self, submission: schema.Submission) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Now; with 3 GPUs, once train-1 has gone; with more than a node has, it would wait."""
         self.check()
+        submission = request.job
+        if submission is None and not request.manifests:
+            return schema.Plan(jobs=[])
+        if submission is None or request.manifests:
+            raise UnsupportedError("manifests are for Kubernetes, and this is the engine of one machine; plan a job")
+        found: dict[str, Any] = {"outcome": "now", "text": "", "placement": [], "victims": [], "reasons": []}
         if submission.gpus * submission.tasks > self.gpus:
-            return schema.Plan(
-                outcome="never", text=f"there are {self.gpus} GPUs", placement=[], victims=[], reasons=[]
-            )
-        self._fits(submission)
-        if submission.gpus > self.per_node:
-            why: list[dict[str, object]] = [{"kind": "need"}]
-            return schema.Plan(outcome="waits", text=WAITING, placement=[], victims=["train-1"], reasons=why)
-        place = schema.TaskPlace(rank=0, node="node-0", devices=list(range(submission.gpus)))
-        victims = ["train-1"] if submission.gpus == 3 else []
-        return schema.Plan(outcome="now", text="", placement=[place], victims=victims, reasons=[])
+            found |= {"outcome": "never", "text": f"there are {self.gpus} GPUs"}
+        else:
+            self._fits(submission)
+            if submission.gpus > self.per_node:
+                found |= {"outcome": "waits", "text": WAITING, "victims": ["train-1"], "reasons": [{"kind": "need"}]}
+            else:
+                found["placement"] = [schema.Place(node="node-0", devices=list(range(submission.gpus)))]
+                found["victims"] = ["train-1"] if submission.gpus == 3 else []
+        gpus = submission.gpus * submission.tasks
+        return schema.Plan(
+            jobs=[schema.PlannedJob(name=submission.name or "true", vc=submission.vc, gpus=gpus, **found)]
+        )
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
         self.check()
-        found = [
-            job
-            for job in reversed(self.all)
-            if (not states or job.state in states)
-            and (vc is None or job.vc == vc)
-            and (before is None or job.id < before)
+        before = None if page is None else whole_number("page", page)
+        matching = [
+            job for job in reversed(self.all) if (not states or job.state in states) and (vc is None or job.vc == vc)
         ]
-        return schema.Jobs(jobs=found[:limit], total=len(found))
+        found = [job for job in matching if before is None or int(job.id) < before]
+        more = found[limit - 1].id if len(found) > limit else None
+        return schema.Jobs(jobs=found[:limit], total=len(matching), next=more)
 
     def job(self, ref: str) -> schema.Job:
         self.check()
         self.asked.append(ref)
-        if ref.isdigit():
-            int(ref).to_bytes(8, "big", signed=True)  # as large as a database can take; beyond, an OverflowError
         for job in reversed(self.all):
-            if ref in (str(job.id), job.name, job.name.rpartition("-")[0]):
+            if ref in (job.id, job.name, job.name.rpartition("-")[0]):
                 return job
         raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
 
     def explain(self, ref: str) -> schema.Explanation:
         job = self.job(ref)
-        text = f"{job.name} is {job.state}\n  {job.reason}"
-        return schema.Explanation(job=job.id, text=text, reasons=[{"kind": "need"}])
+        text = f"{job.name} is {job.state}\n  {'; '.join(job.why)}"
+        return schema.Explanation(job=job.id, task="", text=text, reasons=[{"kind": "need"}])
 
     async def cancel(self, ref: str) -> schema.Job:
         job = self.job(ref)
         if job.state in ENDED:
             raise ConflictError(f"{job.name} has ended already")
-        return self.change(job, state="stopping" if job.placement else "cancelled")
+        return self.change(job, state="stopping" if job.tasks else "cancelled", why=[])
 
     def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
         job = self.job(ref)
-        number = attempt or job.attempt
+        number = attempt or attempt_of(job)
         written = self.output.get((job.id, number, rank), b"")
         start = max(0, len(written) + offset) if offset < 0 else min(offset, len(written))
         page = written[start : start + limit]
@@ -290,28 +330,45 @@ class FakeService(LocalService):
         while len(self.happened) <= after:
             await asyncio.sleep(0.01)
 
-    def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:
-        self.check()
-        jobs = {(task.node, device): job.id for job in self.all for task in job.placement for device in task.devices}
+    def _nodes(self) -> list[schema.Node]:
+        jobs = {(task.node, device): job.id for job in self.all for task in job.tasks for device in task.devices}
         return [
-            schema.Device(
-                node=node, device=device, state="used" if (node, device) in jobs else "free", healthy=True,
-                drained=(node, device) in self.drained, why_bad="", job=jobs.get((node, device)),
+            schema.Node(
+                name=node, why="",
+                devices=[
+                    schema.Device(
+                        device=device, state="used" if (node, device) in jobs else "free", healthy=True,
+                        drained=(node, device) in self.drained, why="", job=jobs.get((node, device)),
+                    )
+                    for device in range(self.per_node)
+                ],
             )
-            for node in self.nodes
-            for device in range(self.per_node)
+            for node in self.names
         ]  # fmt: skip
 
-    async def drain(self, drain: schema.Drain) -> list[schema.Device]:
-        if drain.node is not None and drain.node not in self.nodes:
-            raise NotFoundError(f"no node {drain.node!r}; there are {', '.join(self.nodes)}")
+    def nodes(self, name: str | None, offset: int, limit: int) -> schema.Nodes:
+        self.check()
+        found = [node for node in self._nodes() if name in (None, node.name)]
+        return schema.Nodes(
+            nodes=found[offset : offset + limit], total=len(found), bad=0, missing=[], unmanaged=0, foreign_pods=[]
+        )
+
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
+        if drain.node is not None and drain.node not in self.names:
+            raise NotFoundError(f"no node {drain.node!r}; there are {', '.join(self.names)}")
         about = {
-            (one.node, one.device)
-            for one in self.devices()
-            if drain.node in (None, one.node) and drain.device in (None, one.device)
+            (node.name, one.device)
+            for node in self._nodes()
+            for one in node.devices
+            if drain.node in (None, node.name) and drain.device in (None, one.device)
         }
         self.drained = self.drained - about if drain.undo else self.drained | about
-        return [one for one in self.devices() if (one.node, one.device) in about]
+        nodes = [
+            node.model_copy(update={"devices": [one for one in node.devices if (node.name, one.device) in about]})
+            for node in self._nodes()
+            if drain.node in (None, node.name)
+        ]
+        return schema.Drained(nodes=nodes, undone=drain.undo)
 
     async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
         self.check()
@@ -325,11 +382,11 @@ class FakeService(LocalService):
 
     def layout(self) -> pictures.Layout:
         levels = [pictures.Level(cell_type="GPU", gpus=1), pictures.Level(cell_type="NODE", gpus=self.per_node)]
-        chain = pictures.Chain(name="NODE", levels=levels, node_level=2, nodes=list(self.nodes))
-        cells = [pictures.Reserved(cell_type="NODE", gpus=self.per_node, number=1)]
+        chain = pictures.Chain(name="NODE", levels=levels, node_level=2, nodes=list(self.names))
+        cells = [schema.Reserved(cell_type="NODE", gpus=self.per_node, number=1)]
         return pictures.Layout(
             title="a test", clock="unix", synthetic=True, start=0, end=None,
-            vcs=[pictures.VirtualCluster(name=vc, gpus=self.per_node, reserved=cells) for vc in self.vcs],
+            vcs=[pictures.VirtualCluster(name=vc, gpus=self.per_node, reserved=cells) for vc in self.names_of_vcs],
             views=[pictures.View(key="live", label="now", chains=[chain])],
         )  # fmt: skip
 
@@ -344,37 +401,37 @@ class FakeService(LocalService):
 
     def _picture(self) -> pictures.Picture:
         now = time.time()
-        holding = [job for job in self.all if job.placement]
+        holding = [job for job in self.all if job.tasks]
         waiting = [job for job in self.all if job.state in ("queued", "backoff", "reserved")]
-        used = {vc: sum(job.gpus for job in holding if job.vc == vc and job.priority >= 0) for vc in self.vcs}
-        lent = {vc: sum(job.gpus for job in holding if job.vc == vc and job.priority < 0) for vc in self.vcs}
-        held = {(task.node, device) for job in holding for task in job.placement for device in task.devices}
+        used = {vc: sum(job.gpus for job in holding if job.vc == vc and job.priority >= 0) for vc in self.names_of_vcs}
+        lent = {vc: sum(job.gpus for job in holding if job.vc == vc and job.priority < 0) for vc in self.names_of_vcs}
+        held = {(task.node, device) for job in holding for task in job.tasks for device in task.devices}
         return pictures.Picture(
             seq=len(self.happened),
             at=now,
             holders=[
                 pictures.Holder(
-                    id=str(job.id), name=job.name, vc=job.vc, kind=job.kind or "guaranteed", gpus=job.gpus,
+                    id=job.id, name=job.name, vc=job.vc, kind=job.kind or "guaranteed", gpus=job.gpus,
                     since=job.started_at or now, priority=job.priority,
-                    parts=[(0, self.nodes.index(t.node), t.devices[0], len(t.devices)) for t in job.placement],
+                    parts=[(0, self.names.index(t.node), t.devices[0], len(t.devices)) for t in job.tasks],
                 )
                 for job in holding
             ],
             bad=[],
-            drained=[(0, self.nodes.index(node), device, 1) for node, device in sorted(self.drained)],
+            drained=[(0, self.names.index(node), device, 1) for node, device in sorted(self.drained)],
             queue=[
                 pictures.Waiting(
-                    id=str(job.id), name=job.name, vc=job.vc, gpus=job.gpus, priority=job.priority,
-                    since=job.submitted_at, state="queued", why=[job.reason],
+                    id=job.id, name=job.name, vc=job.vc, gpus=job.gpus, priority=job.priority,
+                    since=job.submitted_at, state="queued", why=job.why,
                 )
                 for job in waiting
             ],
             queue_total=len(waiting),
             usage=[
-                pictures.Usage(
+                pictures.VcTotals(
                     vc=vc, reserved=self.per_node, used=used[vc], lent=0, borrowed=lent[vc], waiting=len(waiting)
                 )
-                for vc in self.vcs
+                for vc in self.names_of_vcs
             ],
             totals=pictures.Totals(
                 gpus=self.gpus, guaranteed=sum(used.values()), opportunistic=sum(lent.values()), reserved=0, bad=0,
@@ -386,7 +443,7 @@ class FakeService(LocalService):
         if seq < self.rebuilt:
             return None
         now = self._picture()
-        touched = {str(event.job) for event in self.happened if event.seq > seq and event.job is not None}
+        touched = {event.job for event in self.happened if event.seq > seq and event.job is not None}
         held = [holder for holder in now.holders if holder.id in touched]
         return pictures.Update(
             seq=now.seq, at=now.at, gone=sorted(touched - {holder.id for holder in held}), holders=held, bad=None,
@@ -440,18 +497,21 @@ class FakeKubernetes(EngineService):
     """
 
     def __init__(self) -> None:
+        self.market = ExchangeService(self)
         self.reset()
 
     def reset(self) -> None:
         """A cluster where nothing has happened yet, in the same application."""
-        self.all: list[kubernetes.GroupInfo] = []
+        self.all: list[schema.Job] = []
         self.drained: set[str] = set()
-        self.planned: list[kubernetes.PlanRequest] = []
+        self.planned: list[schema.PlanRequest] = []
         self.asked: list[str] = []
-        self.outcomes: dict[str, kubernetes.PlannedGroup] = {}  #: by the name of the object
-        self.changes: dict[str, object] = {}  #: of the status
+        self.outcomes: dict[str, schema.PlannedJob] = {}  #: by the name of the object
+        self.changes: dict[str, object] = {}  #: of usage, nodes, spec or engine
         self.doomed: list[str] = []
+        self.happened: list[schema.Event] = []
         self.fails: Exception | None = None
+        self._trading = LiveTrading(spec_from_dict(flat({"vision": 2, "speech": 2})))
 
     # -- what a test does
 
@@ -464,31 +524,34 @@ class FakeKubernetes(EngineService):
         priority: int = 0,
         why: tuple[str, ...] = (),
         kind: str | None = None,
-    ) -> kubernetes.GroupInfo:
-        """Add a group of one pod, on gpu1 if it is placed."""
+    ) -> schema.Job:
+        """Add a group of one pod of two, on gpu1 if it is placed."""
         placed = state in ("running", "reserved")
         kind = kind or ("opportunistic" if priority < 0 else "guaranteed")
-        pod = kubernetes.GroupPod(
-            namespace="team", name=f"{name.rpartition('/')[2]}-0", uid=f"uid-{name}",
-            state="bound" if state == "running" else "waiting", node="gpu1" if placed else "",
-            devices=list(range(gpus)) if placed else [],
+        pod = schema.Task(
+            name=f"team/{name.rpartition('/')[2]}-0", state="running" if state == "running" else "waiting",
+            node="gpu1" if placed else "", devices=list(range(gpus)) if placed else [],
         )  # fmt: skip
-        group = kubernetes.GroupInfo.model_validate(
+        at = time.time() - 200
+        group = schema.Job.model_validate(
             {
-                "name": name, "vc": vc, "priority": priority, "state": JobState(state),
-                "kind": kind if placed else None,
-                "gpus": gpus, "size": 2, "pods": [pod], "since": time.time() - 200, "victims": [], "why": list(why),
+                "id": name, "name": name, "vc": vc, "priority": priority, "state": JobState(state),
+                "kind": kind if placed else None, "gpus": gpus, "size": 2, "tasks": [pod], "since": at,
+                "submitted_at": at, "started_at": at if placed else None, "ended_at": None, "victims": [],
+                "why": list(why), "process": None,
             }
         )  # fmt: skip
         self.all.append(group)
+        seq = len(self.happened) + 1
+        self.happened.append(schema.Event(seq=seq, at=at, kind=state, job=name, text=f"{name} is {state}"))
         return group
 
     def plans(self, name: str, outcome: str, text: str = "", *, victims: tuple[str, ...] = ()) -> None:
         """Script the plan of the object ``name``."""
-        place = kubernetes.PodPlace(node="gpu1", devices=[0, 1, 2, 3])
-        self.outcomes[name] = kubernetes.PlannedGroup.model_validate(
+        place = schema.Place(node="gpu1", devices=[0, 1, 2, 3])
+        self.outcomes[name] = schema.PlannedJob.model_validate(
             {
-                "group": f"default/{name}", "vc": "vision", "gpus": 4, "outcome": outcome, "text": text,
+                "name": f"default/{name}", "vc": "vision", "gpus": 4, "outcome": outcome, "text": text,
                 "placement": [place] if outcome == "now" else [], "victims": list(victims),
                 "reasons": [] if outcome == "now" else [{"kind": "vc_exhausted", "need": 4}],
             }
@@ -498,101 +561,193 @@ class FakeKubernetes(EngineService):
         if self.fails is not None:
             raise self.fails
 
+    def _changed(self, answer: Answer) -> Answer:
+        known = {name: value for name, value in self.changes.items() if name in type(answer).model_fields}
+        return answer.model_copy(update=known)
+
     # -- the API
 
-    def _of_vc(self, name: str) -> kubernetes.VcSummary:
-        def gpus(kind: str) -> int:
-            return sum(group.gpus for group in self.all if (group.vc, group.kind) == (name, kind))
+    def scheduler(self) -> NoReturn:
+        raise UnavailableError("a fake has no groups but those that it says")
 
-        waiting = sum(group.vc == name and group.state == "queued" for group in self.all)
-        return kubernetes.VcSummary(
-            name=name, reserved=8, used=gpus("guaranteed"), borrowed=gpus("opportunistic"), waiting=waiting
-        )
-
-    def status(self) -> kubernetes.Status:
+    def engine(self) -> schema.Engine:
         self._check()
-        states = [group.state for group in self.all]
-        spec = kubernetes.SpecStatus(source="configmap/hived/spec", loaded_at=time.time() - 60, problem="")
-        status = kubernetes.Status(
-            version="9.9.9", started_at=time.time() - 7200, identity="hived-0", leader=True, holder="hived-0",
-            ready=True, spec=spec, gpus=16, reserved=0, bad=0, foreign=0, foreign_pods=[], doomed=0, unavailable=0,
-            nodes=kubernetes.NodeCounts(total=2, healthy=2, bad=0, why=[], missing=[], unmanaged=0), safety_margin=1,
-            guaranteed=sum(group.gpus for group in self.all if group.kind == "guaranteed"),
-            opportunistic=sum(group.gpus for group in self.all if group.kind == "opportunistic"),
-            groups={state: states.count(state) for state in dict.fromkeys(states)},
-            vcs=[self._of_vc(name) for name in VCS],
+        replica = schema.Replica(identity="hived-0", leader=True, holder="hived-0")
+        return self._changed(
+            schema.Engine(
+                engine="kubernetes", version="9.9.9", started_at=time.time() - 7200, ready=True, simulated=False,
+                replica=replica,
+            )
         )  # fmt: skip
-        return status.model_copy(update=self.changes)
 
-    def vc(self, name: str) -> kubernetes.VcDetail:
+    def spec(self) -> schema.Spec:
         self._check()
-        if name not in VCS:
-            raise NotFoundError(f"there is no virtual cluster {name!r}; there are {', '.join(VCS)}")
-        of = [group for group in self.all if group.vc == name]
-        cells = [
-            pictures.Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned=pinned) for pinned in (None, "corner")
-        ]
-        return kubernetes.VcDetail(
-            summary=self._of_vc(name),
-            cells=cells,
-            doomed=self.doomed,
-            running=[group for group in of if group.kind is not None][:100],
-            waiting=[group for group in of if group.kind is None][:100],
+        at = time.time() - 60
+        return self._changed(
+            schema.Spec(source="configmap/hived/spec", loaded_at=at, problem="", gpus=16, nodes=2, vcs=list(VCS))
         )
 
-    def groups(self, vc: str | None, state: str | None, limit: int, offset: int) -> kubernetes.Groups:
+    def usage(self) -> schema.Usage:
+        self._check()
+        return self._changed(usage_of(self.all, 16, self.vcs()))
+
+    def vcs(self) -> list[schema.VcUsage]:
+        self._check()
+        return [vc_usage(self.all, name, 8) for name in VCS]
+
+    def vc(self, name: str) -> schema.Vc:
+        return vc_of(self.all, name, self.vcs(), self.doomed)
+
+    def nodes(self, name: str | None, offset: int, limit: int) -> schema.Nodes:
+        self._check()
+        found = [self.node(node, range(8)) for node in KUBERNETES_NODES if name in (None, node)]
+        return self._changed(
+            schema.Nodes(
+                nodes=found[offset : offset + limit], total=len(found), bad=0, missing=[], unmanaged=0, foreign_pods=[]
+            )
+        )
+
+    def node(self, name: str, devices: Iterable[int]) -> schema.Node:
+        jobs = {(task.node, device): job.id for job in self.all for task in job.tasks for device in task.devices}
+        return schema.Node(
+            name=name, why="it is cordoned" if name in self.drained else "",
+            devices=[
+                schema.Device(
+                    device=device, state="used" if (name, device) in jobs else "free", healthy=True,
+                    drained=name in self.drained, why="", job=jobs.get((name, device)),
+                )
+                for device in devices
+            ],
+        )  # fmt: skip
+
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
         self._check()
         found = sorted(
-            (group for group in self.all if vc in (None, group.vc) and state in (None, group.state)),
+            (group for group in self.all if vc in (None, group.vc) and (not states or group.state in states)),
             key=lambda group: group.name,
         )
-        return kubernetes.Groups(groups=found[offset : offset + limit], total=len(found))
+        left = [group for group in found if page is None or group.name > page]
+        more = left[limit - 1].name if len(left) > limit else None
+        return schema.Jobs(jobs=left[:limit], total=len(found), next=more)
 
-    def group(self, ref: str) -> kubernetes.GroupInfo:
+    def job(self, ref: str) -> schema.Job:
         self._check()
         self.asked.append(ref)
         for group in self.all:
-            if ref == group.name or any(ref == f"{pod.namespace}/{pod.name}" for pod in group.pods):
+            if ref == group.name or any(ref == pod.name for pod in group.tasks):
                 return group
         raise NotFoundError(f"there is no group and no pod {ref!r}")
 
-    def explain(self, ref: str) -> kubernetes.GroupExplanation:
-        group = self.group(ref)
+    def explain(self, ref: str) -> schema.Explanation:
+        group = self.job(ref)
         text = "\n".join([f"{group.name} is {group.state}", *(f"- {why}" for why in group.why)])
         pod = "" if ref == group.name else ref
         reasons: list[dict[str, object]] = [{"kind": "vc_exhausted", "need": 8}]
-        return kubernetes.GroupExplanation(group=group.name, pod=pod, text=text, reasons=reasons)
+        return schema.Explanation(job=group.id, task=pod, text=text, reasons=reasons)
 
-    def plan(self, request: kubernetes.PlanRequest) -> kubernetes.PlanAnswer:
+    def plan(self, request: schema.PlanRequest) -> schema.Plan:
         self._check()
         self.planned.append(request)
-        groups = []
-        for number, thing in enumerate(request.objects):
+        jobs = []
+        for number, thing in enumerate(request.manifests):
             metadata = thing.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if name == "wrong":
-                raise RequestError(f"objects.{number}", f"{thing['kind']} wrong: it asks for no GPUs")
+                raise RequestError(f"manifests.{number}", f"{thing['kind']} wrong: it asks for no GPUs")
             if name in self.outcomes:
-                groups.append(self.outcomes[name])
-        return kubernetes.PlanAnswer(groups=groups)
+                jobs.append(self.outcomes[name])
+        if request.job is not None and "job" in self.outcomes:
+            jobs.append(self.outcomes["job"])
+        return schema.Plan(jobs=jobs)
 
-    async def drain(self, request: kubernetes.DrainRequest) -> kubernetes.Drained:
+    def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
         self._check()
-        if request.node not in KUBERNETES_NODES:
-            raise NotFoundError(f"there is no node {request.node!r}; there are {', '.join(KUBERNETES_NODES)}")
-        self.drained = self.drained - {request.node} if request.undo else self.drained | {request.node}
-        there = [group.name for group in self.all if any(pod.node == request.node for pod in group.pods)]
-        return kubernetes.Drained(node=request.node, drained=not request.undo, gpus=8, groups=there)
+        of_job = [event for event in self.happened if ref is None or event.job == self.job(ref).id]
+        found = of_job[-limit:] if after == -1 else [event for event in of_job if event.seq > after][:limit]
+        return schema.Events(events=found, last=len(self.happened))
+
+    async def changed(self, after: int) -> None:
+        while len(self.happened) <= after:
+            await asyncio.sleep(0.01)
+
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
+        self._check()
+        if drain.node not in KUBERNETES_NODES:
+            raise NotFoundError(f"there is no node {drain.node!r}; there are {', '.join(KUBERNETES_NODES)}")
+        self.drained = self.drained - {drain.node} if drain.undo else self.drained | {drain.node}
+        return schema.Drained(nodes=[self.node(drain.node, range(8))], undone=drain.undo)
+
+    @property
+    def trading(self) -> LiveTrading:
+        self._check()
+        return self._trading
+
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        return act(self.trading, 1_000.0)
 
 
+@cache
 def kubernetes_app(service: FakeKubernetes, token: str | None = None) -> FastAPI:
     """The API of ``service`` alone, behind the guard that it really has."""
     app = new_app("a fake", "", "kubernetes")
-    app.include_router(api_routes(service), responses=declared() if token is None else declared(401))
+    add_api(app, service, Metrics(service), private(token))
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=("testserver", "hived"), local=False)
     app.add_middleware(Unexpected)
     return app
+
+
+# -- what both say ----------------------------------------------------------------------------------------------------
+
+
+def task(rank: int, node: str, devices: Iterable[int]) -> schema.Task:
+    """A task that runs."""
+    return schema.Task(name=f"task {rank}", state="running", node=node, devices=list(devices))
+
+
+def process_of(job: schema.Job) -> schema.Process:
+    """What only a job of processes has."""
+    assert job.process is not None
+    return job.process
+
+
+def usage_of(jobs: Sequence[schema.Job], gpus: int, vcs: list[schema.VcUsage]) -> schema.Usage:
+    """GPUs and jobs in use, where nothing is bad."""
+    states = [job.state.value for job in jobs]
+    return schema.Usage(
+        gpus=gpus, reserved=0, bad=0, foreign=0, unavailable=0, doomed=0, vcs=vcs, safety_margin=1,
+        guaranteed=sum(job.gpus for job in jobs if job.kind == "guaranteed"),
+        opportunistic=sum(job.gpus for job in jobs if job.kind == "opportunistic"),
+        jobs={state: states.count(state) for state in dict.fromkeys(states)},
+    )  # fmt: skip
+
+
+def vc_usage(jobs: Sequence[schema.Job], name: str, reserved: int) -> schema.VcUsage:
+    """A virtual cluster, by its jobs."""
+
+    def gpus(kind: str) -> int:
+        return sum(job.gpus for job in jobs if (job.vc, job.kind) == (name, kind))
+
+    waiting = sum(job.vc == name and job.state == "queued" for job in jobs)
+    return schema.VcUsage(
+        name=name, reserved=reserved, used=gpus("guaranteed"), borrowed=gpus("opportunistic"), waiting=waiting
+    )
+
+
+def vc_of(jobs: Sequence[schema.Job], name: str, vcs: list[schema.VcUsage], doomed: list[str]) -> schema.Vc:
+    """One virtual cluster in detail."""
+    usage = next((vc for vc in vcs if vc.name == name), None)
+    if usage is None:
+        raise NotFoundError(f"there is no virtual cluster {name!r}; there are {', '.join(VCS)}")
+    cells = [schema.Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned=pinned) for pinned in (None, "corner")]
+    of = [job for job in jobs if job.vc == name]
+    return schema.Vc(
+        usage=usage,
+        cells=cells,
+        doomed=doomed,
+        running=[job for job in of if job.kind is not None][:100],
+        waiting=[job for job in of if job.kind is None][:100],
+    )
 
 
 # -- over HTTP --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
 from hived.server import pictures
 from hived.server.live import VIEW, DashboardView, LiveCurves, stays
-from hived.server.local_service import local_view
+from hived.server.local_service import LocalService, local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import SHARES, STOPPED, Driver, job
@@ -64,7 +64,7 @@ class Seen:
 
 
 def looking_at(driver: Driver, kept: int | None = None) -> DashboardView[Job]:
-    return local_view(Seen(driver, kept), "a machine")  # type: ignore[arg-type]
+    return local_view(LocalService(Seen(driver, kept)), "a machine")  # type: ignore[arg-type]
 
 
 def check_picture(driver: Driver, picture: pictures.Picture, layout: pictures.Layout) -> None:
@@ -311,7 +311,7 @@ def test_curves_of_a_long_time() -> None:
 
 async def test_real_engine(engine: Engine) -> None:
     """Update by update, part by part, and a job's story."""
-    source = local_view(engine, "here")
+    source = local_view(LocalService(engine), "here")
     picture = source.picture(VIEW)
 
     async def follow() -> None:

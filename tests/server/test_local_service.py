@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hived.cli.formats import where
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
@@ -25,6 +26,23 @@ STAYS = "echo here; exec sleep 600"
 
 def wish(*command: str, vc: str = "vision", **more: object) -> schema.Submission:
     return schema.Submission.model_validate({"vc": vc, "command": list(command), "name": "job", **more})
+
+
+def process(job: schema.Job) -> schema.Process:
+    """What only a job of processes has."""
+    assert job.process is not None
+    return job.process
+
+
+def devices(service: LocalService, name: str | None = None) -> list[schema.Device]:
+    """Of all nodes, or one."""
+    return [device for node in service.nodes(name, 0, 1000).nodes for device in node.devices]
+
+
+def planned(service: LocalService, *command: str, **more: Any) -> schema.PlannedJob:
+    """The plan of one job."""
+    (found,) = service.plan(schema.PlanRequest(job=wish(*command, **more))).jobs
+    return found
 
 
 async def ran(engine: Engine, *command: str, **more: Any) -> LocalService:
@@ -44,15 +62,17 @@ async def test_job_as_it_was_asked_for(engine: Engine) -> None:
     first = await service.submit(asked, "ann")
     await ended(engine, engine.find("1"))
     last = service.job("job")
-    assert (first.id, first.name, first.vc, first.user) == (1, "job-1", "vision", "ann")
-    assert (first.gpus, first.gpus_per_task, first.tasks, first.priority) == (4, 2, 2, 4)
-    assert (first.state, first.kind, first.attempt, first.reason) == ("running", "guaranteed", 1, "")
-    assert (first.command, first.cwd, first.time_limit_s) == (["sh", "-c", "exit 3"], "/tmp", 50.0)
-    assert [place.rank for place in first.placement] == [0, 1]
-    assert len({(place.node, device) for place in first.placement for device in place.devices}) == 4
-    assert (last.state, last.kind, last.placement, last.exit_code) == ("failed", None, [], 3)
+    assert (first.id, first.name, first.vc, first.user) == ("1", "job-1", "vision", "ann")
+    of_first, of_last = process(first), process(last)
+    assert (first.gpus, of_first.gpus_per_task, first.size, first.priority) == (4, 2, 2, 4)
+    assert (first.state, first.kind, of_first.attempt, first.why) == ("running", "guaranteed", 1, [])
+    assert (of_first.command, of_first.cwd, of_first.time_limit_s) == (["sh", "-c", "exit 3"], "/tmp", 50.0)
+    assert [(task.name, task.state) for task in first.tasks] == [("task 0", "running"), ("task 1", "running")]
+    assert len({(task.node, device) for task in first.tasks for device in task.devices}) == 4
+    assert (last.state, last.kind, where(last.tasks), of_last.exit_code) == ("failed", None, "", 3)
+    assert [task.state for task in last.tasks] == ["ended", "ended"]
     assert last.ended_at is not None
-    assert "exit code 3" in last.reason
+    assert "exit code 3" in last.why[0]
 
 
 async def test_job_without_a_folder(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +80,7 @@ async def test_job_without_a_folder(engine: Engine, tmp_path: Path, monkeypatch:
     service = LocalService(engine)
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
-    assert (await service.submit(wish("true"), "")).cwd == str(tmp_path / "gone")
+    assert process(await service.submit(wish("true"), "")).cwd == str(tmp_path / "gone")
     # where the engine ran was deleted, and every submission without a folder was an internal error
     (tmp_path / "gone").rmdir()
     with pytest.raises(RequestError, match="cwd"):
@@ -77,7 +97,7 @@ async def test_refusals(engine: Engine) -> None:
             engine.submit(shell(vc, "true"))
         assert found.value.field == "vc"
     with pytest.raises(RequestError):
-        service.plan(wish("true", vc="nobody"))
+        planned(service, "true", vc="nobody")
     for ref in ("7", "job", "job-7", "", "../x", "\ud800"):
         for ask in (
             service.job,
@@ -98,11 +118,13 @@ async def test_list_of_jobs(engine: Engine) -> None:
         await service.submit(wish("sleep", "600", vc=vc, gpus=2), "")
     await service.cancel("4")
     page = service.jobs((), None, 2, None)
-    assert ([job.id for job in page.jobs], page.total) == ([4, 3], 4)
-    page = service.jobs((), None, 2, 3)
-    assert ([job.id for job in page.jobs], page.total) == ([2, 1], 4)
+    assert ([job.id for job in page.jobs], page.total, page.next) == (["4", "3"], 4, "3")
+    page = service.jobs((), None, 2, "3")
+    assert ([job.id for job in page.jobs], page.total, page.next) == (["2", "1"], 4, None)
+    with pytest.raises(RequestError, match="no page"):
+        service.jobs((), None, 2, "train")
     page = service.jobs(("cancelled", "running"), "speech", 9, None)
-    assert [(job.id, job.state) for job in page.jobs] == [(4, "cancelled"), (2, "running")]
+    assert [(job.id, job.state) for job in page.jobs] == [("4", "cancelled"), ("2", "running")]
 
 
 async def test_every_state_is_explained(engine: Engine) -> None:
@@ -128,11 +150,13 @@ async def test_every_state_is_explained(engine: Engine) -> None:
         assert answer.text.startswith(job.name)
         assert all({"kind", "text"} <= set(reason) for reason in answer.reasons)
         assert bool(answer.reasons) is (shown.state in ("queued", "reserved"))
-        assert bool(shown.reason) or shown.state in ("running", "succeeded")
+        assert bool(shown.why) or shown.state in ("running", "succeeded")
         told[f"{shown.state} {job.id}"] = answer.text
     owner = service.job(str(runs.id))
-    assert (owner.kind, len(owner.placement)) == (None, 1), "it has a reservation, and holds no GPUs yet"
-    assert [device.job for device in service.devices()] == [loan.id] * 8, "who has them still"
+    assert (owner.kind, [task.state for task in owner.tasks], where(owner.tasks)) == (None, ["waiting"], "node:0-3"), (
+        "it has a reservation, and holds no GPUs yet"
+    )
+    assert [device.job for device in devices(service)] == [loan.id] * 8, "who has them still"
     assert list(told) == ["succeeded 1", "failed 2", "backoff 3", "stopping 4", "reserved 5", "queued 6", "queued 7",
                           "cancelled 8"]  # fmt: skip
     assert "succeeded" in told["succeeded 1"]
@@ -148,22 +172,22 @@ async def test_plan(engine: Engine) -> None:
     """Now, later or never; it changes nothing, and counts those of its own line."""
     service = LocalService(engine)
     last = engine.last_event
-    plan = service.plan(wish("true", gpus=4))
+    plan = planned(service, "true", gpus=4)
     assert plan.outcome == "now"
     assert len(plan.placement[0].devices) == 4
-    assert service.plan(wish("true", gpus=5)).outcome == "never"
+    assert planned(service, "true", gpus=5).outcome == "never"
     assert engine.last_event == last
     loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), "")
-    assert service.plan(wish("true", gpus=4)).victims == [loan.name]
+    assert planned(service, "true", gpus=4).victims == [loan.name]
     for gpus, priority in ((3, 0), (2, 0), (8, -1)):
         await service.submit(wish("sleep", "600", gpus=gpus, priority=priority), "")
-    plan = service.plan(wish("true", gpus=1))
+    plan = planned(service, "true", gpus=1)
     assert (plan.outcome, plan.placement, plan.victims) == ("waits", [], [])
     assert plan.reasons[-1]["kind"] == "behind others", plan.reasons
     assert "job-3" in plan.text
     assert "job-4" not in plan.text
-    assert service.plan(wish("true", gpus=5)).outcome == "never", "whoever is before it"
-    plan = service.plan(wish("true", priority=-1))
+    assert planned(service, "true", gpus=5).outcome == "never", "whoever is before it"
+    plan = planned(service, "true", priority=-1)
     assert plan.outcome == "waits"
     assert "job-4" in plan.text
     assert "job-3" not in plan.text
@@ -361,7 +385,7 @@ async def test_events_are_sentences(engine: Engine) -> None:
         after = page[-1].seq
     assert pages == everything.events
     own = service.events(0, 1000, "job-1").events
-    assert {event.job for event in own} == {1}
+    assert {event.job for event in own} == {"1"}
     assert [event.seq for event in service.events(-1, 2, None).events] == [everything.last - 1, everything.last]
     lines = list(service.decisions())
     assert '"is":"Opened"' in lines[0]
@@ -382,36 +406,49 @@ async def test_devices(engine: Engine) -> None:
     """They show their job and their fault, page by page."""
     service = LocalService(engine)
     job = await service.submit(wish("sleep", "600", gpus=2), "")
-    held = {device for place in job.placement for device in place.devices}
+    held = {device for task in job.tasks for device in task.devices}
     free = next(device for device in range(8) if device not in held)
-    (drained,) = await service.drain(schema.Drain(node="node", device=free))
+    (node,) = (await service.drain(schema.Drain(node="node", device=free))).nodes
+    (drained,) = node.devices
     assert (drained.device, drained.drained, drained.healthy, drained.job) == (free, True, True, None)
     engine.job_scheduler.set_health([("node", 7)], "NVML: lost", engine.clock())
-    found = service.devices()
+    found = devices(service)
     assert [device.device for device in found] == list(range(8))
-    pages = [[device.device for device in service.devices(None, offset, 3)] for offset in (0, 3, 6, 2**63 - 1)]
-    assert pages == [[0, 1, 2], [3, 4, 5], [6, 7], []]
+    assert [len(service.nodes(None, offset, 3).nodes) for offset in (0, 1, 2**63 - 1)] == [1, 0, 0]
+    assert devices(service, "node") == found
+    with pytest.raises(NotFoundError, match="the spec has no node 'nodes'"):
+        service.nodes("nodes", 0, 1)
     assert {device.device for device in found if device.job == job.id} == held
     assert {device.device for device in found if device.state == "used"} == held
-    assert [(d.device, d.why_bad) for d in found if not d.healthy] == [(7, "NVML: lost")]
+    assert [(d.device, d.why) for d in found if not d.healthy] == [(7, "NVML: lost")]
     await service.drain(schema.Drain())
-    assert service.about().draining
+    assert all(device.drained for device in devices(service) if device.healthy)
     for wrong in (schema.Drain(node="x"), schema.Drain(device=8), schema.Drain(node="node", device=9)):
         with pytest.raises(NotFoundError):
             await service.drain(wrong)
 
 
-async def test_about(engine: Engine) -> None:
+async def test_engine_and_usage(engine: Engine) -> None:
     service = LocalService(engine)
     await service.submit(wish("sleep", "600", gpus=2), "")
-    about = service.about()
-    assert (about.gpus, about.nodes, about.vcs) == (8, 1, ["vision", "speech", "research"])
-    assert (about.simulated, about.draining, about.jobs["running"]) == (True, False, 1)
-    assert about.safety_margin is not None
-    assert about.safety_margin >= 0
+    spec, usage, what = service.spec(), service.usage(), service.engine()
+    assert (spec.gpus, spec.nodes, spec.vcs) == (8, 1, ["vision", "speech", "research"])
+    assert (what.engine, what.ready, what.simulated, what.replica) == ("local", True, True, None)
+    assert (usage.guaranteed, usage.bad, usage.jobs["running"]) == (2, 0, 1)
+    assert [(vc.name, vc.reserved, vc.used) for vc in usage.vcs] == [
+        ("vision", 4, 2),
+        ("speech", 2, 0),
+        ("research", 2, 0),
+    ]
+    assert usage.safety_margin is not None
+    assert usage.safety_margin >= 0
+    vc = service.vc("vision")
+    assert ([job.id for job in vc.running], vc.waiting, vc.cells[0].number) == (["1"], [], 1)
+    with pytest.raises(NotFoundError, match="there is no virtual cluster 'nobody'; there are vision, speech, research"):
+        service.vc("nobody")
 
     def broken() -> None:
         raise InvariantError("a margin is -1")
 
     engine.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
-    assert service.about().safety_margin == -1
+    assert service.usage().safety_margin == -1

@@ -164,11 +164,13 @@ class Service:
     def groups(self) -> dict[str, Any]:
         """All groups by name."""
         found: dict[str, Any] = {}
+        following: dict[str, str] = {}
         while True:
-            page = self.get("/v1/groups", limit=1000, offset=len(found))["groups"]
-            found |= {group["name"]: group for group in page}
-            if len(page) < 1000:
+            page = self.get("/v1/jobs", limit=1000, **following)
+            found |= {group["name"]: group for group in page["jobs"]}
+            if page["next"] is None:
                 return found
+            following = {"page": page["next"]}
 
     def metric(self, name: str) -> float:
         """The sum over all labels; or the one with all of its labels, ``name{label="value"}``."""

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,21 +31,27 @@ from .escaping import clean_lines
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """The location of a verb, and its line in ``hived --help``."""
+    """The location of a verb, and its line in ``hived --help``; or a noun, with the verbs below it."""
 
     panel: str
     name: str
     line: str
-    module: str  #: in this package
+    module: str = ""  #: in this package
     function: str = ""  #: the name, unless given; or a :class:`typer.Typer`, a group of verbs
     settings: Mapping[str, object] = field(default_factory=dict)
+    verbs: tuple[Verb, ...] = ()  #: of a noun
+    hidden: bool = False
 
     def listed(self) -> TyperCommand:
         """The verb's entry in the overview."""
-        return TyperCommand(name=self.name, help=self.line, short_help=self.line, rich_help_panel=self.panel)
+        return TyperCommand(
+            name=self.name, help=self.line, short_help=self.line, rich_help_panel=self.panel, hidden=self.hidden
+        )
 
     def loaded(self) -> Any:
-        """The imported command."""
+        """The command: imported, or a group whose verbs are imported when they are called."""
+        if self.verbs:
+            return _group(self.verbs, self.name, help=self.line, callback=show_verbs)
         found = getattr(import_module(f".{self.module}", __package__), self.function or self.name)
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         if isinstance(found, typer.Typer):
@@ -56,57 +62,112 @@ class Verb:
         return typer.main.get_command(one)
 
 
-_JOBS, _MACHINE = "Jobs", "The engine and its machine"
-_TRADES = "Trades of cells"
-_TRAINING = "Training jobs of PyTorch on this machine"
-_KUBERNETES, _STUDY = "The cluster on Kubernetes", "Specs, traces and simulation"
+_JOBS, _CLUSTER = "Jobs", "The engine and its cluster"
+_NOUNS = "More of"
 _WITH_A_COMMAND = {"allow_interspersed_args": False}  #: all words after the first belong to the job
+_SIMULATE = "A trace under the sharing schemes: tables and figures"
+_CHECK = "Whether the virtual clusters of a spec fit, or why not"
+
+
+def _noun(name: str, line: str, *verbs: tuple[str, str, str, str]) -> Verb:
+    """A noun with its verbs: name, line, module and function of each."""
+    below = tuple(
+        Verb("Verbs", verb, of, module, function, _WITH_A_COMMAND if verb == "run" and name == "train" else {})
+        for verb, of, module, function in verbs
+    )
+    return Verb(_NOUNS, name, line, verbs=below)
+
 
 VERBS = (
-    Verb(_MACHINE, "up", "Run jobs of several tenants on this machine", "up"),
-    Verb(_MACHINE, "drain", "Keep new jobs off devices or nodes, or let them come again", "machine"),
-    Verb(_MACHINE, "events", "What happened, and what happens now", "machine"),
-    Verb(_MACHINE, "top", "The cluster, live, on the whole screen", "top"),
     Verb(_JOBS, "submit", "Run a command on GPUs of a virtual cluster", "submit", settings=_WITH_A_COMMAND),
     Verb(_JOBS, "ps", "Jobs that run and wait", "jobs"),
     Verb(_JOBS, "logs", "What a job prints", "jobs"),
-    Verb(_JOBS, "explain", "Why a job or group waits, where it runs, how it ended", "jobs"),
+    Verb(_JOBS, "explain", "Why a job waits, where it runs, how it ended", "jobs"),
     Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
-    Verb(_TRAINING, "run", "Run a training script that obeys the verbs below", "training", settings=_WITH_A_COMMAND),
-    Verb(_TRAINING, "suspend", "Free its device, and stop it, at the end of a mini-batch", "training"),
-    Verb(_TRAINING, "resume", "Let it go on where it was", "training"),
-    Verb(_TRAINING, "limit", "Change its device memory and its share of the device's time", "training"),
-    Verb(_TRAINING, "migrate", "Move it to another device, or to another host", "training"),
-    Verb(_TRAINING, "scale", "Grow or shrink it, if it is elastic", "training"),
-    Verb(_TRADES, "offer", "Give cells of a virtual cluster away for a while", "exchange"),
-    Verb(_TRADES, "request", "Ask for cells of others for a while", "exchange"),
-    Verb(_TRADES, "withdraw", "Withdraw an offer or a request", "exchange"),
-    Verb(_TRADES, "trades", "Offers, requests, trades, and who has given how much", "exchange"),
-    Verb(_KUBERNETES, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
-    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs; or a training job", "kubernetes"),
-    Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "kubernetes", "vc_app"),
-    Verb(_KUBERNETES, "groups", "Affinity groups: where they are, or why they wait", "kubernetes"),
+    Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),
+    Verb(_CLUSTER, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
+    Verb(_CLUSTER, "top", "The cluster, live, on the whole screen", "top"),
+    Verb(_CLUSTER, "events", "What happened, and what happens now", "machine"),
+    Verb(_CLUSTER, "drain", "Keep new jobs off devices or nodes, or let them come again", "machine"),
+    _noun(
+        "vc",
+        "Virtual clusters: what they have reserved, what runs and waits in them",
+        ("ls", "All of them, the GPUs of the cluster, and what the spec promises", "vc", "list_vcs"),
+        ("show", "One: its cells, and its jobs in the order of their turns", "vc", "show_vc"),
+    ),
+    _noun(
+        "node",
+        "Nodes and their GPUs",
+        ("ls", "Which jobs have them, which take no jobs, and why", "machine", "list_nodes"),
+    ),
+    _noun(
+        "trade",
+        "Cells that virtual clusters trade",
+        ("ls", "Offers, requests, trades, and who has given how much", "trade", "list_trades"),
+        ("offer", "Give cells of a virtual cluster away for a while", "trade", "offer"),
+        ("request", "Ask for cells of others for a while", "trade", "request"),
+        ("withdraw", "Withdraw an offer or a request", "trade", "withdraw"),
+    ),
+    _noun(
+        "spec",
+        "Cluster specs: check and make them",
+        ("check", _CHECK, "spec", "check"),
+        ("from-quotas", "Of percentages of the cluster", "make_spec", "from_quotas"),
+        ("from-demand", "Of what the jobs of a trace need", "make_spec", "from_demand"),
+    ),
+    _noun(
+        "trace",
+        "Traces of jobs: make and describe them",
+        ("generate", "A synthetic one, as the paper's", "simulate", "generate"),
+        ("describe", "What is in one", "simulate", "describe_trace"),
+    ),
+    _noun(
+        "sim",
+        "Simulations: run them, and look at their results",
+        ("run", _SIMULATE, "simulate", "simulate"),
+        ("sweep", "Many in parallel: one Parquet file, means with confidence intervals", "sweep", "sweep"),
+        ("view", "The dashboard over the results", "view", "view"),
+        ("timeline", "Who runs on the GPUs of a node, and when: a picture", "timeline", "timeline"),
+        ("replay", "An exported event log carried out again, byte for byte", "spec", "replay"),
+    ),
+    _noun(
+        "train",
+        "Training jobs of PyTorch that obey while they run",
+        ("run", "Run a training script that obeys the verbs below", "training", "run"),
+        ("status", "What it does, its memory, its mini-batches", "training", "status"),
+        ("suspend", "Free its device, and stop it, at the end of a mini-batch", "training", "suspend"),
+        ("resume", "Let it go on where it was", "training", "resume"),
+        ("limit", "Change its device memory and its share of the device's time", "training", "limit"),
+        ("migrate", "Move it to another device, or to another host", "training", "migrate"),
+        ("scale", "Grow or shrink it, if it is elastic", "training", "scale"),
+    ),
+    _noun(
+        "context",
+        "Engines by name, and which one the verbs speak to",
+        ("ls", "All of them", "context", "ls"),
+        ("show", "What answers, and the spec in force", "context", "show"),
+        ("add", "Add an engine by name, or change it", "context", "add"),
+        ("use", "Make one the current one", "context", "use"),
+        ("rm", "Remove one", "context", "remove"),
+    ),
     # -- a verb that works on files goes here
-    Verb(_STUDY, "simulate", "A trace under the sharing schemes: tables and figures", "simulate"),
-    Verb(_STUDY, "sweep", "Many simulations in parallel: one Parquet file, means with confidence intervals", "sweep"),
-    Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
-    Verb(_STUDY, "timeline", "Who runs on the GPUs of a node, and when: a picture", "timeline"),
-    Verb(_STUDY, "replay", "An exported event log carried out again, byte for byte", "spec"),
-    Verb(_STUDY, "check", "Whether the virtual clusters of a spec fit, or why not", "spec"),
-    Verb(_STUDY, "spec", "Make cluster specs", "make_spec", "spec_app"),
-    Verb(_STUDY, "trace", "Make and describe traces", "simulate", "trace_app"),
+    # the names by which programs check specs and simulate: a contract
+    Verb(_NOUNS, "check", _CHECK, "spec", hidden=True),
+    Verb(_NOUNS, "simulate", _SIMULATE, "simulate", hidden=True),
 )
 
 
 class Verbs(TyperGroup):
-    """The group of :data:`VERBS`."""
+    """A group of verbs, each imported when it is called."""
+
+    verbs: ClassVar[tuple[Verb, ...]] = VERBS
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._verbs = {verb.name: verb for verb in VERBS}
-        self.commands = {verb.name: verb.listed() for verb in VERBS}
+        self._verbs = {verb.name: verb for verb in self.verbs}
+        self.commands = {verb.name: verb.listed() for verb in self.verbs}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -121,11 +182,24 @@ class Verbs(TyperGroup):
         return name, command if name is None or command is None else self._verbs[name].loaded(), rest
 
 
+def _group(verbs: tuple[Verb, ...], name: str, **settings: Any) -> Any:
+    """The command of a noun."""
+    own = type("Noun", (Verbs,), {"verbs": verbs})
+    below = typer.Typer(
+        cls=own, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
+        rich_markup_mode="rich", **settings,
+    )  # fmt: skip
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    one.add_typer(below, name=name)
+    group: Any = typer.main.get_command(one)
+    return group.commands[name]
+
+
 #: typer's error for invalid options; typer exports only this subclass of it
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
-    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, group or node; "
+    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, node or context; "
     "5 a policy fails; 69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; "
     "124 out of time; "
     "130 interrupted; 143 terminated. submit --follow and wait: the job's own."
@@ -169,7 +243,7 @@ def main(command: Callable[..., Any] = app) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a name that this terminal's encoding lacks must not end a command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = command(standalone_mode=False)
+        code = command(standalone_mode=False, prog_name="hived" if command is app else None)
         sys.stdout.flush()
     except HivedError as error:
         _complain(str(error))

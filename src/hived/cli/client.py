@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,20 +29,21 @@ from hived.errors import (
     RequestError,
     StorageError,
     UnavailableError,
+    UnsupportedError,
 )
 from hived.server.schema import EngineKind, Health
 
 from .addresses import state_folder, text_of
 from .console import note, patience
+from .contexts import chosen_context
 from .escaping import clean
 
 _TIMEOUT_S = 60.0
 _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, at least a keep-alive
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_REF = 1_024
 _KINDS: tuple[type[HivedError], ...] = (
     InputError, NeverFitsError, NotFoundError, ConflictError, UnavailableError, StorageError, ForbiddenError,
-    InvariantError,
+    InvariantError, UnsupportedError,
 )  # fmt: skip
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of errors that a retry can resolve
@@ -63,12 +63,6 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "price": "--price",
     "bid": "--bid",
 }
-#: the description of each kind of engine in messages, after its address
-_KIND_WORDS: dict[EngineKind, str] = {
-    "local": "is the engine of one machine",
-    "kubernetes": "decides for a Kubernetes cluster",
-    "results": "shows the results of a simulation",
-}
 _HEALTH = "/healthz"
 _UP = "start one with: hived up"
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -84,29 +78,33 @@ def connect(
     token_file: Path | None,
     timeout_s: float = _TIMEOUT_S,
     *,
-    default: str | None = None,
-    instead: Mapping[EngineKind, str] | None = None,
-    start: str = _UP,
+    context: str | None = None,
 ) -> closing[Engine]:
-    """The engine at ``url``, or of the folder ``state``, or of the environment, or ``default``, or of this user.
+    """The engine at ``url``, or of the folder ``state``, or of a context, or of the environment, or of this user.
 
-    Sends nothing yet. ``instead``: kinds of engine without this request, and the command to use there;
-    ``start``: the remedy in the message that no engine answers. Raises :class:`~hived.errors.InputError` for an
-    invalid URL or token file.
+    Sends nothing yet. Raises :class:`~hived.errors.InputError` for an invalid URL or token file,
+    :class:`~hived.errors.NotFoundError` for an unknown context.
     """
-    if url is not None and state is not None:
-        raise InputError("--engine and --state both say where the engine is; give one of them")
-    url = url or ((os.environ.get("HIVED_ENGINE") or default) if state is None else None)
-    if url:
-        engine = Engine(_url(url), _token(token_file), None, timeout_s)
+    given = {"--engine": url, "--state": state, "--context": context}
+    if len(said := [option for option, value in given.items() if value is not None]) > 1:
+        raise InputError(f"{' and '.join(said)} both say where the engine is; give one of them")
+    if not said:
+        url = os.environ.get("HIVED_ENGINE") or None
+    if url is None and state is None and (context is not None or not os.environ.get("HIVED_STATE")):
+        known = chosen_context(context)
+        if known is not None:
+            url, state = known.engine, None if known.state is None else Path(known.state)
+            token_file = token_file or (None if known.token_file is None else Path(known.token_file))
+    if url is not None:
+        engine = Engine(url_of(url), _token(token_file), None, timeout_s)
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
-    there = f" --state {shlex.quote(str(state))}" if start is _UP and state is not None else ""
-    engine.instead, engine.start = instead or {}, start + there
+    engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
     return closing(engine)
 
 
-def _url(url: str) -> str:
+def url_of(url: str) -> str:
+    """The address of an engine, in its one form. Raises :class:`~hived.errors.InputError` for any other text."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
@@ -136,8 +134,7 @@ class Engine:
     def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
         self.local = socket_path is not None  #: whether the engine shares our file system and environment
-        self.instead: Mapping[EngineKind, str] = {}  #: see :func:`connect`
-        self.start = _UP  #: likewise
+        self.start = _UP  #: the remedy in the message that no engine answers
         self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path
         self._answered = False
@@ -160,10 +157,6 @@ class Engine:
         if self._kind is None:
             self._kind = self.parsed(Health, self.get(_HEALTH)).engine
         return self._kind
-
-    def wrong(self, way_out: str) -> InputError:
-        """The error that this kind of engine cannot do what was requested."""
-        return InputError(f"{self.address} {_KIND_WORDS[self.kind]}; {way_out}")
 
     def get(self, path: str, **query: Any) -> Any:
         """The engine's answer; parameters that are None are left out."""
@@ -215,7 +208,7 @@ class Engine:
                 if method == "GET":
                     raise
                 shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
-                shows = "hived trades" if path.startswith("/v1/exchange") else shows
+                shows = "hived trade ls" if path.startswith("/v1/trades") else shows
                 raise NoAnswerError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
                     f"whether it has done what was asked, {shows} shows"
@@ -296,19 +289,17 @@ class Engine:
         kind = _ERRORS.get(str(error.get("code")), InputError if status < 500 else UnavailableError)
         field = error.get("field")
         if isinstance(field, str) and field:
-            option = _OPTIONS.get(field.partition(".")[0], field)
+            option = _OPTIONS.get(field.removeprefix("job.").partition(".")[0], field)
             if kind is InputError:
                 return RequestError(option, message)
             message = f"{option}: {message}"
         return NoAnswerError(message) if status in _LATER else kind(message)
 
     def _wrong_kind(self) -> InputError | None:
-        """The reason of a missing path, if it is the engine's kind."""
+        """The reason of a missing path, if nothing but results is served there."""
         with suppress(HivedError):
             if self.kind == "results":
-                return self.wrong("name an engine with --engine")
-            if self.kind in self.instead:
-                return self.wrong(f"there use: {self.instead[self.kind]}")
+                return InputError(f"{self.address} shows the results of a simulation; name an engine with --engine")
         return None
 
     def _unexpected(self, what: str) -> str:
@@ -318,21 +309,17 @@ class Engine:
         )
 
 
-def job_path(ref: str, rest: str = "") -> str:
-    """The path of a job; raises :class:`~hived.errors.NotFoundError` for an invalid name."""
-    if not _NAME.fullmatch(ref):
-        raise NotFoundError(f"no job {ref!r}: a job is its id (12) or its name (train-12); hived ps --all lists them")
-    return f"/v1/jobs/{quote(ref, safe='')}{rest}"
+def path_of(what: str, ref: str, rest: str = "") -> str:
+    """The path of ``what`` (jobs, explain, logs, vcs) by the name ``ref``, with any characters escaped.
 
-
-def group_path(what: str, ref: str) -> str:
-    """The path of ``what`` (explain, vcs) for the name ``ref`` on Kubernetes, with any characters escaped."""
+    Raises :class:`~hived.errors.NotFoundError` for what can be no name.
+    """
     if not 0 < len(ref) <= _LONGEST_REF:
-        raise NotFoundError(f"no name has {len(ref):,} characters; hived groups lists the groups")
+        raise NotFoundError(f"no name has {len(ref):,} characters; hived ps --all lists the jobs")
     try:
-        return f"/v1/{what}/{quote(ref, safe='') if ref.strip('.') else ref.replace('.', '%2E')}"
+        return f"/v1/{what}/{quote(ref, safe='') if ref.strip('.') else ref.replace('.', '%2E')}{rest}"
     except UnicodeEncodeError:
-        raise NotFoundError(f"no name is {ref!r}, which is not UTF-8 text; hived groups lists the groups") from None
+        raise NotFoundError(f"no name is {ref!r}, which is not UTF-8 text; hived ps --all lists the jobs") from None
 
 
 def _error_body(value: object) -> dict[str, Any]:

@@ -29,8 +29,7 @@ from .console import output
 from .escaping import clean, escaped
 
 if TYPE_CHECKING:
-    from hived.server.kubernetes.schema import GroupPod, PodPlace
-    from hived.server.schema import Job, TaskPlace
+    from hived.server.schema import Job, Place
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
@@ -125,8 +124,7 @@ def _local(at: float) -> datetime | None:
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 WAITING = tuple(state for state in JobState if state.waits)
-#: of a job of one machine, which the engine has seen end
-ENDED = tuple(state for state in JobState if state.ended and state is not JobState.ENDED)
+ENDED = tuple(state for state in JobState if state.ended)
 ACTIVE = tuple(state for state in JobState if not state.ended)
 #: the exit code of a job whose program could not be started
 NOT_STARTED = 127
@@ -144,15 +142,12 @@ STATE_STYLES = {
 }
 
 
-#: devices of a node that belong to one job or pod
-Place: TypeAlias = "TaskPlace | PodPlace | GroupPod"
-
-
 def by_node(placement: Iterable[Place]) -> dict[str, list[int]]:
     """Devices per node, ascending; the nodes in order of the ranks."""
     nodes: dict[str, list[int]] = {}
     for task in placement:
-        nodes.setdefault(task.node, []).extend(task.devices)
+        if task.node:
+            nodes.setdefault(task.node, []).extend(task.devices)
     return {node: sorted(devices) for node, devices in nodes.items()}
 
 
@@ -184,18 +179,19 @@ def runtime(job: Job, now: float) -> str:
 
 def exit_code(job: Job) -> int:
     """The exit code of the command line for an ended job."""
-    if job.state == "succeeded":
+    if job.state in (JobState.SUCCEEDED, JobState.ENDED):
         return 0
-    if job.exit_code:
-        return job.exit_code
-    return 143 if job.state == "cancelled" else 1
+    if job.process is not None and job.process.exit_code:
+        return job.process.exit_code
+    return 143 if job.state is JobState.CANCELLED else 1
 
 
 def status_text(job: Job) -> str:
     """A job's placement, or the reason of its waiting, as a sentence."""
-    name, reason = clean(job.name), "" if job.reason == job.state else clean(job.reason)
-    place = clean(where_in_words(job.placement))
-    code = f" (exit code {job.exit_code})" if job.exit_code and not reason else ""
+    name, reason = clean(job.name), clean("; ".join(why for why in job.why if why != job.state))
+    place = clean(where_in_words(job.tasks))
+    exit_code = None if job.process is None else job.process.exit_code
+    code = f" (exit code {exit_code})" if exit_code and not reason else ""
     lent = ", on GPUs that others leave idle" if job.kind == "opportunistic" else ""
     said, otherwise = {
         JobState.RUNNING: (f"runs on {place}{lent}", ""),
@@ -257,3 +253,26 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) 
         )
         table.add_row(*cells)
     return table
+
+
+#: a name, and what is said of it
+Fact: TypeAlias = "tuple[str, str | Text]"
+
+
+def print_facts(facts: Sequence[Fact]) -> None:
+    """Print names with their values, a line each; on a terminal long values wrap below themselves."""
+    console = output()
+    if console.is_terminal:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for name, said in facts:
+            table.add_row(Text(name, "dim"), said if isinstance(said, Text) else Text(said))
+        console.print(table)
+        return
+    width = max(len(name) for name, _ in facts)
+    for name, said in facts:
+        console.print(f"{name:<{width}}  {said}".rstrip(), markup=False, soft_wrap=True)
+
+
+def styled(text: str, style: str) -> Text:
+    """Untrusted text, escaped."""
+    return Text(clean(text), style)

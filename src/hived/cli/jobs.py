@@ -13,15 +13,15 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.table import Column
 from rich.text import Text
 
 from hived.engine.states import JobState
 from hived.errors import ConflictError, HivedError, InputError, NotFoundError
-from hived.server.kubernetes.schema import GroupExplanation
 from hived.server.schema import Explanation, Job, Jobs, LogPage
 from hived.words import counted
 
-from .client import Engine, Retrying, group_path, job_path
+from .client import Engine, Retrying, path_of
 from .console import full_screen, has_screen, messages, note
 from .escaping import clean, clean_lines
 from .formats import (
@@ -45,7 +45,6 @@ from .formats import (
 from .options import (
     Asking,
     JobArgument,
-    JobOrGroupArgument,
     JobsArgument,
     NumberOption,
     OfVcOption,
@@ -57,7 +56,6 @@ from .options import (
 _PAGE = 100
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
 _OUT_OF_TIME = 124  #: as in timeout(1)
-JOB_COLUMNS = columns("ID NAME VC GPUS PRIO STATE AGE RUN WHERE/WHY", right="ID GPUS PRIO AGE RUN", cut="WHERE/WHY")
 
 
 @asks_engine
@@ -72,9 +70,10 @@ def ps(
     number: NumberOption = 100,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="On the whole screen, every second; q leaves.")] = False,
 ) -> None:
-    """List the jobs that run and wait: where they are, or why they are not there yet.
+    """List the jobs that run and wait: where they are, or why they are not there yet. On Kubernetes: affinity groups.
 
-    GPUS: of all its tasks. PRIO: opp for opportunistic. AGE: since it was submitted. RUN: how long it has run.
+    GPUS: of all its tasks. PODS: there are, of those that there have to be. PRIO: opp for opportunistic. AGE: since it
+    was submitted. RUN: how long it has run.
 
     \bExamples:
       hived ps
@@ -83,7 +82,7 @@ def ps(
       hived ps -o json | jq '.jobs[].name'
     """
     states = _states(status or [], every, ask.state)
-    with ask.connect({"kubernetes": "hived groups"}) as there:
+    with ask.connect() as there:
         if watch and ask.form is Form.TABLE and has_screen():
             retry = Retrying()
             full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
@@ -96,7 +95,7 @@ def ps(
             "no jobs" + (f" of {clean(vc)}" if vc else "") + ("" if every or status else "; ended ones: hived ps --all")
         )
         return
-    print_table(JOB_COLUMNS, job_rows(answer.jobs))
+    print_table(*job_table(answer.jobs))
     if answer.total > len(answer.jobs):
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
 
@@ -124,66 +123,71 @@ def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int)
     for kind in (_HOLDING, WAITING, ENDED):
         if some := tuple(state for state in states if state in kind):
             found, matching = _pages(there, some, vc, number - len(jobs) if number else math.inf)
-            jobs += sorted(found, key=lambda job: job.id)
+            jobs += sorted(found, key=lambda job: int(job.id) if job.id.isdecimal() else 0)
             total += matching
-    return Jobs(jobs=jobs, total=max(total, len(jobs)))
+    return Jobs(jobs=jobs, total=max(total, len(jobs)), next=None)
 
 
 def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: float) -> tuple[list[Job], int]:
     """The latest jobs in these states, page by page, at most ``most``; and their total number."""
     jobs: list[Job] = []
-    total, before = 0, None
+    total, after = 0, None
     while True:
         limit = int(min(_PAGE, most - len(jobs)))
-        page = there.parsed(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), before=before))
+        page = there.parsed(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), page=after))
         total = total or page.total
         jobs += page.jobs[:limit]
-        if len(page.jobs) < limit or len(jobs) >= most:
+        after = page.next
+        if after is None or len(jobs) >= most:
             return jobs, total
-        before = page.jobs[-1].id
 
 
-def job_rows(jobs: list[Job]) -> list[tuple[str | Text, ...]]:
-    """The rows of jobs for :data:`JOB_COLUMNS`."""
-    now = time.time()
-    return [
-        (
-            str(job.id),
-            job.name,
-            job.vc,
-            f"{job.gpus:,}",
-            "opp" if job.kind == "opportunistic" else priority(job.priority),
-            Text(job.state, STATE_STYLES[job.state]),
-            age(now - job.submitted_at),
-            runtime(job, now),
-            _where_or_why(job),
-        )
-        for job in jobs
-    ]
+def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], list[tuple[str | Text, ...]]]:
+    """The columns and the rows of jobs; ``vc``: whether they are of several virtual clusters."""
+    now, pods = time.time(), any(job.process is None for job in jobs)
+    cells: dict[str, Callable[[Job], str | Text]] = {
+        "ID": lambda job: job.id,
+        "NAME": lambda job: job.name,
+        "VC": lambda job: job.vc,
+        "GPUS": lambda job: f"{job.gpus:,}",
+        "PODS": lambda job: f"{len(job.tasks):,}/{job.size:,}",
+        "PRIO": lambda job: "opp" if job.kind == "opportunistic" else priority(job.priority),
+        "STATE": lambda job: Text(job.state, STATE_STYLES[job.state]),
+        "AGE": lambda job: age(now - job.submitted_at),
+        "RUN": lambda job: runtime(job, now),
+        "WHERE/WHY": _where_or_why,
+    }
+    hidden = {"ID"} if pods else {"PODS"}  # a group has its name alone; a job has all its tasks from the start
+    if not vc:
+        hidden.add("VC")
+    shown = {name: cell for name, cell in cells.items() if name not in hidden}
+    headings = columns(" ".join(shown), right="ID GPUS PODS PRIO AGE RUN", cut="WHERE/WHY")
+    return headings, [tuple(cell(job) for cell in shown.values()) for job in jobs]
 
 
 def _where_or_why(job: Job) -> str:
-    place = where(job.placement)
+    place, why = where(job.tasks), "; ".join(job.why)
     if job.state in ENDED:
-        return job.reason or (f"exit code {job.exit_code}" if job.exit_code else "-")
+        exit_code = None if job.process is None else job.process.exit_code
+        return why or (f"exit code {exit_code}" if exit_code else "-")
     if job.state.holds and job.kind == "opportunistic" and job.priority >= 0:
-        if job.reason:
-            return f"{place} as opportunistic: {job.reason}"
+        if why:
+            return f"{place} as opportunistic: {why}"
         return f"{place} before its turn" if job.early else place
-    if job.state.holds or not job.reason:
+    if job.state is JobState.RUNNING or not why:
         return place or "-"
-    return f"{place} {job.reason}" if place else job.reason
+    return f"{place} {why}" if place else why
 
 
 def _picture(answer: Jobs, height: int) -> RenderableType:
     room = max(1, height - 4)
     title = Text(f"hived ps  {clock(time.time())}  {counted(answer.total, 'job')}, every second; q leaves\n", "dim")
-    return Group(title, rich_table(JOB_COLUMNS, job_rows(answer.jobs[:room])))
+    return Group(title, rich_table(*job_table(answer.jobs[:room])))
 
 
 @asks_engine
-def explain(ask: Asking, job: JobOrGroupArgument) -> None:
-    """Say why a job waits and what would help, where it runs, or how it ended; the same of a group on Kubernetes.
+def explain(ask: Asking, job: JobArgument) -> None:
+    """Say why a job waits and what would help, where it runs, or how it ended; on Kubernetes also of a single pod.
 
     \bExamples:
       hived explain train
@@ -191,13 +195,8 @@ def explain(ask: Asking, job: JobOrGroupArgument) -> None:
       hived explain team-a/worker-0 --engine http://127.0.0.1:9096
     """
     with ask.connect() as there:
-        explanation: Explanation | GroupExplanation
-        if there.kind == "kubernetes":
-            answer = there.get(group_path("explain", job))
-            explanation = there.parsed(GroupExplanation, answer)
-        else:
-            answer = there.get(job_path(job, "/explain"))
-            explanation = there.parsed(Explanation, answer)
+        answer = there.get(path_of("explain", job))
+        explanation = there.parsed(Explanation, answer)
     if not ask.printed(answer):
         typer.echo(clean_lines(explanation.text.rstrip("\n")))
 
@@ -214,10 +213,10 @@ def cancel(ask: Asking, jobs: JobsArgument) -> None:
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
     failed: HivedError | None = None
-    with ask.connect({"kubernetes": "kubectl delete"}) as there:
+    with ask.connect() as there:
         for ref in jobs:
             try:
-                answer = there.post(job_path(ref, "/cancel"))
+                answer = there.post(path_of("jobs", ref, "/cancel"))
             except (InputError, ConflictError) as error:
                 if len(jobs) == 1:
                     raise
@@ -248,9 +247,9 @@ def wait(
     """
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
-    with ask.connect({"kubernetes": "kubectl wait"}) as there:
-        open_jobs = {ref: there.parsed(Job, there.get(job_path(ref))) for ref in jobs}
-        ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name may come to mean a later job
+    with ask.connect() as there:
+        open_jobs = {ref: there.parsed(Job, there.get(path_of("jobs", ref))) for ref in jobs}
+        ids = {ref: job.id for ref, job in open_jobs.items()}  # a name may come to mean a later job
         ended: dict[str, Job] = {}
         pause = _QUICKEST_S
         while True:
@@ -267,7 +266,7 @@ def wait(
             time.sleep(pause if until is None else max(0.0, min(pause, until - time.monotonic())))
             pause = min(1.5 * pause, _SLOWEST_S)
             for ref in list(open_jobs):
-                open_jobs[ref] = there.parsed(Job, retry(partial(there.get, job_path(ids[ref]))))
+                open_jobs[ref] = there.parsed(Job, retry(partial(there.get, path_of("jobs", ids[ref]))))
     raise typer.Exit(next((code for ref in jobs if (code := exit_code(ended[ref]))), 0))
 
 
@@ -306,20 +305,24 @@ def logs(
       hived logs --tail 20 --rank 3 12
       hived logs --attempt 1 12 > first.log
     """
-    with ask.connect({"kubernetes": "kubectl logs POD"}) as there:
-        one = there.parsed(Job, there.get(job_path(job)))
+    with ask.connect() as there:
+        one = there.parsed(Job, there.get(path_of("jobs", job)))
         out = Output(ask)
-        if rank >= one.tasks:
-            raise NotFoundError(f"--rank {rank}: {one.name} has {one.tasks} task(s), ranks 0 to {one.tasks - 1}")
-        if attempt is not None and attempt > one.attempt:
-            raise NotFoundError(f"--attempt {attempt}: {one.name} was started {one.attempt} time(s)")
+        if one.process is None:
+            there.get(path_of("logs", one.id))  # its engine says where the output is
+            return
+        if rank >= one.size:
+            raise NotFoundError(f"--rank {rank}: {one.name} has {one.size} task(s), ranks 0 to {one.size - 1}")
+        started = one.process.attempt
+        if attempt is not None and attempt > started:
+            raise NotFoundError(f"--attempt {attempt}: {one.name} was started {started} time(s)")
         start = 0
-        if one.attempt and tail is not None:
-            start = show_tail(there, one, rank, attempt or one.attempt, tail, out)
+        if started and tail is not None:
+            start = show_tail(there, one, rank, attempt or started, tail, out)
         if follow:
             one = follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
-        elif one.attempt and tail is None:
-            for page in _log_pages(there, one, rank, attempt or one.attempt, 0):
+        elif started and tail is None:
+            for page in _log_pages(there, one, rank, attempt or started, 0):
                 out.page(page)
         if out.empty and tail != 0:
             _explain_silence(one)
@@ -327,13 +330,22 @@ def logs(
 
 def _explain_silence(job: Job) -> None:
     """Print why there is no output; for a job that never will have any, raise the reason as an error."""
-    name = clean(job.name)
-    if job.state in ENDED and (job.attempt == 0 or job.exit_code == NOT_STARTED):
+    name, started = clean(job.name), attempt_of(job)
+    if job.state in ENDED and (started == 0 or exit_code(job) == NOT_STARTED):
         raise NotFoundError(f"no output, since it was never started: {status_text(job).removesuffix('.')}")
-    if job.attempt == 0:
-        note(f"{name} has not started yet" + (f": {clean(job.reason)}" if job.reason else ""))
+    if started == 0:
+        note(f"{name} has not started yet" + _because(job))
     else:
         note(f"{name} has printed nothing" + ("" if job.state in ENDED else " yet"))
+
+
+def attempt_of(job: Job) -> int:
+    """How often a job was started."""
+    return 0 if job.process is None else job.process.attempt
+
+
+def _because(job: Job) -> str:
+    return f": {clean('; '.join(job.why))}" if job.why else ""
 
 
 class Output:
@@ -383,7 +395,7 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
 
 def _log_pages(there: Engine, job: Job, rank: int, attempt: int, offset: int) -> Iterator[LogPage]:
     """The output from ``offset`` (below 0: from the end) to its present end."""
-    path = job_path(str(job.id), "/log")
+    path = path_of("logs", job.id)
     while True:
         answer = there.get(path, rank=rank, attempt=attempt, offset=offset, limit=_PAGE_BYTES)
         page = there.parsed(LogPage, answer)
@@ -408,7 +420,7 @@ def follow_job(
 
     ``say`` reports its changes meanwhile; ``said``: the last reported reason of its waiting.
     """
-    retry, path = Retrying(), job_path(str(job.id))
+    retry, path = Retrying(), path_of("jobs", job.id)
 
     def polled() -> Iterator[Job]:
         """The job, polled with growing pauses; changed reasons of its waiting are reported."""
@@ -417,16 +429,16 @@ def follow_job(
         while True:
             now = there.parsed(Job, retry(partial(there.get, path)))
             yield now
-            if now.reason and now.reason != said and now.state in WAITING:
-                said = now.reason
-                say(f"{clean(now.name)} waits: {clean(now.reason)}")
+            if now.why and (why := "; ".join(now.why)) != said and now.state in WAITING:
+                said = why
+                say(f"{clean(now.name)} waits: {clean(why)}")
             time.sleep(pause)
             pause = min(1.5 * pause, _SLOWEST_S)
 
-    first = number = attempt or max(job.attempt, 1)
+    first = number = attempt or max(attempt_of(job), 1)
     while True:
-        now = next(now for now in polled() if now.attempt >= number or now.state in ENDED)
-        if now.attempt < number:
+        now = next(now for now in polled() if attempt_of(now) >= number or now.state in ENDED)
+        if attempt_of(now) < number:
             return now
         if number > first:
             say(f"{clean(now.name)} runs again, attempt {number}:")
@@ -434,18 +446,18 @@ def follow_job(
         if attempt is not None:
             return now
         # it has ended, is back in the queue, or has been started again
-        now = next(now for now in polled() if now.attempt > number or now.state in (*ENDED, *WAITING))
-        if now.state in ENDED and now.attempt == number:
+        now = next(now for now in polled() if attempt_of(now) > number or now.state in (*ENDED, *WAITING))
+        if now.state in ENDED and attempt_of(now) == number:
             return now
-        if now.attempt == number:
-            said = now.reason
-            say(f"{clean(now.name)} is back in the queue" + (f": {clean(now.reason)}" if now.reason else ""))
+        if attempt_of(now) == number:
+            said = "; ".join(now.why)
+            say(f"{clean(now.name)} is back in the queue" + _because(now))
         number += 1
 
 
 def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:
     """Print the output of one task of one attempt until the task has ended."""
-    path = job_path(str(job.id), "/log/stream")
+    path = path_of("logs", job.id, "/stream")
     pages = retry.stream(lambda: there.stream(path, rank=rank, attempt=attempt, offset=offset))
     for name, value in pages:
         if name == "end":

@@ -1,10 +1,10 @@
-"""``hived events`` and ``drain``: the events of an engine, and keeping new jobs off its devices or nodes."""
+"""``hived events``, ``drain`` and ``node``: what happens, nodes and their GPUs, and keeping new jobs off them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated
@@ -12,13 +12,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hived.engines.kubernetes.pods.keys import BAD_DEVICES
 from hived.errors import InputError, StorageError
-from hived.server.kubernetes.schema import Drained
-from hived.server.schema import Device, Events, Job, JobEvent
+from hived.server.schema import Device, Drained, Event, Events, Job, Node, Nodes
 from hived.words import counted, ranges
 
-from .client import Engine, Retrying, job_path
+from .client import Engine, Retrying, path_of
 from .console import note, output, patience
 from .escaping import clean
 from .formats import clock, columns, print_table, timestamp
@@ -52,13 +50,13 @@ def events(
       hived events -f -o json | jq .text
       hived events --export decisions.jsonl
     """  # fmt: skip
-    with ask.connect({"kubernetes": "kubectl get events"}) as there:
+    with ask.connect() as there:
         if export is not None:
             if follow or job is not None:
                 raise InputError("--export is of all that happened until now; leave --follow and --job away")
             _export(there, export, force)
             return
-        ref = None if job is None else str(there.parsed(Job, there.get(job_path(job))).id)
+        ref = None if job is None else there.parsed(Job, there.get(path_of("jobs", job))).id
         first = _latest(there, ref, number)
         if not follow and ask.printed(first.model_dump(mode="json")):
             return
@@ -78,7 +76,7 @@ def _latest(there: Engine, ref: str | None, number: int) -> Events:
     if number <= _PAGE:
         return answer
     # more than a page: read from an earlier number, since numbers have no gaps; for one job, from the first event
-    kept: list[JobEvent] = []
+    kept: list[Event] = []
     after = 0 if ref is not None else max(0, answer.last - number)
     while after < answer.last:
         page = _events(there, ref, after, _PAGE)
@@ -93,10 +91,10 @@ def _events(there: Engine, ref: str | None, after: int, limit: int) -> Events:
     return there.parsed(Events, there.get("/v1/events", after=after, limit=limit, job=ref))
 
 
-def _show(ask: Asking, event: JobEvent) -> None:
+def _show(ask: Asking, event: Event) -> None:
     if ask.printed(event.model_dump(mode="json"), one_of_many=True):
         return
-    job = "-" if event.job is None else str(event.job)
+    job = "-" if event.job is None else clean(event.job)
     kind, text = clean(event.kind), clean(event.text)
     console = output()
     if console.is_terminal:
@@ -110,7 +108,7 @@ def _show(ask: Asking, event: JobEvent) -> None:
 def _follow(ask: Asking, there: Engine, ref: str | None, after: int) -> None:
     stream = Retrying().stream(lambda: there.stream("/v1/events/stream", after=after, job=ref))
     for name, value in stream:
-        if name == "event" and (event := there.parsed(JobEvent, value)).seq > after:
+        if name == "event" and (event := there.parsed(Event, value)).seq > after:
             _show(ask, event)
             after = event.seq
 
@@ -143,8 +141,9 @@ def _export(there: Engine, file: Path, force: bool) -> None:
     note(f"{file}: {lines:,} lines")
 
 
-_COLUMNS = columns("NODE GPUS STATE JOBS")
-_NAMED = 10  #: jobs or groups in a sentence
+NODE_COLUMNS = columns("NODE GPUS STATE JOB", cut="STATE")
+_NODES = 500  #: in a page
+_NAMED = 10  #: jobs in a sentence
 
 
 @asks_engine
@@ -178,57 +177,87 @@ def drain(
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
     with ask.connect() as there:
-        if there.kind == "kubernetes":
-            _refuse_parts_of_nodes(there, node, device, now)
-            answer = there.post("/v1/drain", {"node": node, "undo": undo})
-            drained = there.parsed(Drained, answer)
-            if not ask.printed(answer):
-                what = f"{clean(drained.node)} ({counted(drained.gpus, 'GPU')})"
-                typer.echo(_sentence(what, "pod", not drained.drained, "group", drained.groups))
-        else:
-            answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
-            devices = there.each(Device, answer)
-            if not ask.printed(answer):
-                jobs = sorted({one.job for one in devices if one.job is not None})
-                typer.echo(_sentence(counted(len(devices), "GPU"), "job", undo, "job", [*map(str, jobs)]))
-                print_table(_COLUMNS, _rows(devices))
+        answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
+        drained = there.parsed(Drained, answer)
+    if ask.printed(answer):
+        return
+    typer.echo(_sentence(drained))
+    print_table(NODE_COLUMNS, node_rows(drained.nodes))
 
 
-def _refuse_parts_of_nodes(there: Engine, node: str | None, device: int | None, now: bool) -> None:
-    """On Kubernetes only whole nodes can be drained, by a cordon."""
-    if node is None:
-        raise there.wrong("there say which node: hived drain NODE")
-    if device is not None:
-        raise InputError(
-            f"--device {device}: on Kubernetes nodes are drained whole; to keep single devices from jobs: "
-            f"kubectl annotate node {node} {BAD_DEVICES}={device}"
-        )
-    if now:
-        raise InputError(f"--now: on Kubernetes who runs there runs on; to send pods away: kubectl drain {node}")
-
-
-def _sentence(what: str, kept: str, undone: bool, word: str, names: list[str]) -> str:
-    """The result of a drain: ``what``, drained of new ``kept``, and the remaining ``names``, each a ``word``."""
-    if undone:
-        return f"{what}: {kept}s may come again"
+def _sentence(drained: Drained) -> str:
+    """The result of a drain, and the jobs that are still there."""
+    what = counted(sum(len(node.devices) for node in drained.nodes), "GPU")
+    if drained.undone:
+        return f"{what}: jobs may come again"
+    names = list(dict.fromkeys(one.job for node in drained.nodes for one in node.devices if one.job is not None))
     shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
-    still = f"; {counted(len(names), word)} still there: {shown}" if names else ""
-    return f"{what}: no new {kept}s{still}"
+    still = f"; {counted(len(names), 'job')} still there: {shown}" if names else ""
+    return f"{what}: no new jobs{still}"
 
 
-def _rows(devices: list[Device]) -> Iterator[tuple[str | Text, ...]]:
+@asks_engine
+def list_nodes(
+    ask: Asking,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NODE]", help="One node.", show_default="all", autocompletion=complete_node),
+    ] = None,
+    bad: Annotated[bool, typer.Option("--bad", help="Those alone that take no jobs, or not on all GPUs.")] = False,
+) -> None:
+    """List the nodes and their GPUs: which jobs have them, which take no jobs, and why.
+
+    \bExamples:
+      hived node ls
+      hived node ls --bad
+      hived node ls gpu-17 -o json
+    """
+    with ask.connect() as there:
+        found = _nodes(there, name)
+    if bad:
+        found = found.model_copy(update={"nodes": [node for node in found.nodes if _is_bad(node)]})
+    if ask.printed(found.model_dump(mode="json")):
+        return
+    if found.nodes:
+        print_table(NODE_COLUMNS, node_rows(found.nodes))
+    words = [f"{counted(found.total, 'node')}, {found.bad:,} of them with GPUs that take no jobs"]
+    if found.unmanaged:
+        words.append(f"{counted(found.unmanaged, 'more node')} in Kubernetes that the spec does not have")
+    for line in (*words, *found.foreign_pods):
+        note(clean(line))
+
+
+def _nodes(there: Engine, name: str | None) -> Nodes:
+    """All nodes, page by page, or one."""
+    nodes: list[Node] = []
+    while True:
+        page = there.parsed(Nodes, there.get("/v1/nodes", node=name, offset=len(nodes), limit=_NODES))
+        nodes += page.nodes
+        if len(page.nodes) < _NODES:
+            return page.model_copy(update={"nodes": nodes})
+
+
+def _is_bad(node: Node) -> bool:
+    return bool(node.why) or any(one.drained or not one.healthy for one in node.devices)
+
+
+def node_rows(nodes: Iterable[Node]) -> Iterator[tuple[str | Text, ...]]:
     """A row for the devices of a node with the same state and job."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for one in devices:
-        groups.setdefault((one.node, _state(one), "-" if one.job is None else str(one.job)), []).append(one.device)
-    for (node, words, job), group in groups.items():
-        yield node, ranges(sorted(group)), Text(words, "" if words == "free" else "yellow"), job
+    for node in nodes:
+        alike: dict[tuple[str, str], list[int]] = {}
+        for one in node.devices:
+            job = "-" if one.job is None else clean(one.job)
+            alike.setdefault((_state(node, one), job), []).append(one.device)
+        for (words, job), devices in alike.items():
+            yield node.name, ranges(sorted(devices)), Text(words, "" if words in ("free", "used") else "yellow"), job
 
 
-def _state(device: Device) -> str:
+def _state(node: Node, device: Device) -> str:
     words: list[str] = [device.state]
     if device.drained:
         words.append("drained")
-    if not device.healthy:
-        words.append(f"bad: {clean(device.why_bad)}" if device.why_bad else "bad")
+    if why := node.why or device.why:
+        words.append(("" if device.healthy and not node.why else "bad: ") + clean(why))
+    elif not device.healthy:
+        words.append("bad")
     return ", ".join(words)

@@ -33,15 +33,12 @@ from hived.spec import parse_spec, read_quotas, spec_from_quotas
 from hived.spec.quotas import Quotas
 from hived.words import counted
 
-from .console import messages, numbers, output, show_verbs
+from .console import messages, numbers, output
 from .reading import Running, SkipBadRows, print_reading
 
 _PIPED_WIDTH = 10_000
 
-spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make cluster specs.")
 
-
-@spec_app.command("from-quotas")
 def from_quotas(
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)],
     quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.")],
@@ -62,7 +59,6 @@ def from_quotas(
         typer.echo(f"{output}: {nodes} nodes of {gpus_per_node} GPUs", err=True)
 
 
-@spec_app.command("from-demand")
 def from_demand(
     trace: Annotated[Path, typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV.")],
     skip_bad_rows: SkipBadRows = False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from hived.errors import HivedError, InputError
-from hived.server.schema import EngineKind
 
-from .addresses import SCHEDULER_URL
 from .client import Engine, connect
 from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
 
 _PATIENCE_S = 1.0
 _MOST = "100"
-_ON_KUBERNETES = ("groups", "show")  #: verbs that complete a virtual cluster
 
 
 def _completes(
@@ -36,12 +33,14 @@ def _completes(
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         given = context.params
-        # verbs of Kubernetes alone connect to its engine's default address
-        default = SCHEDULER_URL if context.info_name in _ON_KUBERNETES else None
         with (
             contextlib.suppress(HivedError, OSError, LookupError, TypeError, AttributeError),
             connect(
-                given.get("engine"), given.get("state"), given.get("token_file"), _PATIENCE_S, default=default
+                given.get("engine"),
+                given.get("state"),
+                given.get("token_file"),
+                _PATIENCE_S,
+                context=given.get("context"),
             ) as engine,
         ):
             for name, words in ask(engine, context, incomplete):
@@ -54,32 +53,22 @@ def _completes(
 
 @_completes
 def complete_job(engine: Engine, context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Names of jobs that have not ended, or their ids after a first digit. On Kubernetes: names of groups."""
-    if engine.kind == "kubernetes":
-        for group in engine.get("/v1/groups", limit=_MOST)["groups"]:
-            yield group["name"], f"{group['state']}, {group['vc']}"
-        return
+    """Names of jobs that have not ended, or their ids after a first digit."""
     for states in (ACTIVE,) if context.info_name in ("cancel", "wait") else (ACTIVE, ENDED):
         for job in engine.get("/v1/jobs", state=states, limit=_MOST)["jobs"]:
-            yield (str(job["id"]) if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
+            yield (job["id"] if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
 
 
 @_completes
 def complete_vc(engine: Engine, *_: object) -> Iterator[tuple[str, str]]:
     """Names of the virtual clusters."""
-    if engine.kind == "kubernetes":
-        return ((vc["name"], f"{vc['reserved']} GPUs") for vc in engine.get("/v1/vcs"))
-    return ((vc, "") for vc in engine.get("/v1/about")["vcs"])
+    return ((vc["name"], f"{vc['reserved']} GPUs") for vc in engine.get("/v1/vcs"))
 
 
 @_completes
 def complete_node(engine: Engine, *_: object) -> Iterator[tuple[str, str]]:
     """Names of the nodes."""
-    if engine.kind == "kubernetes":
-        chains = engine.get("/v1/dashboard/layout")["views"][0]["chains"]
-        return ((node, "") for chain in chains for node in chain["nodes"])
-    nodes = dict.fromkeys(device["node"] for device in engine.get("/v1/devices"))
-    return ((node, "") for node in nodes)
+    return ((node["name"], node["why"]) for node in engine.get("/v1/nodes")["nodes"])
 
 
 def seconds(text: str) -> float:
@@ -105,20 +94,11 @@ _job = functools.partial(typer.Argument, autocompletion=complete_job)
 
 OfVcOption = Annotated[str | None, vc_option(help="Of one virtual cluster.", show_default="all")]
 NumberOption = Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)]
-JobArgument = Annotated[
-    str, _job(metavar="JOB", help="Id (12), name (train-12), or the name you gave (train: the latest of them).")
-]
-JobsArgument = Annotated[
-    list[str],
-    _job(metavar="JOB", help="Ids (12), names (train-12), or the names you gave (train: the latest of them)."),
-]
-JobOrGroupArgument = Annotated[
-    str,
-    _job(
-        metavar="JOB|GROUP|POD",
-        help="A job, as in hived ps; on Kubernetes a group, as in hived groups, or a pod, NAMESPACE/NAME.",
-    ),
-]
+_JOBS = (
+    "(12), {0} (train-12), or the {0} you gave (train: the latest of them); on Kubernetes {1}, or {2}, NAMESPACE/NAME."
+)
+JobArgument = Annotated[str, _job(metavar="JOB", help="Id " + _JOBS.format("name", "a group", "a pod"))]
+JobsArgument = Annotated[list[str], _job(metavar="JOB", help="Ids " + _JOBS.format("names", "groups", "pods"))]
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]
 NodesOption = Annotated[
     int,
@@ -143,7 +123,6 @@ def resources(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool
 
 
 _option = functools.partial(typer.Option, rich_help_panel="Where the engine is")
-_REACH = "reach that of the cluster with kubectl port-forward, or say with --engine where it is"
 _FORM = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs as the engine says it.")]
 _STATE = Annotated[
     Path | None,
@@ -155,13 +134,13 @@ _STATE = Annotated[
         show_default="~/.local/state/hived",
     ),
 ]
-_engine = functools.partial(_option, "--engine", metavar="URL")
 _ENGINE = Annotated[
-    str | None, _engine(help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE.")
-]
-_SCHEDULER = Annotated[
     str | None,
-    _engine(help="Where hived serve kubernetes listens; or set HIVED_ENGINE.", show_default=SCHEDULER_URL),
+    _option("--engine", metavar="URL", help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE."),
+]
+_CONTEXT = Annotated[
+    str | None,
+    _option("--context", metavar="NAME", help="An engine by its name in hived context ls; or set HIVED_CONTEXT."),
 ]
 _TOKEN = Annotated[
     Path | None, _option("--token-file", metavar="FILE", help="Holds the token for --engine; or set HIVED_TOKEN.")
@@ -175,16 +154,12 @@ class Asking:
     form: Form
     engine: str | None
     token_file: Path | None
-    state: Path | None = None
+    state: Path | None
+    context: str | None
 
-    def connect(self, instead: Mapping[EngineKind, str] | None = None) -> AbstractContextManager[Engine]:
-        """The engine; ``instead``: see :func:`~.client.connect`."""
-        return connect(self.engine, self.state, self.token_file, instead=instead)
-
-    def scheduler(self, on_one_machine: str) -> AbstractContextManager[Engine]:
-        """The engine on Kubernetes; an engine of one machine is refused, with ``on_one_machine`` as the verb to use."""
-        instead: Mapping[EngineKind, str] = {"local": on_one_machine}
-        return connect(self.engine, self.state, self.token_file, default=SCHEDULER_URL, instead=instead, start=_REACH)
+    def connect(self) -> AbstractContextManager[Engine]:
+        """The engine."""
+        return connect(self.engine, self.state, self.token_file, context=self.context)
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
         """Print an answer for programs, if that format is selected; whether it is."""
@@ -195,15 +170,7 @@ class Asking:
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
     """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
-    return _with_options(verb, engine=_ENGINE, state=_STATE, token_file=_TOKEN)
-
-
-def asks_scheduler(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same for a verb that only the engine on Kubernetes has."""
-    return _with_options(verb, engine=_SCHEDULER, token_file=_TOKEN)
-
-
-def _with_options(verb: Callable[..., None], **options: Any) -> Callable[..., None]:
+    options = {"engine": _ENGINE, "state": _STATE, "context": _CONTEXT, "token_file": _TOKEN}
     own = inspect.signature(verb, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter("form", kind, default=Form.TABLE, annotation=_FORM)]

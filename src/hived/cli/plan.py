@@ -11,15 +11,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from hived.errors import InputError, Location, RequestError
-from hived.server.kubernetes.schema import PlanAnswer, PlannedGroup
-from hived.server.schema import Plan
+from hived.server.schema import Place, Plan, PlannedJob
 from hived.spec import Document, read_documents
 from hived.words import counted
 
-from .client import Engine
 from .console import note
 from .escaping import clean, clean_lines
-from .formats import Place, where_in_words
+from .formats import where_in_words
 from .options import (
     Asking,
     GpusOption,
@@ -53,7 +51,7 @@ def plan(
         str, typer.Option("--namespace", metavar="NS", help="With -f: of manifests that name none.")
     ] = "default",
 ) -> None:
-    """Say what would become of a job now, without submitting it; on Kubernetes, of manifests.
+    """Say what would become of a job now, without submitting it; on Kubernetes also of manifests.
 
     Exit code 0: all of it would start now; 2: it, or some of it, would wait; 3: it never fits; 4: it cannot be
     foreseen (a kind of object that is not read). Of several, the highest. Taints, selectors, CPU and memory are
@@ -68,52 +66,37 @@ def plan(
     if files:
         if vc is not None or (gpus, nodes, priority, opportunistic) != (1, 1, 0, False):
             raise InputError("-f and --vc, --gpus, ...: the manifests say all of that; give one or the other")
-        manifests = read_manifests(files)
-        with ask.scheduler("hived plan --vc VC --gpus N") as there:
-            code = _plan_manifests(ask, there, manifests, namespace)
+        manifests, what = read_manifests(files), ""
+        if len(manifests) > _MOST:
+            raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
+        wanted: dict[str, object] = {"manifests": [one.value for one in manifests], "namespace": namespace}
     else:
         if vc is None:
-            raise InputError("--vc is missing: whose job would it be? On Kubernetes give manifests, -f job.yaml")
-        with ask.connect() as there:
-            if there.kind == "kubernetes":
-                raise there.wrong("there give manifests: hived plan -f job.yaml")
-            what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
-            code = _plan_job(ask, there, vc, what, resources(vc, gpus, nodes, priority, opportunistic))
-    raise typer.Exit(code)
-
-
-def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, object]) -> int:
-    answer = there.post("/v1/plan", wanted | {"command": ["true"]})
-    planned = there.parsed(Plan, answer)
+            raise InputError("--vc is missing: whose job would it be? On Kubernetes manifests can say it, -f job.yaml")
+        manifests = []
+        what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
+        wanted = {"job": resources(vc, gpus, nodes, priority, opportunistic) | {"command": ["true"]}}
+    with ask.connect() as there:
+        try:
+            answer = there.post("/v1/plan", wanted)
+        except RequestError as error:
+            raise _placed(error, manifests) from None
+        planned = there.parsed(Plan, answer)
     if not ask.printed(answer):
-        typer.echo(f"{what} of {clean(vc)}: {_outcome(planned.outcome, planned.victims, planned.placement)}")
-        if planned.text:
-            typer.echo(clean_lines(planned.text.rstrip("\n")))
-    return _CODES[planned.outcome]
-
-
-def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], namespace: str) -> int:
-    if len(manifests) > _MOST:
-        raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
-    if there.kind == "local":  # it has a plan of another form
-        raise there.wrong("manifests (-f) are for Kubernetes; here use: hived plan --vc VC --gpus N")
-    try:
-        answer = there.post("/v1/plan", {"objects": [one.value for one in manifests], "namespace": namespace})
-    except RequestError as error:
-        raise _placed(error, manifests) from None
-    planned = there.parsed(PlanAnswer, answer)
-    if not ask.printed(answer):
-        for group in planned.groups:
-            _print(group)
-        if not planned.groups:
+        for job in planned.jobs:
+            _print(job, what)
+        if not planned.jobs:
             note("nothing here is for HiveD: no pod that asks for GPUs names a virtual cluster")
-    return max((_CODES[group.outcome] for group in planned.groups), default=0)
+    raise typer.Exit(max((_CODES[job.outcome] for job in planned.jobs), default=0))
 
 
-def _print(group: PlannedGroup) -> None:
-    name = f"{clean(group.group)} ({counted(group.gpus, 'GPU')} of {clean(group.vc)})"
-    typer.echo(f"{name}: {_outcome(group.outcome, group.victims, group.placement)}")
-    lines = clean_lines(group.text).splitlines()
+def _print(job: PlannedJob, what: str) -> None:
+    """What would become of a job; ``what``: it asks for, where it has no name yet."""
+    name = f"{clean(job.name)} ({counted(job.gpus, 'GPU')} of {clean(job.vc)})"
+    if what:
+        name = f"{what} of {clean(job.vc)}"
+    typer.echo(f"{name}: {_outcome(job.outcome, job.victims, job.placement)}")
+    lines = clean_lines(job.text).splitlines()
     if lines and lines[0].endswith(":"):
         del lines[0]  # this heading repeats the line above
     for line in lines:
@@ -131,7 +114,7 @@ def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -
 def _placed(error: RequestError, manifests: Sequence[Manifest]) -> InputError:
     """The same error, with the file and line of its object."""
     field, _, number = error.field.partition(".")
-    if field != "objects" or not number.isdecimal() or int(number) >= len(manifests):
+    if field != "manifests" or not number.isdecimal() or int(number) >= len(manifests):
         return error
     return InputError(f"{manifests[int(number)].where}: {error.message}")
 

@@ -98,8 +98,8 @@ def kubernetes(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write every decision to the end of this file, a line of JSON each, for hived replay; - for standard "
-            "output.",
+            help="Write every decision to the end of this file, a line of JSON each, for hived sim replay; - for "
+            "standard output.",
         ),
     ] = None,
 ) -> None:

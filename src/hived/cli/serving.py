@@ -19,7 +19,6 @@ from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
 from hived.engines.kubernetes.stored_market import TradeRecord
 from hived.server.kubernetes.app import make_kubernetes_app
-from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
@@ -66,9 +65,8 @@ class Serving:
             await starting
             assert engine.failed is not None
             source = kubernetes_view(engine, "Kubernetes")
-            metrics, hosts = Metrics(engine), self.hosts
             app = make_kubernetes_app(
-                engine, source, metrics, token=self.token, hosts=hosts, needs_certificate=needs_certificate
+                engine, source, token=self.token, hosts=self.hosts, needs_certificate=needs_certificate
             )
             await server.start(app, listen=self.listen, tls=self.tls)
             sampling = loop.create_task(source.sample())

@@ -1,4 +1,4 @@
-"""``hived simulate``: a trace under the sharing schemes, with a table, files and figures."""
+"""``hived sim run``: a trace under the sharing schemes, with a table, files and figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hived.simulator.study import simulate as run_study
 from hived.simulator.traces import TABLE1, Description, StillRunning, describe, generate_table1, read_trace, write_trace
 from hived.words import counted
 
-from .console import messages, numbers, output, show_verbs
+from .console import messages, numbers, output
 from .formats import json_text
 from .reading import Running, SkipBadRows, print_reading
 
@@ -145,7 +145,7 @@ def simulate(
 
     In Python: hived.simulate (docs/howto/research.md).
 
-    Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
+    Example: hived sim run --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """
     errors = messages()
     check_output(out, overwrite)
@@ -354,15 +354,12 @@ def _print_exchange(console: Console, results: Results, policy: str) -> None:
         console.print(table)
 
 
-trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make and describe traces.")
+_TABLE1_JOBS = sum(sum(row.jobs) for row in TABLE1)
 
 
-@trace_app.command()
 def generate(
     output: Annotated[Path, typer.Option("--out", "-o", help="CSV to write, gzipped if it ends in .gz.")],
-    jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
-        sum(row.jobs) for row in TABLE1
-    ),
+    jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = _TABLE1_JOBS,
     days: Annotated[int, typer.Option(help="Days over which they arrive.", min=1)] = 60,
     seed: Annotated[int, typer.Option(help="The same seed gives the same trace.", min=0)] = 1,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
@@ -375,7 +372,6 @@ def generate(
     typer.echo(f"{output}: {jobs:,} synthetic jobs over {days} days (seed {seed})", err=True)
 
 
-@trace_app.command("describe")
 def describe_trace(
     trace: Annotated[Path, typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not.")],
     skip_bad_rows: SkipBadRows = False,

@@ -1,4 +1,4 @@
-"""``hived check`` and ``hived replay``: a spec as a tree, and whether its virtual clusters fit; an event log again."""
+"""``hived spec check`` and ``sim replay``: a spec as a tree, and whether its VCs fit; an event log again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(
 
     Exit code 0: feasible; 2: infeasible or wrong.
 
-    Example: hived check spec.yaml
+    Example: hived spec check spec.yaml
     """
     cluster = load_spec(spec)
     rows = initial_safety(cluster)
@@ -193,8 +193,8 @@ def replay(
 
     \b
     Examples:
-      hived events --export decisions.jsonl && hived replay decisions.jsonl
-      hived events --export - | hived replay -
+      hived events --export decisions.jsonl && hived sim replay decisions.jsonl
+      hived events --export - | hived sim replay -
     """
     starts = line = 0
 

@@ -14,7 +14,7 @@ import typer
 from hived.errors import InputError
 from hived.server.schema import Job
 
-from .client import Engine, job_path
+from .client import Engine, path_of
 from .console import note
 from .escaping import clean, is_text
 from .formats import WAITING, exit_code, status_text
@@ -113,7 +113,7 @@ def submit(
     }
     if early and opportunistic:
         raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
-    with ask.connect({"kubernetes": "kubectl apply -f FILE"}) as there:
+    with ask.connect() as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
@@ -185,9 +185,9 @@ def _can_be_sent(name: str, value: str) -> bool:
 def _settled(there: Engine, job: Job) -> Job:
     """The job once its placement or reason of waiting is known; most often at once."""
     until = time.monotonic() + _A_MOMENT_S
-    while job.state == "queued" and not job.reason and time.monotonic() < until:
+    while job.state == "queued" and not job.why and time.monotonic() < until:
         time.sleep(0.05)
-        job = there.parsed(Job, there.get(job_path(str(job.id))))
+        job = there.parsed(Job, there.get(path_of("jobs", job.id)))
     return job
 
 
@@ -213,7 +213,7 @@ def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -
     try:
         job = _settled(there, job)
         say(status_text(job))
-        job = follow_job(there, job, Output(ask), say=say, said=job.reason)
+        job = follow_job(there, job, Output(ask), say=say, said="; ".join(job.why))
     except KeyboardInterrupt:
         note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
         raise

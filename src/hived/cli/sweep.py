@@ -1,4 +1,4 @@
-"""``hived sweep``: experiments for every combination of options, in parallel, as one Parquet file and a table."""
+"""``hived sim sweep``: experiments for every combination of options, in parallel, as one Parquet file and a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Folder for the results; a sweep that was interrupted continues there.")],
     policy: Annotated[
         str,
-        _list("POLICY", "Policies inside the tenants' clusters, as in hived simulate; TENANT=POLICY: in all runs."),
+        _list("POLICY", "Policies inside the tenants' clusters, as in hived sim run; TENANT=POLICY: in all runs."),
     ] = DEFAULT,
     spec: Annotated[str | None, _list("FILE", "Cluster specs.")] = None,
     nodes: Annotated[
@@ -79,7 +79,7 @@ def sweep(
     soft: Annotated[
         str, _list("SHARE", "Share of the multi-GPU jobs that accept any GPUs of their tenant; by seed.")
     ] = "0",
-    models: Annotated[str | None, _list("FILE", "Files of job models, as hived simulate --models.")] = None,
+    models: Annotated[str | None, _list("FILE", "Files of job models, as hived sim run --models.")] = None,
     mix: Annotated[
         str | None, typer.Option(metavar="NAME=WEIGHT,...", help="Models of jobs without one; by seed.")
     ] = None,
@@ -92,7 +92,7 @@ def sweep(
     ] = False,
     filter_: Annotated[
         str | None,
-        typer.Option("--filter", metavar="EXPRESSION", help="Only jobs that meet this, as hived simulate --filter."),
+        typer.Option("--filter", metavar="EXPRESSION", help="Only jobs that meet this, as hived sim run --filter."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option("--processes", "-j", help="How many run at a time.", min=1, show_default="all cores")
@@ -107,7 +107,7 @@ def sweep(
     Writes sweep.parquet to --out: a row per run, scheme and tenant. Prints means with confidence intervals over the
     seeds. Interrupted, the same command continues; with longer lists it adds runs.
 
-    Example: hived sweep --nodes 200,240,279 --policy yarn-cs --seeds 20 --processes 2 --out sweep/
+    Example: hived sim sweep --nodes 200,240,279 --policy yarn-cs --seeds 20 --processes 2 --out sweep/
     """
     _alternatives("--spec", spec, "--nodes", nodes)
     _alternatives("--spec", spec, "--quotas", quotas)

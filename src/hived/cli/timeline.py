@@ -1,4 +1,4 @@
-"""``hived timeline``: the picture of who runs on the GPUs of a node, and when."""
+"""``hived sim timeline``: the picture of who runs on the GPUs of a node, and when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def timeline(
 
     A band is a GPU, the height of a job in it its share of the time.
 
-    Example: hived timeline results/ --scheme hived --window 2:2.5 --rates -o timeline.svg
+    Example: hived sim timeline results/ --scheme hived --window 2:2.5 --rates -o timeline.svg
     """
     need_matplotlib()
     check_picture(out)

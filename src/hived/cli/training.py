@@ -1,4 +1,4 @@
-"""``hived run``, ``suspend``, ``resume``, ``limit``, ``migrate``, ``scale``: training jobs of this machine."""
+"""``hived train run``, ``suspend``, ``resume``, ``limit``, ``migrate``, ``scale``: training jobs of this machine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _checked(read: Any) -> Any:
     return parsed
 
 
-_Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, as hived run says.")]
+_Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, as hived train run says.")]
 _Timeout = Annotated[
     float | None,
     duration_option("--timeout", help="Wait so long for a mini-batch to end: 90s, 30m.", show_default="60s"),
@@ -102,6 +102,9 @@ _Share = Annotated[
     float | None,
     typer.Option("--share", metavar="PERCENT", parser=_checked(read_share), help="Of the device's time, 30%."),
 ]
+
+
+_Form = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs.")]
 
 
 def _training(verb: Callable[_Given, None]) -> Callable[_Given, None]:
@@ -142,7 +145,9 @@ def run(
     ] = False,
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Take over the job that hived migrate --to FOLDER moves here."),
+        typer.Option(
+            "--from", metavar="FOLDER", help="Take over the job that is moved here by train migrate --to FOLDER."
+        ),
     ] = None,
 ) -> None:
     """Run a training script of PyTorch, unchanged, so that it can be suspended, limited and moved.
@@ -151,15 +156,15 @@ def run(
     runs as it would alone.
 
     \bExamples:
-      hived run -- python train.py --epochs 90
-      hived run --name bert --memory-limit 8GiB --share 40% -- python train.py
-      hived run -- torchrun --nproc-per-node 3 train.py
-      hived run --from /shared/moves/train
+      hived train run -- python train.py --epochs 90
+      hived train run --name bert --memory-limit 8GiB --share 40% -- python train.py
+      hived train run -- torchrun --nproc-per-node 3 train.py
+      hived train run --from /shared/moves/train
     """
     if source is not None:
         command, name = _moved_here(source, command, name)
     if not command:
-        raise InputError("hived run: no command; give it after --, as in hived run -- python train.py")
+        raise InputError("hived train run: no command; give it after --, as in hived train run -- python train.py")
     program = shutil.which(command[0])
     if program is None:
         raise InputError(f"{command[0]}: no such program; it is looked for in PATH, as a shell does")
@@ -199,8 +204,8 @@ def suspend(
     Exit code 124: it has not come to one in time; it will be suspended at the next, unless it is resumed.
 
     \bExamples:
-      hived suspend train
-      hived suspend train --timeout 5m
+      hived train suspend train
+      hived train suspend train --timeout 5m
     """
     there = _there(job)
     if there.suspend(_PATIENCE_S if timeout is None else timeout, lease or 0.0):
@@ -218,8 +223,8 @@ def resume(job: _Job, timeout: _Timeout = None) -> None:
     """Let a suspended job go on where it was.
 
     \bExamples:
-      hived resume train
-      hived resume train --timeout 5m
+      hived train resume train
+      hived train resume train --timeout 5m
     """
     there = _there(job)
     there.resume(_PATIENCE_S if timeout is None else timeout)
@@ -243,26 +248,26 @@ def limit(
     ] = None,
     lease: Annotated[
         float | None,
-        duration_option("--for", help="After so long those of hived run hold again: 10m.", show_default="never"),
+        duration_option("--for", help="After so long those of hived train run hold again: 10m.", show_default="never"),
     ] = None,
 ) -> None:
     """Change a job's limits while it runs, from its next mini-batch on.
 
     \bExamples:
-      hived limit train --memory 6GiB --share 30%
-      hived limit train --memory 6GiB --up-to 8GiB
-      hived limit train --share 10% --for 10m
-      hived limit train --memory none --share 100%
+      hived train limit train --memory 6GiB --share 30%
+      hived train limit train --memory 6GiB --up-to 8GiB
+      hived train limit train --share 10% --for 10m
+      hived train limit train --memory none --share 100%
     """
     if up_to is not None and not memory:
-        raise InputError("hived limit: --up-to needs --memory, the limit that it starts from")
+        raise InputError("hived train limit: --up-to needs --memory, the limit that it starts from")
     if up_to is not None and memory and up_to < memory:
-        raise InputError(f"hived limit: --up-to {_size(up_to)} is below --memory {_size(memory)}")
+        raise InputError(f"hived train limit: --up-to {_size(up_to)} is below --memory {_size(memory)}")
     if memory is None and share is None:
-        raise InputError("hived limit: nothing to change; give --memory, --share or both")
+        raise InputError("hived train limit: nothing to change; give --memory, --share or both")
     there = _there(job)
     there.limit(memory, share, up_to, lease or 0.0)
-    typer.echo(f"{clean(job)}: limits change at the end of its mini-batch (hived status {clean(job)})")
+    typer.echo(f"{clean(job)}: limits change at the end of its mini-batch (hived train status {clean(job)})")
 
 
 @_training
@@ -277,11 +282,11 @@ def migrate(
     """Move a job to another device of this machine; or, by a folder that both see, to another host.
 
     A new process runs the script to its first mini-batch while the job trains on; then it takes the state over, and the
-    job goes on there. For another host: hived run --from FOLDER there. If it cannot move, it goes on where it is.
+    job goes on there. For another host: hived train run --from FOLDER there. If it cannot move, it goes on where it is.
 
     \bExamples:
-      hived migrate train --to cuda:1
-      hived migrate train --to /shared/moves/train --timeout 30m
+      hived train migrate train --to cuda:1
+      hived train migrate train --to /shared/moves/train --timeout 30m
     """
     there = _there(job)
     there.migrate(str(Path(to).absolute()) if "/" in to else to, _PATIENCE_S * 5 if timeout is None else timeout)
@@ -299,8 +304,8 @@ def scale(
     New workers have --timeout, and a minute at least, to import and build what they need.
 
     \bExamples:
-      hived scale train --workers 3
-      hived scale train --workers 1 --timeout 2m
+      hived train scale train --workers 3
+      hived train scale train --workers 1 --timeout 2m
     """
     _there(job).scale(workers, _PATIENCE_S if timeout is None else timeout)
     typer.echo(f"{clean(job)}: {workers} {'worker' if workers == 1 else 'workers'}")
@@ -310,18 +315,23 @@ def scale(
 
 
 @_training
-def print_job(name: str, form: Form) -> None:
-    """Print the state of a job, for ``hived status JOB``."""
-    status = _there(name).status()
+def status(job: _Job, form: _Form = Form.TABLE) -> None:
+    """Show a training job of this machine: its processes, what they were told, and what they answered.
+
+    \bExamples:
+      hived train status bert
+      hived train status bert -o json | jq .processes
+    """
+    found = _there(job).status()
     if form is not Form.TABLE:
-        print_answer(_as_data(status), form)
+        print_answer(_as_data(found), form)
         return
-    typer.echo(f"{clean(status.name)}: {clean(status.command)}")
-    if status.launching:
+    typer.echo(f"{clean(found.name)}: {clean(found.command)}")
+    if found.launching:
         typer.echo("no mini-batch has ended yet: it starts, or it does not train with PyTorch's optimizers")
         return
-    print_table(_PROCESSES, map(_row, status.processes))
-    for each in status.processes:
+    print_table(_PROCESSES, map(_row, found.processes))
+    for each in found.processes:
         if each.not_now_s:
             typer.echo(
                 f"process {each.pid}: not now, since {each.not_now_s:.1f} s: no mini-batch has ended (an evaluation?)"
@@ -404,7 +414,8 @@ def _moved_here(folder: Path, command: list[str] | None, name: str | None) -> tu
         argv, there, was = [str(word) for word in about["argv"]], str(about["cwd"]), str(about["name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"hived run --from {folder}: no job moves through it ({error}); hived migrate JOB --to {folder} comes first"
+            f"hived train run --from {folder}: no job moves through it ({error}); "
+            f"hived train migrate JOB --to {folder} comes first"
         ) from None
     if not command:
         try:

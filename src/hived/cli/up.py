@@ -402,12 +402,13 @@ class _Up:
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
-            source = local_view(engine, _title(self.chosen.spec))
-            await self._serve(engine, source, server, token)
+            service = LocalService(engine)
+            source = local_view(service, _title(self.chosen.spec))
+            await self._serve(service, source, server, token)
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
             if not self.quiet:
-                helpers.append(loop.create_task(self._print_events(engine)))
+                helpers.append(loop.create_task(self._print_events(engine, service)))
             if self.is_demo:
                 active = engine.job_scheduler.jobs.__len__
                 helpers.append(loop.create_task(demo.play(engine.submit, active, str(self.store.folder))))
@@ -442,8 +443,8 @@ class _Up:
                 raise
             server.open(listen=("127.0.0.1", 0), socket=socket, group=group)
 
-    async def _serve(self, engine: Engine, source: Source, server: Server, token: str) -> None:
-        service, app = LocalService(engine), None
+    async def _serve(self, service: LocalService, source: Source, server: Server, token: str) -> None:
+        app = None
         if server.address is not None:
             host = server.address[0] if self.listen is None else self.listen[0]
             app = make_app(service, source, token=token, hosts=() if host in ANY else (host,))
@@ -480,9 +481,8 @@ class _Up:
         hint(f"           {end}\n")
         sys.stdout.flush()
 
-    async def _print_events(self, engine: Engine) -> None:
+    async def _print_events(self, engine: Engine, service: LocalService) -> None:
         """Print events as they happen, a line each."""
-        service = LocalService(engine)
         last = engine.recent[0].seq - 1 if engine.recent else 0
         while True:
             await engine.changed(last)
@@ -504,8 +504,8 @@ class _Up:
         if event.kind == "submitted":  # print the reason of a job that does not start at once
             with contextlib.suppress(HivedError):
                 shown = service.job(str(event.job))
-                if shown.state == "queued" and shown.reason:
-                    why = escape(clean(f"{shown.name} waits: {shown.reason}"))
+                if shown.state == "queued" and shown.why:
+                    why = escape(clean(f"{shown.name} waits: {'; '.join(shown.why)}"))
                     self.console.print(f"          {why}", style="cyan", soft_wrap=True)
 
     async def _end_jobs(self, engine: Engine) -> None:

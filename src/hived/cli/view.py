@@ -1,4 +1,4 @@
-"""``hived view``: the dashboard over the results of ``hived simulate``."""
+"""``hived sim view``: the dashboard over the results of ``hived simulate``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(
 
     Runs until Ctrl-C. Whoever reaches the address may look; nothing can be changed.
 
-    Example: hived view results/
+    Example: hived sim view results/
     """
     where = address(listen)
     with messages().status("reading results") as status:

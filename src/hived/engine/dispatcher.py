@@ -17,6 +17,7 @@ from hived.scheduling.exact import ExactScheduler
 from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
+from .histogram import WAITS_S, Histogram
 from .job import EngineJob, Event
 from .trading import LiveTrading
 
@@ -124,6 +125,10 @@ class Dispatcher(ABC, Generic[J, D]):
         self.seq = last_event
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=most_events)
+        #: number of preempted jobs, by their VC and the VC of the preemptor
+        self.preempted: Counter[tuple[str, str]] = Counter()
+        #: how long the jobs that were started had waited, by VC
+        self.waited: dict[str, Histogram] = {}
         self._instructions: list[D] = []
         self._now = 0.0
         #: by the name of a job: how often in a row its policy has displaced it after a short run, the last one last
@@ -134,6 +139,10 @@ class Dispatcher(ABC, Generic[J, D]):
     @abstractmethod
     def job(self, number: int) -> J:
         """The job with this number, which waits or holds GPUs."""
+
+    @abstractmethod
+    def active(self) -> Iterable[J]:
+        """The jobs that have not ended."""
 
     @property
     @abstractmethod
@@ -177,6 +186,7 @@ class Dispatcher(ABC, Generic[J, D]):
 
     def _hold(self, job: J, reasons: tuple[Reason, ...]) -> None:
         """A job stays in the queue, for these reasons."""
+        job.reasons = reasons
 
     # -- what both engines share --------------------------------------------------------------------------------------
 
@@ -201,7 +211,8 @@ class Dispatcher(ABC, Generic[J, D]):
         return [self.job(number) for number in self.scheduler.reserved]
 
     def note_displaced(self, job: J, by: J | None, at: float) -> None:
-        """A running job is displaced for ``by``. Record it, once in a row, if its policy may swap jobs in vain."""
+        """Count a running job that is displaced for ``by``; record it, once in a row, if it may be in vain."""
+        self.preempted[job.vc, job.vc if by is None else by.vc] += 1
         if by is not None and (by.vc != job.vc or by.priority > job.priority):
             return  # not by its policy: its cells were another's, or a higher priority takes them
         runs = self._vain.pop(job.name, 0) + 1
@@ -287,6 +298,7 @@ class Dispatcher(ABC, Generic[J, D]):
         match instruction:
             case decided.Start(placement=placement):
                 elsewhere = job.reserved and placement != job.placement
+                self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - job.since)
                 self._start(job, placement, at)
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved

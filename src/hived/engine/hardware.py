@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Container
 
 from hived.cluster.cluster import Cluster
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, Device
@@ -40,6 +41,25 @@ class Hardware(ABC):
     @abstractmethod
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
         """Why a node takes no jobs (None: it does), and if it does, its devices that take none, and why."""
+
+    @property
+    @abstractmethod
+    def faulty(self) -> Collection[Device]:
+        """Devices that take no jobs for a fault; the spec may lack some."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> Collection[Device]:
+        """Other devices that take no new jobs; the spec may lack some."""
+
+    def why(self, place: Device) -> str:
+        """Why a device of a node that takes jobs takes none, in words; "": it does, or its state says it."""
+        return self.bad_devices.get(place, "")
+
+    def idle_bad(self, held: Container[Device]) -> int:
+        """Number of devices of the spec that take no jobs, and are not in ``held``. O(bad devices)."""
+        bad = sum((node, device) not in held for node in self.bad_nodes for device in self.devices[node])
+        return bad + sum(place not in held for place in self.bad_devices)
 
     def apply(self) -> list[str]:
         """Report changes to the core. Returns the names of the nodes of the spec that changed."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.explain.reasons import Reason, ReasonKind
 from hived.cluster.requests import Request
 from hived.engine.states import JobState
 from hived.scheduling import Entry, JobView
@@ -56,6 +57,8 @@ class EngineJob:
     state = JobState.QUEUED
     #: its identifier in URLs
     key: str
+    #: tasks that it consists of
+    size: int
 
     def __init__(
         self,
@@ -82,6 +85,11 @@ class EngineJob:
         self.since = since
         #: the devices that it holds or has reserved
         self.placement: Placement | None = None
+        #: its latest start, and its end
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        #: why it waits, by the core's last answer
+        self.reasons: tuple[Reason, ...] = ()
         #: its latest preemptor: group, VC, priority
         self.displaced_by: tuple[str, str, int] | None = None
         #: its entry in the scheduler
@@ -120,6 +128,14 @@ class EngineJob:
     def guaranteed(self) -> bool:
         """Whether its placement is bound to cells of its VC."""
         return self.placement is not None and self.placement.guaranteed
+
+    @property
+    def decisive(self) -> ReasonKind:
+        """The decisive reason of a waiting job, by its own state alone. O(1)."""
+        if self.state is JobState.RESERVED:
+            return ReasonKind.WAITING_FOR_PREEMPTION
+        # the core is asked about the head of line only, so other jobs may have no reasons
+        return self.reasons[0].kind if self.reasons else ReasonKind.BEHIND_OTHERS
 
     @property
     def reserved(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Depends, FastAPI
 
@@ -11,15 +11,13 @@ from hived import __version__
 from hived.errors import ensure
 
 from .dashboard import Source, dashboard_routes
-from .exchange import exchange_routes
 from .failures import Unexpected, answer_failures, declared
 from .guard import Guard
 from .limits import Limits
-from .routes import engine_routes, job_routes, refuse_repeats
+from .metrics import Metrics, metrics_routes
+from .routes import api_routes, refuse_repeats
 from .schema import EngineKind, Health
-
-if TYPE_CHECKING:
-    from .local_service import LocalService
+from .service import Service
 
 _DESCRIPTION = """\
 Share the GPUs of a machine among teams, so that each has what a machine of its own share would give it.
@@ -31,8 +29,9 @@ guard; over TCP every request needs the token.
 _TAGS = [
     {"name": "jobs", "description": "Submit, follow, explain, cancel."},
     {"name": "events", "description": "What happened, and what happens."},
-    {"name": "exchange", "description": "Cells that virtual clusters trade."},
-    {"name": "engine", "description": "The engine, its devices, its spec."},
+    {"name": "cluster", "description": "GPUs, nodes, virtual clusters, the spec, and the engine itself."},
+    {"name": "trades", "description": "Cells that virtual clusters trade."},
+    {"name": "engine", "description": "Whether it answers, and its metrics."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]
 #: of routes that take parameters
@@ -40,7 +39,7 @@ ONCE = [Depends(refuse_repeats)]
 
 
 def make_app(
-    service: LocalService | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
+    service: Service[Any] | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
 ) -> FastAPI:
     """The application that shows ``source``, and with a ``service`` has its API; without, it can only be looked at.
 
@@ -55,10 +54,18 @@ def make_app(
         summary="One GPU cluster, shared as cells.",
         openapi_tags=_TAGS,
     )
-    routers = () if service is None else (job_routes(service), engine_routes(service), exchange_routes(service.market))
-    for router in routers:
-        app.include_router(router, responses=private(token, local), dependencies=ONCE)
+    if service is not None:
+        add_api(app, service, Metrics(service), private(token, local))
     return guarded(app, source, token, hosts, local=local)
+
+
+def add_api(
+    app: FastAPI, service: Service[Any], metrics: Metrics[Any], errors: dict[int | str, dict[str, Any]]
+) -> None:
+    """Serve ``/v1`` of ``service`` and ``/metrics``, the same for both engines; ``errors``: of any request."""
+    for router in api_routes(service, errors):
+        app.include_router(router)
+    app.include_router(metrics_routes(metrics), responses=errors)
 
 
 def new_app(title: str, description: str, engine: EngineKind, **more: Any) -> FastAPI:

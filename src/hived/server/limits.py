@@ -26,7 +26,7 @@ BODY_SECONDS = 30.0
 STREAMS = 100
 RETRY_SECONDS = 5
 
-_STREAM = re.compile(r"/v1/(events/stream|dashboard/stream|jobs/[^/]+/log/stream|decisions)")
+_STREAM = re.compile(r"/v1/(events/stream|dashboard/stream|logs/.+/stream|decisions)")
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

@@ -6,32 +6,30 @@ import asyncio
 import codecs
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
-from typing import TypeVar
+from itertools import groupby
+from operator import itemgetter
+from typing import Literal, TypeVar
 
-from hived import __version__
-from hived.cluster.decisions import Placement
-from hived.cluster.explain.reasons import Reason
-from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.engine.explaining import planned
+from hived.cluster.explain.sentences import say
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
-from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec
+from hived.engines.local.job_scheduler import JobScheduler
+from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, default_name
 from hived.engines.local.tasks import Liveness
-from hived.errors import NotFoundError, RequestError
+from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
 from . import pictures, schema
-from .exchange import ExchangeService
 from .live import DashboardView, Now, stays
-from .mapping import of, safety_margin
+from .mapping import of
+from .service import Service, plan_one, reason_data, shown_spec, whole_number
 
 T = TypeVar("T")
 #: poll interval of a growing output file, in seconds
@@ -40,23 +38,21 @@ _POLL_S = 0.2
 _WIDEST = 4
 
 
-class LocalService:
-    """The API's operations on the engine; call from the thread of the event loop only.
+class LocalService(Service[Job]):
+    """The API's operations on the engine of one machine."""
 
-    ``ref`` is a job's id (``12``), its name (``train-12``), or the name asked for (``train``: the latest of them).
-    Raises errors of :mod:`hived.errors`: :class:`~hived.errors.NotFoundError` for an unknown job, node or device,
-    :class:`~hived.errors.InputError` (often a :class:`~hived.errors.RequestError` with the field),
-    :class:`~hived.errors.NeverFitsError`, :class:`~hived.errors.ConflictError`, :class:`~hived.errors.StorageError`,
-    :class:`~hived.errors.UnavailableError`.
-    """
+    kind = "local"
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__()
         self._engine = engine
-        #: trades of cells
-        self.market = ExchangeService(_Trader(engine))
         self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def scheduler(self) -> JobScheduler:
+        """Its jobs."""
+        return self._engine.job_scheduler
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
@@ -67,80 +63,89 @@ class LocalService:
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
 
-    def plan(self, submission: schema.Submission) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Dry run of a submission, behind the present backlog."""
-        spec = _spec(submission, "", DEFAULT_GRACE_S)
+        if request.manifests:
+            raise UnsupportedError("manifests are for Kubernetes, and this is the engine of one machine; plan a job")
+        if request.job is None:
+            return schema.Plan(jobs=[])
+        spec = _spec(request.job, "", DEFAULT_GRACE_S)
         answer = self._engine.plan(spec)
         job_scheduler = self._engine.job_scheduler
-        line = job_scheduler.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
-        request = self._engine.request(spec)
-        why = with_cures(job_scheduler, request, answer.reasons, lambda other: other.priority >= spec.priority)
-        outcome, text, decision, found = planned(
-            replace(answer, reasons=why), line, "it", in_words, job_scheduler.usage.lent, by_rank(spec.tasks)
-        )
-        return schema.Plan(
-            outcome=outcome,
-            text=text,
-            placement=_places(None if decision is None else decision.placement),
-            victims=list(getattr(decision, "victims", ())),
-            reasons=[_reason(reason) for reason in found],
-        )
+        wanted = self._engine.request(spec)
+        why = with_cures(job_scheduler, wanted, answer.reasons, lambda other: other.priority >= spec.priority)
+        planned = plan_one(self.scheduler(), replace(answer, reasons=why), wanted, "it", in_words, by_rank(spec.tasks))
+        return schema.Plan(jobs=[planned.model_copy(update={"name": spec.name or default_name(spec.command)})])
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
-        """Jobs in one of ``states`` (none: all), the latest first, with ids below ``before``."""
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+        """Jobs in one of ``states`` (none: all), the latest first; a page is the number that theirs are below."""
+        before = None if page is None else whole_number("page", page)
         found, total = self._engine.store.jobs(states, vc, limit, before)
         here = self._engine.job_scheduler.jobs
-        return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total)
+        more = str(found[-1].id) if len(found) == limit and found[-1].id > 1 else None
+        return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total, next=more)
 
-    def job(self, ref: str) -> schema.Job:
-        """One job."""
-        return self.shown(self._engine.find(ref))
+    def find(self, ref: str) -> Job:
+        """One job, as it is or as it ended."""
+        return self._engine.find(ref)
+
+    def waiting(self, most: int) -> Sequence[Job]:
+        """Jobs with a reservation, jobs that wait for their retry, and the line."""
+        job_scheduler = self._engine.job_scheduler
+        found = [*job_scheduler.reserved(), *job_scheduler.backing_off()]
+        in_turn = job_scheduler.scheduler.in_turn(max(0, most - len(found)))
+        return found + [job_scheduler.jobs[entry.number] for entry in in_turn]
 
     def explain(self, ref: str) -> schema.Explanation:
         """Explain why a job waits, where it runs, or how it ended."""
-        job = self._engine.find(ref)
-        job_scheduler = self._engine.job_scheduler
-        why = [] if job.state.ended else [_reason(reason) for reason in reasons(job_scheduler, job)]
-        return schema.Explanation(job=job.id, text=explain(job_scheduler, job, self._engine.clock()), reasons=why)
+        job, job_scheduler = self._engine.find(ref), self._engine.job_scheduler
+        why = [] if job.state.ended else [reason_data(reason, say(reason)) for reason in reasons(job_scheduler, job)]
+        text = explain(job_scheduler, job, self._engine.clock())
+        return schema.Explanation(job=job.key, task="", text=text, reasons=why)
 
     async def cancel(self, ref: str) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref))
 
-    def shown(self, job: Job) -> schema.Job:
-        """A job as a type of the API."""
+    def why(self, job: Job) -> list[str]:
+        """Why a job is where it is, as sentences."""
+        if job.state.waits:
+            return shortly(self._engine.job_scheduler, job)
+        if job.state is JobState.RUNNING and (waits := held_up(self._engine.job_scheduler, job)):
+            return waits
+        return [job.reason] if job.reason else []
+
+    def tasks(self, job: Job) -> list[schema.Task]:
+        """A task for each rank."""
+        pods = () if job.placement is None else job.placement.pods
+        held_up = self._engine.job_scheduler.held_up
+        found: list[schema.Task] = []
+        for rank in range(job.size):
+            state: Literal["waiting", "starting", "running", "stopping", "ended"] = "waiting"
+            if job.state.ended or rank in job.endings:
+                state = "ended"
+            elif (job.id, job.attempt, rank) in held_up:
+                state = "starting"
+            elif job.holds:
+                state = "stopping" if job.state is JobState.STOPPING else "running"
+            place = pods[rank] if rank < len(pods) else None
+            node, devices = ("", []) if place is None else (place.node, list(place.leaf_cells))
+            found.append(schema.Task(name=f"task {rank}", state=state, node=node, devices=devices))
+        return found
+
+    def process(self, job: Job) -> schema.Process:
+        """What only a job of processes has."""
         spec = job.spec
-        kind = ("guaranteed" if job.guaranteed else "opportunistic") if job.state.holds else None
-        reason = job.reason
-        if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
-            reason = "; ".join(shortly(self._engine.job_scheduler, job))
-        elif job.state is JobState.RUNNING and (waits := held_up(self._engine.job_scheduler, job)):
-            reason = waits[0]
-        return schema.Job(
-            id=job.id,
-            name=job.name,
-            vc=spec.vc,
-            gpus=job.gpus,
-            gpus_per_task=spec.gpus,
-            tasks=spec.tasks,
-            priority=spec.priority,
-            early=spec.early,
-            state=job.state,
-            kind=kind,  # type: ignore[arg-type]  # one of two words
-            placement=_places(job.placement),
+        return schema.Process(
             command=list(spec.command),
             cwd=spec.cwd,
-            user=spec.user,
+            gpus_per_task=spec.gpus,
             attempt=job.attempt,
             resumes=job.resumes,
             retries=job.retries,
             max_retries=spec.retries,
             time_limit_s=spec.time_limit_s,
-            submitted_at=job.submitted_at,
-            started_at=job.started_at,
-            ended_at=job.ended_at,
             exit_code=job.exit_code,
-            reason=reason,
         )
 
     # -- output and events ----------------------------------------------------------------------------------------
@@ -196,43 +201,25 @@ class LocalService:
         """Return once there is an event after number ``after``."""
         await self._engine.changed(after)
 
-    def shown_event(self, event: Event) -> schema.JobEvent:
+    def shown_event(self, event: Event) -> schema.Event:
         """An event as a type of the API, with its sentence."""
+        job = None if event.job is None else str(event.job)
         text = event_text(event, "" if event.job is None else self._name(event.job))
-        return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
+        return schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=job, text=text)
+
+    def decisions(self) -> Iterator[str]:
+        """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
+        return self._engine.store.decisions()
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
-    def about(self) -> schema.About:
-        """Version, size and state of the engine."""
-        engine = self._engine
-        spec = engine.cluster.spec
-        health = engine.job_scheduler.health
-        return schema.About(
-            version=__version__,
-            started_at=engine.started_at,
-            pid=os.getpid(),
-            simulated=engine.devices.simulated,
-            source=engine.devices.what,
-            gpus=spec.gpus,
-            nodes=len(spec.node_names),
-            vcs=[vc.name for vc in spec.virtual_clusters],
-            draining=bool(health.drained) and len(health.drained) >= spec.gpus,
-            jobs=engine.store.counts(),
-            safety_margin=safety_margin(engine.cluster),
-        )
-
-    def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:
-        """Devices in the order of the spec: ``limit`` of them from number ``offset`` on; of one node, or of all.
-
-        O(devices before the last one shown).
-        """
-        chosen = iter(self._engine.cluster.spec.devices() if node is None else self._engine.chosen(node, None))
-        return self._shown_devices(list(islice(islice(chosen, offset, None), limit)))
-
-    async def drain(self, drain: schema.Drain) -> list[schema.Device]:
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
         """Drain devices, or undo that. Returns the devices chosen."""
-        return self._shown_devices(self._engine.drain(drain.node, drain.device, drain.undo, drain.now))
+        chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now)
+        nodes = groupby(chosen, key=itemgetter(0))
+        return schema.Drained(
+            nodes=[self.node(name, (device for _, device in of)) for name, of in nodes], undone=drain.undo
+        )
 
     async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
         """Go on under a new spec; every job runs on (work-preserving)."""
@@ -244,38 +231,24 @@ class LocalService:
             cancelled=list(report.cancelled),
         )
 
-    def decisions(self) -> Iterator[str]:
-        """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
-        return self._engine.store.decisions()
+    def spec(self) -> schema.Spec:
+        """The spec in force."""
+        return shown_spec(self._engine.cluster.spec, self._engine.devices.what, self._engine.started_at)
 
-    def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:
-        job_scheduler = self._engine.job_scheduler
-        health = job_scheduler.health
-        return [
-            schema.Device(
-                node=node,
-                device=device,
-                state=job_scheduler.cluster.leaf_state(node, device).value,
-                healthy=(node, device) not in health.bad,
-                drained=(node, device) in health.drained,
-                why_bad=health.bad.get((node, device), ""),
-                job=holder.id if (holder := job_scheduler.usage.at.get((node, device))) is not None else None,
-            )
-            for node, device in chosen
-        ]
+    def engine(self) -> schema.Engine:
+        """What answers."""
+        engine = self._engine
+        return self._engine_of(engine.started_at, ready=True, simulated=engine.devices.simulated, replica=None)
 
-
-class _Trader:
-    """Implements :class:`~.exchange.Trader`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    # -- trades of cells ------------------------------------------------------------------------------------------
 
     @property
     def trading(self) -> LiveTrading:
+        """The market, to be read."""
         return self._engine.trading
 
     async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        """Change the market."""
         return self._engine.trade(act)
 
 
@@ -301,16 +274,6 @@ def _own_folder() -> str:
         raise RequestError("cwd", "the folder that the engine was started in is gone; give one to run in") from None
 
 
-def _places(placement: Placement | None) -> list[schema.TaskPlace]:
-    pods = () if placement is None else placement.pods
-    return [schema.TaskPlace(rank=rank, node=pod.node, devices=list(pod.leaf_cells)) for rank, pod in enumerate(pods)]
-
-
-def _reason(reason: Reason) -> dict[str, object]:
-    plain: Mapping[str, object] = asdict(reason)
-    return {"kind": reason.kind.value, "text": say(reason), **plain}
-
-
 def _continued(data: bytes) -> int:
     """Number of leading bytes that belong to a character that began before them."""
     return next((n for n, byte in enumerate(data[: _WIDEST - 1]) if byte & 0xC0 != 0x80), min(len(data), _WIDEST - 1))
@@ -320,17 +283,17 @@ def _continued(data: bytes) -> int:
 _PAGE = 10_000
 
 
-def local_view(engine: Engine, title: str) -> DashboardView[Job]:
-    """The dashboard of ``engine``."""
-    return DashboardView(_Running(engine), "this machine", title=title, synthetic=engine.devices.simulated)
+def local_view(service: LocalService, title: str) -> DashboardView[Job]:
+    """The dashboard of the engine behind ``service``."""
+    return DashboardView(_Running(service), "this machine", title=title, synthetic=service.engine().simulated)
 
 
 class _Running:
     """Implements :class:`~.live.RunningEngine`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.clock, self.started_at = engine.clock, engine.started_at
+    def __init__(self, service: LocalService) -> None:
+        self._service, self._engine = service, service._engine
+        self.clock, self.started_at = self._engine.clock, self._engine.started_at
 
     def now(self) -> Now[Job]:
         job_scheduler = self._engine.job_scheduler
@@ -348,8 +311,8 @@ class _Running:
             self._engine.recent,
             jobs=job_scheduler.jobs,
             reserved=job_scheduler.reserved(),
-            faulty=known(health.bad),
-            kept=known(place for place in health.drained if place not in health.bad),
+            faulty=known(health.faulty),
+            kept=known(place for place in health.kept if place not in health.faulty),
             beyond=job_scheduler.beyond,
             trading=job_scheduler.trading,
         )
@@ -358,14 +321,10 @@ class _Running:
         await self._engine.changed(seq)
 
     def waiting(self, most: int) -> Sequence[Job]:
-        job_scheduler = self._engine.job_scheduler
-        found = [*job_scheduler.reserved(), *job_scheduler.backing_off()]
-        return found + [
-            job_scheduler.jobs[entry.number] for entry in job_scheduler.scheduler.in_turn(max(0, most - len(found)))
-        ]
+        return self._service.waiting(most)
 
     def shortly(self, job: Job) -> list[str]:
-        return shortly(self._engine.job_scheduler, job)
+        return self._service.why(job)
 
     def story(self, ref: str) -> pictures.Story:
         found = self._engine.find(ref)

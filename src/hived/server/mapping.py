@@ -22,11 +22,19 @@ from hived.words import ranges
 
 from . import pictures
 from .pictures import Places
+from .schema import Reserved
 
 
 def of(job: EngineJob) -> dict[str, Any]:
-    """The fields of :class:`~.pictures.Job`."""
-    return {"id": job.key, "name": job.name, "vc": job.vc, "gpus": job.gpus, "priority": job.priority}
+    """The fields of :class:`~.schema.JobHeader`."""
+    return {
+        "id": job.key,
+        "name": job.name,
+        "vc": job.vc,
+        "gpus": job.gpus,
+        "priority": job.priority,
+        "user": job.entry.view.user,
+    }
 
 
 class Map:
@@ -145,10 +153,10 @@ def _chains(spec: ClusterSpec) -> list[pictures.Chain]:
 def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
     """The virtual clusters of a spec, for a layout."""
 
-    def cells(chain: str, level: int, number: int, pinned: str | None = None) -> pictures.Reserved:
+    def cells(chain: str, level: int, number: int, pinned: str | None = None) -> Reserved:
         of_chain = spec.chain(chain)
         gpus = of_chain.levels[level - 1].gpus
-        return pictures.Reserved(cell_type=of_chain.path_to(level), gpus=gpus, number=number, pinned=pinned)
+        return Reserved(cell_type=of_chain.path_to(level), gpus=gpus, number=number, pinned=pinned)
 
     return [
         pictures.VirtualCluster(
@@ -161,7 +169,7 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
     ]
 
 
-def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list[pictures.Usage]:
+def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list[pictures.VcTotals]:
     """Each VC of the spec, and each other that still has GPUs. O(VCs + trades)."""
     used, lent = sums.used, sums.lent
     gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
@@ -173,7 +181,7 @@ def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list
         given[cells.vc].append(_traded(cells.to, cells))
         taken[cells.to].append(_traded(cells.vc, cells))
     return [
-        pictures.Usage(
+        pictures.VcTotals(
             vc=vc,
             reserved=size,
             used=used[vc],

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from hived.words import ranges, runs
 
-from .schema import Model
+from .schema import JobHeader, Model, Reserved
 
 #: a command that submits a job of one machine
 EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py"
@@ -52,15 +52,6 @@ class Chain(Model):
         return self.devices.get(node) or range(self.gpus_per_node)
 
 
-class Reserved(Model):
-    """Cells of one kind that a VC reserved."""
-
-    cell_type: str  #: ``RACK.NODE.SOCKET``
-    gpus: int  #: of one cell
-    number: int
-    pinned: str | None = None  #: id of the pinned cell
-
-
 class VirtualCluster(Model):
     name: str
     gpus: int
@@ -89,24 +80,10 @@ class Layout(Model):
     example: str = EXAMPLE
 
 
-class Job(Model):
-    """What is said of a job wherever it is shown."""
-
-    id: str
-    name: str
-    vc: str
-    gpus: int
-    priority: int
-
-
-class Holder(Model):
+class Holder(JobHeader):
     """A job that has GPUs, or has them reserved."""
 
-    id: str
-    name: str
-    vc: str
     kind: Literal["guaranteed", "opportunistic", "guest", "reserved"]
-    gpus: int
     share: float = 1.0  #: of the time for which it has its GPUs; below 1 if it takes turns, on any of ``parts``
     rate: float = 1.0  #: work per second, against running alone at best affinity
     since: float
@@ -117,7 +94,7 @@ class Holder(Model):
     binding: list[str] = Field(default_factory=list)
 
 
-class Waiting(Job):
+class Waiting(JobHeader):
     """A job in the queue."""
 
     since: float
@@ -132,7 +109,7 @@ class Queue(Model):
     total: int  #: that wait
 
 
-class Ended(Job):
+class Ended(JobHeader):
     """A job that has ended."""
 
     state: str  #: how: ``succeeded``, ``failed``, ``cancelled``, ``finished``, ``ended``
@@ -156,7 +133,7 @@ class Traded(Model):
     until: float
 
 
-class Usage(Model):
+class VcTotals(Model):
     """One VC now, in GPUs."""
 
     vc: str
@@ -203,7 +180,7 @@ class Picture(Model):
     drained: list[Stretch] = Field(default_factory=list)  #: healthy, kept from new jobs, in use or not
     queue: Annotated[list[Waiting], Field(description="the first 200 in line")]
     queue_total: int
-    usage: list[Usage]
+    usage: list[VcTotals]
     totals: Totals
 
 
@@ -218,7 +195,7 @@ class Update(Model):
     drained: list[Stretch] | None = None  #: None: as before
     queue: list[Waiting] | None
     queue_total: int
-    usage: list[Usage]
+    usage: list[VcTotals]
     totals: Totals
     sample: Sample | None
 
@@ -259,7 +236,7 @@ class Moment(Model):
     text: str
 
 
-class Story(Job):
+class Story(JobHeader):
     """One job's life."""
 
     state: str

@@ -171,7 +171,7 @@ class Stories:
         self._tenants, self._outsized = tenants, outsized
 
     def of(self, job: int) -> dict[str, Any]:
-        """The fields of :class:`~.pictures.Job`."""
+        """The fields of :class:`~.schema.JobHeader`."""
         jobs = self.jobs
         vc, gpus = self._tenants[jobs.tenant[job]].name, int(jobs.gpus[job])
         return {"id": jobs.ids[job], "name": jobs.ids[job], "vc": vc, "gpus": gpus, "priority": 0}

@@ -20,7 +20,7 @@ from .pictures import (
     Queue,
     Stretch,
     Totals,
-    Usage,
+    VcTotals,
     Waiting,
 )
 from .results_files import (
@@ -253,7 +253,7 @@ class RunView:
         used = {part[:2] for run in guaranteed.tolist() for part in self.runs.parts[run]}
         return len(used) / max(1, sum(len(chain.nodes) for chain in self.places.chains))
 
-    def _usage(self, held: Ints, waiting: Ints, guaranteed: Ints) -> list[Usage]:
+    def _usage(self, held: Ints, waiting: Ints, guaranteed: Ints) -> list[VcTotals]:
         borrowed = self._by_chain(held, OPPORTUNISTIC)
         reserved = self._cells + self._pinned
         chains = (borrowed.sum(axis=0), self._chain_gpus, reserved.T, guaranteed.T)
@@ -261,7 +261,7 @@ class RunView:
         lent = [sum(shares) for shares in zip(*by_chain, strict=True)]
         jobs = np.bincount(self.jobs.tenant[waiting], minlength=len(self._tenants))
         return [
-            Usage(
+            VcTotals(
                 vc=tenant.name,
                 reserved=tenant.gpus,
                 used=int(guaranteed[number].sum()),

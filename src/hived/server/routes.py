@@ -1,4 +1,4 @@
-"""``/v1`` of an engine of one machine: jobs, devices, spec, events and streams; what they take, with its bounds."""
+"""``/v1``, the same for both engines: its operations and streams; what they take, with its bounds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
 from hived.engine.states import JobState
-from hived.errors import HivedError, NotFoundError, RequestError
+from hived.errors import HivedError, RequestError
 
 from . import schema
 from .failures import answer_to, declared
 from .limits import asking
-from .schema import REF, Device, Jobs, LogPage, Model
-
-if TYPE_CHECKING:
-    from .local_service import LocalService
+from .schema import ANY_TEXT, LogPage, Model
+from .service import Service
+from .trades import BODY, add_trades
 
 EVENTS_AT_ONCE = 200
 LOG_BYTES_AT_ONCE = 65_536
@@ -35,7 +34,9 @@ _CHARACTER = 4  #: bytes at most, of which a full page may lack the last ones
 PAUSE_S = 0.05
 
 
-async def events(service: LocalService, after: int | None, ref: str | None) -> AsyncGenerator[ServerSentEvent, None]:
+async def follow_events(
+    service: Service[Any], after: int | None, ref: str | None
+) -> AsyncGenerator[ServerSentEvent, None]:
     """Events after number ``after`` (None: from now on), of one job or of all. Each has its number as id.
 
     A number that there is not yet (of an engine whose state is gone) counts as now.
@@ -55,7 +56,7 @@ async def events(service: LocalService, after: int | None, ref: str | None) -> A
 
 
 async def output(
-    service: LocalService, ref: str, rank: int, attempt: int | None, first: LogPage
+    service: Service[Any], ref: str, rank: int, attempt: int | None, first: LogPage
 ) -> AsyncGenerator[ServerSentEvent, None]:
     """Output of a task, ``first`` and what follows it, until the task has ended.
 
@@ -73,7 +74,7 @@ async def output(
             await asyncio.sleep(PAUSE_S)
         else:
             await asyncio.sleep(0)
-        attempt = attempt or service.job(ref).attempt or None
+        attempt = attempt or _attempt(service.job(ref))
         page = service.log(ref, rank, attempt, page.next, LOG_BYTES_AT_ONCE)
 
 
@@ -102,8 +103,10 @@ def _event(name: str, data: Model, number: int) -> ServerSentEvent:
 
 
 _LARGEST = 2**63 - 1  #: integer that the engine can store
-_REF_WORDS = "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them)."
-BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
+_REF_WORDS = (
+    "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them). On Kubernetes "
+    "an affinity group by its name, or by a pod of it: `namespace/name`, or `name` in the namespace `default`."
+)
 
 
 def streamed(**events: str) -> dict[int | str, dict[str, Any]]:
@@ -138,13 +141,6 @@ async def refuse_repeats(request: Request) -> None:
                 raise RequestError(name, f"given {times[name]} times; give it once")
 
 
-def _existing(ref: str | None) -> str | None:
-    """Refuse an id that no job can have, before it is parsed as a number."""
-    if ref is not None and ref.isdigit() and int(ref) > _LARGEST:
-        raise NotFoundError(f"there is no job {ref}")
-    return ref
-
-
 def _in_digits(value: object) -> object:
     """Refuse a whole number that is not written as one, such as ``5.0``."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
@@ -152,23 +148,26 @@ def _in_digits(value: object) -> object:
     return value
 
 
-Ref = Annotated[
-    str,
-    Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"]),
-    AfterValidator(_existing),
-]
+Ref = Annotated[str, Path(min_length=1, max_length=1_024, pattern=ANY_TEXT, description=_REF_WORDS, examples=["12"])]
 OfJob = Annotated[
     str | None,
-    Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"]),
-    AfterValidator(_existing),
+    Query(
+        min_length=1, max_length=1_024, pattern=ANY_TEXT, description=f"Only of one job. {_REF_WORDS}", examples=["12"]
+    ),
 ]
+VcName = Annotated[str, Path(min_length=1, max_length=253, description="A virtual cluster.", examples=["vision"])]
 
 States = Annotated[
     list[JobState], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
 ]
-Vc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
+OfVc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
-Before = Annotated[int | None, Query(ge=0, le=_LARGEST, description="Only ids below this: the next page.")]
+Page = Annotated[
+    str | None,
+    Query(
+        min_length=1, max_length=1_024, pattern=ANY_TEXT, description="`next` of the answer before; none: the first."
+    ),
+]
 
 Rank = Annotated[int, Query(ge=0, le=4_095, description="Which task of the gang.")]
 Attempt = Annotated[int | None, Query(ge=1, le=2**31, description="Which run of the job; left out: the latest.")]
@@ -179,7 +178,6 @@ LogLimit = Annotated[int, Query(ge=1, le=1_048_576, description="At most so many
 
 OfNode = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this node.")]
 First = Annotated[int, Query(ge=0, le=_LARGEST, description="How many to leave out: the pages before.")]
-DevicesLimit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
 
 After = Annotated[int, Query(ge=-1, le=_LARGEST, description="Events after this number; -1: the latest ones.")]
 AfterOrNow = Annotated[
@@ -209,6 +207,16 @@ _LINKS: dict[int | str, dict[str, Any]] = {
     }
 }
 Asked = Annotated[schema.Submission, Body(openapi_examples=_EXAMPLES)]
+_POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "train", "labels": {"hived.io/vc": "vision"}},
+    "spec": {"containers": [{"name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": 4}}}]},
+}
+_PLANS: dict[str, Any] = {
+    "a job of four GPUs": {"value": {"job": {"vc": "vision", "command": ["true"], "gpus": 4}}},
+    "a pod of four GPUs": {"value": {"manifests": [_POD]}},
+}
 _DRAINS: dict[str, Any] = {
     "one device": {"value": {"node": "gpu1", "device": 3}},
     "everything, at once": {"value": {"now": True}},
@@ -231,56 +239,53 @@ _LINES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def job_routes(service: LocalService) -> APIRouter:
-    """Jobs of ``service``, which is asked in the event loop's thread."""
-    router = APIRouter(prefix="/v1", tags=["jobs"])
+def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -> list[APIRouter]:
+    """``/v1`` of ``service``, which is asked in the event loop's thread; ``errors``: that every route may answer."""
 
-    @router.post("/jobs", status_code=201, responses={**_LINKS, **declared(*BODY, 404, 409, 503, 507)})
+    def router(tag: str) -> APIRouter:
+        return APIRouter(prefix="/v1", tags=[tag], responses=errors, dependencies=[Depends(refuse_repeats)])
+
+    jobs, events, cluster = router("jobs"), router("events"), router("cluster")
+
+    @jobs.post("/jobs", status_code=201, responses={**_LINKS, **declared(*BODY, 404, 409, 503, 507)})
     async def submit_job(submission: Asked, request: Request, response: Response) -> schema.Job:
         """Submit a job. It is kept from the moment that this is answered, and starts when its GPUs are free."""
         job = await service.submit(submission, asking(request))
         response.headers["Location"] = f"/v1/jobs/{job.id}"
         return job
 
-    @router.post("/plan", responses=declared(*BODY, 404, 409, 503))
-    async def plan_job(submission: Asked) -> schema.Plan:
-        """What a submission would come to now; nothing is remembered."""
-        return service.plan(submission)
-
-    @router.get("/jobs", responses=declared(403, 404, 422, 503))
+    @jobs.get("/jobs", responses=declared(403, 404, 422, 503))
     async def list_jobs(
         states: States = [],  # noqa: B006
-        vc: Vc = None,
+        vc: OfVc = None,
         limit: AtMost = 100,
-        before: Before = None,
-    ) -> Jobs:
-        """Jobs, the latest first."""
-        return service.jobs(states, vc, limit, before)
+        page: Page = None,
+    ) -> schema.Jobs:
+        """Jobs: the latest first; on Kubernetes affinity groups by name, those that have ended only if asked for."""
+        return service.jobs(states, vc, limit, page)
 
-    @router.get("/jobs/{ref}", responses=declared(403, 404, 422, 503))
-    async def get_job(ref: Ref) -> schema.Job:
-        """One job."""
-        return service.job(ref)
-
-    @router.post("/jobs/{ref}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def cancel_job(ref: Ref) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
         return await service.cancel(ref)
 
-    @router.get("/jobs/{ref}/explain", responses=declared(403, 404, 422, 503))
+    @jobs.get("/jobs/{ref:path}", responses=declared(403, 404, 422, 503))
+    async def get_job(ref: Ref) -> schema.Job:
+        """One job."""
+        return service.job(ref)
+
+    @jobs.get("/explain/{ref:path}", responses=declared(403, 404, 422, 503))
     async def explain_job(ref: Ref) -> schema.Explanation:
-        """Why a job waits, where it runs, or how it ended."""
+        """Why a job waits and whom it waits for, where it runs, or how it ended; on Kubernetes also of a single pod."""
         return service.explain(ref)
 
-    @router.get("/jobs/{ref}/log", responses=declared(403, 404, 409, 422, 503))
-    async def read_log(
-        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, limit: LogLimit = 65_536
-    ) -> schema.LogPage:
-        """A stretch of the output of a task."""
-        return service.log(ref, rank, attempt, offset, limit)
+    @jobs.post("/plan", responses=declared(*BODY, 404, 409, 503))
+    async def plan_jobs(request: Annotated[schema.PlanRequest, Body(openapi_examples=_PLANS)]) -> schema.Plan:
+        """What a submission, or manifests, would come to now; nothing is created, nothing is remembered."""
+        return service.plan(request)
 
-    @router.get(
-        "/jobs/{ref}/log/stream",
+    @jobs.get(
+        "/logs/{ref:path}/stream",
         response_class=EventSourceResponse,
         responses={**streamed(log="LogPage", end="LogPage"), **declared(403, 404, 409, 422, 429, 503)},
     )
@@ -289,65 +294,88 @@ def job_routes(service: LocalService) -> APIRouter:
     ) -> EventSourceResponse:
         """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
         job = service.job(ref)
-        ref = str(job.id)  # the latest of a name is another one soon
-        attempt = attempt or job.attempt or None
+        ref = job.id  # the latest of a name is another one soon
+        attempt = attempt or _attempt(job)
         start = offset if last_event_id is None else last_event_id
         first = service.log(ref, rank, attempt, start, LOG_BYTES_AT_ONCE)
         return EventSourceResponse(to_the_end(output(service, ref, rank, attempt, first)))
 
-    return router
+    @jobs.get("/logs/{ref:path}", responses=declared(403, 404, 409, 422, 503))
+    async def read_log(
+        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, limit: LogLimit = 65_536
+    ) -> schema.LogPage:
+        """A stretch of the output of a task."""
+        return service.log(ref, rank, attempt, offset, limit)
 
-
-def engine_routes(service: LocalService) -> APIRouter:
-    """All of ``service`` that is not about one job; it is asked in the event loop's thread."""
-    router = APIRouter(prefix="/v1", tags=["engine"])
-
-    @router.get("/about", responses=declared(403, 503))
-    async def get_about() -> schema.About:
-        """The engine: its version, its size, how many jobs it has."""
-        return service.about()
-
-    @router.get("/devices", responses=declared(403, 404, 422, 503))
-    async def list_devices(node: OfNode = None, offset: First = 0, limit: DevicesLimit = 1000) -> list[Device]:
-        """Devices, in the order of the spec."""
-        return service.devices(node, offset, limit)
-
-    @router.post("/drain", responses=declared(*BODY, 404, 409, 503, 507))
-    async def drain_devices(drain: Annotated[schema.Drain, Body(openapi_examples=_DRAINS)]) -> list[Device]:
-        """Keep new jobs off devices, or let them come again; the answer is the devices that this was about."""
-        return await service.drain(drain)
-
-    @router.put("/spec", responses=declared(*BODY, 404, 409, 503, 507))
-    async def replace_spec(spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)]) -> schema.Reconfigured:
-        """Go on under a new cluster spec. Every job runs on; what no longer fits its VC becomes opportunistic."""
-        return await service.reconfigure(spec)
-
-    @router.get("/events", tags=["events"], responses=declared(403, 404, 422, 503))
+    @events.get("/events", responses=declared(403, 404, 422, 503))
     async def list_events(after: After = -1, limit: AtMost = 100, job: OfJob = None) -> schema.Events:
-        """What happened."""
+        """What happened; on Kubernetes what this replica remembers."""
         return service.events(after, limit, job)
 
-    @router.get(
+    @events.get(
         "/events/stream",
-        tags=["events"],
         response_class=EventSourceResponse,
-        responses={**streamed(event="JobEvent"), **declared(403, 404, 422, 429, 503)},
+        responses={**streamed(event="Event"), **declared(403, 404, 422, 429, 503)},
     )
     async def stream_events(
         after: AfterOrNow = None, job: OfJob = None, last_event_id: LastEventId = None
     ) -> EventSourceResponse:
-        """What happens: events `event` (a JobEvent); each id is its number, so a browser goes on where it broke off."""
+        """What happens: events `event` (an Event); each id is its number, so a browser goes on where it broke off."""
         service.events(-1, 1, job)  # an unknown job is refused here, before the stream begins
         start = after if last_event_id is None else last_event_id
-        return EventSourceResponse(to_the_end(events(service, start, job)))
+        return EventSourceResponse(to_the_end(follow_events(service, start, job)))
 
-    @router.get(
-        "/decisions", tags=["events"], response_class=StreamingResponse, responses={**_LINES, **declared(403, 429, 503)}
-    )
+    @events.get("/decisions", response_class=StreamingResponse, responses={**_LINES, **declared(403, 409, 429, 503)})
     async def export_decisions() -> Response:
         """The event log of the core: lines of JSON, oldest first, that replay byte for byte."""
         rest = service.decisions()
         first = list(islice(rest, LINES_AT_ONCE))  # what goes wrong at once still has a status
         return StreamingResponse(lines(first, rest), media_type="application/x-ndjson")
 
-    return router
+    @cluster.get("/engine", responses=declared(403, 503))
+    async def get_engine() -> schema.Engine:
+        """What answers: its kind, its version, whether it decides."""
+        return service.engine()
+
+    @cluster.get("/usage", responses=declared(403, 503))
+    async def get_usage() -> schema.Usage:
+        """GPUs by what they are for, jobs by state, and the margin of sharing safety."""
+        return service.usage()
+
+    @cluster.get("/vcs", responses=declared(403, 503))
+    async def list_vcs() -> list[schema.VcUsage]:
+        """The virtual clusters, in GPUs."""
+        return service.vcs()
+
+    @cluster.get("/vcs/{name:path}", responses=declared(403, 404, 422, 503))
+    async def get_vc(name: VcName) -> schema.Vc:
+        """One virtual cluster: what it reserved, what runs in it, what waits."""
+        return service.vc(name)
+
+    @cluster.get("/nodes", responses=declared(403, 404, 422, 503))
+    async def list_nodes(node: OfNode = None, offset: First = 0, limit: AtMost = 1000) -> schema.Nodes:
+        """Nodes and their devices, in the order of the spec."""
+        return service.nodes(node, offset, limit)
+
+    @cluster.post("/drain", responses=declared(*BODY, 404, 409, 503, 507))
+    async def drain_devices(drain: Annotated[schema.Drain, Body(openapi_examples=_DRAINS)]) -> schema.Drained:
+        """Keep new jobs off devices, or let them come again; the answer is the devices that this was about."""
+        return await service.drain(drain)
+
+    @cluster.get("/spec", responses=declared(403, 503))
+    async def get_spec() -> schema.Spec:
+        """The cluster spec in force."""
+        return service.spec()
+
+    @cluster.put("/spec", responses=declared(*BODY, 404, 409, 503, 507))
+    async def replace_spec(spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)]) -> schema.Reconfigured:
+        """Go on under a new cluster spec. Every job runs on; what no longer fits its VC becomes opportunistic."""
+        return await service.reconfigure(spec)
+
+    trades = router("trades")
+    add_trades(trades, service.market)
+    return [jobs, events, cluster, trades]
+
+
+def _attempt(job: schema.Job) -> int | None:
+    return None if job.process is None else job.process.attempt or None

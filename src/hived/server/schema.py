@@ -1,6 +1,7 @@
-"""What the HTTP API speaks: requests and answers of ``/v1``, as the OpenAPI document shows them.
+"""What the HTTP API speaks: requests and answers of ``/v1`` of both engines, as the OpenAPI document shows them.
 
-Times are seconds since the epoch (UTC) unless a field says otherwise. Unknown fields are refused.
+What only one engine has is a part of its own (``process``, ``replica``), or a request that the other one refuses as
+``unsupported``. Times are seconds since the epoch (UTC) unless a field says otherwise. Unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Error(Model):
     """Every error has this shape, whatever its status."""
 
     code: str
-    """For programs: invalid, not_found, never_fits, conflict, forbidden, unauthorized, too_large, ..."""
+    """For programs: invalid, not_found, never_fits, conflict, unsupported, forbidden, unauthorized, too_large, ..."""
     message: str
     """What, where, have against need, the way out."""
     field: str | None = None
@@ -90,36 +91,48 @@ class Submission(Model):
     cluster's cells cannot be had there, is preempted and started anew on others."""
 
 
-class TaskPlace(Model):
-    """Where one task of a job runs."""
+class Place(Model):
+    """Devices of one node."""
 
-    rank: int
     node: str
     devices: list[int]
 
 
-class Job(Model):
-    """A job as it is now."""
+class Task(Place):
+    """One process of a job, or one pod."""
 
-    id: int
     name: str
-    """Unique among all: the name asked for and the id, ``train-12``."""
+    """``task 0``, or the pod's ``namespace/name``."""
+    uid: str = ""
+    """Of a pod."""
+    state: Literal["waiting", "starting", "running", "stopping", "ended"]
+    """Of a pod: it has no node; it is being bound; it is bound; it is being deleted."""
+    node: str
+    """That it has or has reserved; "": none."""
+
+
+class JobHeader(Model):
+    """What is said of a job wherever it is shown."""
+
+    id: str
+    """By which requests name it: a number; on Kubernetes the name of its affinity group."""
+    name: str
+    """Unique among all: the name asked for and the id, ``train-12``; on Kubernetes the same as the id."""
     vc: str
     gpus: int
     """Of all tasks."""
-    gpus_per_task: int
-    tasks: int
     priority: int
-    early: bool = False
-    """Whether it may start before its turn, on GPUs that others leave idle."""
-    state: JobState
-    kind: Literal["guaranteed", "opportunistic"] | None
-    """Of the GPUs it has; None: has none."""
-    placement: list[TaskPlace]
-    """What it has or has reserved; empty: nothing."""
+    """-1: opportunistic."""
+    user: str = ""
+    """Who submitted it; "": not known."""
+
+
+class Process(Model):
+    """What only a job of processes has."""
+
     command: list[str]
     cwd: str
-    user: str
+    gpus_per_task: int
     attempt: int
     """How often it was started."""
     resumes: int
@@ -128,54 +141,103 @@ class Job(Model):
     """How often it failed and was queued again."""
     max_retries: int
     time_limit_s: float | None
-    submitted_at: float
-    started_at: float | None
-    """Of the latest attempt."""
-    ended_at: float | None
     exit_code: int | None
     """As a shell has it: 128 + signal where a signal ended it."""
-    reason: str
-    """Why it is where it is, in one line of words; "" where the state says all."""
+
+
+class Job(JobHeader):
+    """A job as it is now: processes of one machine, or on Kubernetes an affinity group of pods."""
+
+    early: bool = False
+    """Whether it may start before its turn, on GPUs that others leave idle."""
+    state: JobState
+    kind: Literal["guaranteed", "opportunistic"] | None
+    """Of the GPUs it has; None: has none."""
+    size: int
+    """Tasks that it consists of; ``tasks`` are those there are."""
+    tasks: list[Task]
+    victims: list[str]
+    """While reserved: the jobs that still have to go."""
+    why: list[str]
+    """Why it is where it is, in sentences, the most decisive first; empty where the state says all."""
+    submitted_at: float
+    since: float
+    """When it began to wait, or got the GPUs that it has, or ended."""
+    started_at: float | None
+    """Latest."""
+    ended_at: float | None
+    process: Process | None
+    """None: on Kubernetes."""
 
 
 class Jobs(Model):
     jobs: list[Job]
     total: int
-    """That match, beyond the limit too."""
+    """That match, on other pages too."""
+    next: str | None
+    """``page`` of the next request; None: there are no more."""
 
 
-class JobEvent(Model):
+class Event(Model):
     """Something that happened."""
 
     seq: int
     at: float
     kind: str
-    job: int | None
+    job: str | None
+    """Its id."""
     text: str
     """In words, for people."""
 
 
 class Events(Model):
-    events: list[JobEvent]
+    events: list[Event]
     last: int
     """Number of the latest event there is; ask for ``after`` this."""
 
 
 class Explanation(Model):
-    job: int
+    """Why a job waits, where it is, whom it waits for, how it ended."""
+
+    job: str
+    """Its id; "": a pod that is of no job."""
+    task: str
+    """The pod, where one was asked for, else ""."""
     text: str
     """Lines."""
     reasons: list[dict[str, object]]
     """As data: ``kind`` and the numbers."""
 
 
-class Plan(Model):
-    outcome: Literal["now", "waits", "never"]
+class PlanRequest(Model):
+    """What would be submitted: a job; on Kubernetes also what ``kubectl apply`` would be given, before it."""
+
+    job: Submission | None = None
+    manifests: Annotated[list[dict[str, object]], Field(max_length=1000)] = Field(default_factory=list)
+    """Pods, Jobs, CronJobs, JobSets, PyTorchJobs, Deployments, ReplicaSets, StatefulSets; others without a VC."""
+    namespace: Annotated[str, StringConstraints(max_length=63)] = "default"
+    """Of manifests that name none."""
+
+
+class PlannedJob(Model):
+    """What would become of one job now, or of equal pods that are placed one by one."""
+
+    name: str
+    vc: str
+    gpus: int
+    outcome: Literal["now", "waits", "never", "unknown"]
+    """``waits``: not all of its tasks would start now. ``unknown``: what pods its object has is not known."""
     text: str
-    placement: list[TaskPlace]
+    placement: list[Place]
+    """By task."""
     victims: list[str]
-    """Jobs that would have to go."""
+    """Jobs that would be preempted."""
     reasons: list[dict[str, object]]
+
+
+class Plan(Model):
+    jobs: list[PlannedJob]
+    """Each beside those before it. Empty: nothing in the manifests is for HiveD."""
 
 
 class LogPage(Model):
@@ -191,11 +253,48 @@ class LogPage(Model):
     """Whether the task has ended, so that nothing comes any more."""
 
 
-# -- the machine ------------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+class Device(Model):
+    device: int
+    state: Literal["free", "used", "reserving", "reserved"]
+    healthy: bool
+    drained: bool
+    """Whether it is kept from new jobs though healthy: drained, or for a pod that HiveD did not place."""
+    why: str
+    """Why it takes no jobs; "" where the node or its state says it, or where it takes them."""
+    job: str | None
+    """The id of the job that has it."""
+
+
+class Node(Model):
+    """A node of the spec."""
+
+    name: str
+    why: str
+    """Why it takes no jobs; "": it takes them, but for what is said of its devices."""
+    devices: list[Device]
+
+
+class Nodes(Model):
+    """Nodes in the order of the spec."""
+
+    nodes: list[Node]
+    total: int
+    """On other pages too."""
+    bad: int
+    """Of all nodes: those of which no device takes jobs, or not all."""
+    missing: list[str]
+    """On Kubernetes: of the spec, and not there; the first 20."""
+    unmanaged: int
+    """On Kubernetes: there, and not in the spec."""
+    foreign_pods: list[str]
+    """On Kubernetes: pods with GPUs that HiveD did not place, and what they have, in words; the first 20."""
 
 
 class Drain(Model):
-    """Keep new jobs off devices, or let them come again."""
+    """Keep new jobs off devices, or let them come again. On Kubernetes a node is cordoned, and pods run on."""
 
     node: Annotated[str, StringConstraints(max_length=253, pattern=ANY_TEXT)] | None = None
     """None: all nodes."""
@@ -206,36 +305,126 @@ class Drain(Model):
     """Whoever runs there is preempted and queued again."""
 
 
-class Device(Model):
-    node: str
-    device: int
-    state: Literal["free", "used", "reserving", "reserved"]
-    healthy: bool
-    drained: bool
-    why_bad: str
-    job: int | None
+class Drained(Model):
+    """The nodes that a drain was about, with the devices chosen, as they are now."""
+
+    nodes: list[Node]
+    undone: bool
 
 
-class About(Model):
-    """The engine."""
+# -- virtual clusters, usage, the spec, the engine --------------------------------------------------------------------
 
-    version: str
-    started_at: float
-    pid: int
-    simulated: bool
-    """Whether its devices are."""
-    source: str
-    """The spec."""
+
+class Reserved(Model):
+    """Cells of one kind that a virtual cluster has reserved."""
+
+    cell_type: str
+    """``RACK.NODE.SOCKET``."""
     gpus: int
-    nodes: int
-    vcs: list[str]
-    draining: bool
-    """Whether all devices are drained."""
+    """Of one cell."""
+    number: int
+    pinned: str | None = None
+    """Id of the pinned cell."""
+
+
+class VcUsage(Model):
+    """A virtual cluster, in GPUs."""
+
+    name: str
+    reserved: int
+    used: int
+    """By its guaranteed jobs."""
+    borrowed: int
+    """By its opportunistic jobs."""
+    waiting: int
+    """Jobs."""
+
+
+class Vc(Model):
+    """One virtual cluster: what it has reserved, what runs in it, what waits."""
+
+    usage: VcUsage
+    cells: list[Reserved]
+    doomed: list[str]
+    """Cells that cannot be healthy any more, in words."""
+    running: list[Job]
+    """The first 100."""
+    waiting: list[Job]
+    """In the order of their turns, the first 100."""
+
+
+class Usage(Model):
+    """GPUs by what they are for now, each counted once, and jobs by state."""
+
+    gpus: int
+    guaranteed: int
+    opportunistic: int
+    reserved: int
+    """Idle, kept for a job that waits for others to go."""
+    bad: int
+    """Kept from jobs for a fault or a drain, and not in use."""
+    foreign: int
+    """On Kubernetes: kept from jobs for pods that HiveD did not place."""
+    unavailable: int
+    """GPUs that VCs reserved and cannot have now, since they are bad or kept for others."""
+    doomed: int
+    """Reserved cells that cannot be healthy any more."""
     jobs: dict[str, int]
-    """How many per state."""
+    """How many per state, those that have not ended."""
+    vcs: list[VcUsage]
     safety_margin: int | None
     """Of the spec, whatever is bad: least cells to spare over all levels. None: nothing is reserved; -1: sharing safety
     is broken, which is a bug."""
+
+
+class Spec(Model):
+    """The cluster spec in force."""
+
+    source: str
+    """A file, how it was made, or ``configmap/namespace/name``."""
+    loaded_at: float
+    problem: str
+    """Why the latest one was refused; "" where it was not."""
+    gpus: int
+    nodes: int
+    vcs: list[str]
+
+
+class Replica(Model):
+    """What only an engine on Kubernetes has."""
+
+    identity: str
+    leader: bool
+    """Whether this replica decides."""
+    holder: str
+    """Who holds the lease; "" where there is no election."""
+
+
+class Engine(Model):
+    """What answers."""
+
+    engine: EngineKind
+    version: str
+    started_at: float
+    ready: bool
+    """Whether it can do its part."""
+    simulated: bool
+    """Whether its devices are."""
+    replica: Replica | None
+    """None: on one machine."""
+
+
+class SpecText(Model):
+    """A new cluster spec, as YAML."""
+
+    yaml: Annotated[str, StringConstraints(min_length=1, max_length=4_000_000)]
+
+
+class Reconfigured(Model):
+    kept: list[str]
+    downgraded: list[str]
+    lost: list[str]
+    cancelled: list[str]
 
 
 # -- trades of cells --------------------------------------------------------------------------------------------------
@@ -319,7 +508,7 @@ class Trade(Model):
     """Credits for a GPU hour; 1 in a balanced exchange."""
 
 
-class Exchange(Model):
+class Market(Model):
     """The market of cells."""
 
     arbiter: str
@@ -339,16 +528,3 @@ class Posted(Model):
     """Whether it, or what is left of it, is on the board."""
     trades: list[Trade]
     """That it has led to."""
-
-
-class SpecText(Model):
-    """A new cluster spec, as YAML."""
-
-    yaml: Annotated[str, StringConstraints(min_length=1, max_length=4_000_000)]
-
-
-class Reconfigured(Model):
-    kept: list[str]
-    downgraded: list[str]
-    lost: list[str]
-    cancelled: list[str]

@@ -17,7 +17,7 @@ import pytest
 from hived.cli.client import connect
 from hived.errors import UnavailableError
 from hived.server.failures import STATUS
-from hived.server.schema import JobEvent
+from hived.server.schema import Event
 
 from ...server.fakes import TOKEN, FakeService, Running
 from ..helpers import Hived, refused
@@ -52,7 +52,7 @@ BYTES = os.fsdecode(b"d\xff")  #: what Python makes of an argument that is no UT
         (["ps", "--vc", BYTES], "is not UTF-8 text"),
         (["drain", BYTES], "NODE"),
         (["vc", "show", BYTES, "--engine", "http://127.0.0.1:1"], "no name is"),
-        (["explain", BYTES], "no job"),
+        (["explain", BYTES], "no name is"),
         (["ps", "--engine", f"http://{BYTES}:3"], "--engine"),
         (["ps", "--engine", "http://a..b:3"], "--engine"),
     ],
@@ -191,7 +191,7 @@ STRANGERS = {
     "a page that is not there": http("404 Not Found", "text/html", b"<h1>Not Found</h1>"),
     "other JSON": http("200 OK", "application/json", b'{"hello": "world"}'),
     "a list": http("200 OK", "application/json", b"[]"),
-    "JSON with a field more": http("200 OK", "application/json", b'{"jobs": [], "total": 0, "new": 1}'),
+    "JSON with a field more": http("200 OK", "application/json", b'{"jobs": [], "total": 0, "next": null, "new": 1}'),
     "another error": http("500 Oops", "application/json", b'{"detail": "oops"}'),
     "an error that is none": http("500 Oops", "application/json", b'{"error": {"code": 5}}'),
     "cut-off JSON": http("200 OK", "application/json", b'{"jobs": ['),
@@ -225,12 +225,13 @@ def test_event_that_is_none(hived: Hived, nobody: Path, body: bytes) -> None:
         events = there.stream("/v1/events/stream")
         assert next(events) == ("open", None)
         with pytest.raises(UnavailableError, match="no engine of this version"):
-            there.parsed(JobEvent, next(events)[1])
+            there.parsed(Event, next(events)[1])
         events.close()
 
 
 EXIT_CODES = {
-    "invalid": 2, "conflict": 2, "too_large": 2, "malformed": 2, "something_new": 2, "never_fits": 3, "not_found": 4,
+    "invalid": 2, "conflict": 2, "too_large": 2, "malformed": 2, "something_new": 2, "unsupported": 2,
+    "never_fits": 3, "not_found": 4,
     "unavailable": 69, "too_many": 69, "bug": 70, "storage": 73, "forbidden": 77, "unauthorized": 77,
 }  # fmt: skip
 

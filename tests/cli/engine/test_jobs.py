@@ -75,7 +75,7 @@ def test_latest_jobs_and_how_many_more(hived: Hived, engine: FakeService) -> Non
 
 def test_name_cannot_command_the_terminal(hived: Hived, engine: FakeService) -> None:
     bad = "\x1b[2J\x9b31m\u202eevil[red]\nx"
-    engine.change(engine.add(), state="queued", placement=[], reason=bad)
+    engine.change(engine.add(), state="queued", tasks=[], why=[bad])
     engine.all[0] = engine.all[0].model_copy(update={"name": f"train{bad}-1"})
     for arguments in ("ps", "ps --all", "explain 1", "events", "top", "drain", "ps -o json", "top -o json"):
         answer = hived(*arguments.split())
@@ -84,7 +84,7 @@ def test_name_cannot_command_the_terminal(hived: Hived, engine: FakeService) -> 
             assert sign not in answer.out + answer.err, arguments
     line = hived("ps").out.splitlines()[1]
     assert r"train\x1b[2J\x9b31m\u202eevil[red]\x0ax-1" in line
-    assert json.loads(hived("ps", "-o", "json").out)["jobs"][0]["reason"] == bad
+    assert json.loads(hived("ps", "-o", "json").out)["jobs"][0]["why"] == [bad]
 
 
 # -- explain and cancel
@@ -133,12 +133,12 @@ def test_exit_code_is_of_the_first_that_failed(running: Running, begin: Begin) -
 def test_wait_for_ended_jobs_or_so_long(hived: Hived, engine: FakeService) -> None:
     engine.end(engine.add())
     engine.end(engine.add(name="killed"), 137)
-    engine.change(engine.add(name="gone"), state="cancelled", placement=[])
+    engine.change(engine.add(name="gone"), state="cancelled", tasks=[])
     assert hived("wait", "1").code == 0
     assert hived("wait", "1", "killed").code == 137
     assert hived("wait", "gone").code == 143, "a cancelled job has not succeeded"
     found = [json.loads(line) for line in hived("wait", "1", "2", "-o", "json").out.splitlines()]
-    assert [job["id"] for job in found] == [1, 2]
+    assert [job["id"] for job in found] == ["1", "2"]
     engine.add()
     answer = hived("wait", "train", "--timeout", "0.2s")
     assert (answer.code, answer.out) == (124, "")

@@ -1,4 +1,4 @@
-"""``hived plan``, ``drain``, ``offer``, ``request``, ``withdraw`` and ``trades``."""
+"""``hived plan``, ``drain`` and ``trade``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..helpers import Hived
     [
         (2, 0, "now", ["2 GPUs of vision: now, on node-0 (GPUs 0-1)"]),
         (3, 0, "now", ["3 GPUs of vision: now, once train-1 has gone, on node-0 (GPUs 0-2)"]),
-        (6, 2, "waits", ["6 GPUs of vision: would wait", WAITING]),
-        (9, 3, "never", ["9 GPUs of vision: never fits", "there are 8 GPUs"]),
+        (6, 2, "waits", ["6 GPUs of vision: would wait", f"  {WAITING}"]),
+        (9, 3, "never", ["9 GPUs of vision: never fits", "  there are 8 GPUs"]),
     ],
 )
 def test_plan(hived: Hived, engine: FakeService, gpus: int, code: int, outcome: str, words: list[str]) -> None:
@@ -26,7 +26,7 @@ def test_plan(hived: Hived, engine: FakeService, gpus: int, code: int, outcome: 
     assert engine.all == []
     answer = hived("plan", "--vc", "vision", "--gpus", gpus, "-o", "json")
     assert answer.code == code
-    assert json.loads(answer.out)["outcome"] == outcome
+    assert [job["outcome"] for job in json.loads(answer.out)["jobs"]] == [outcome]
     answer = hived("plan", "--vc", "nobody")
     assert (answer.code, answer.out) == (2, "")
     assert "nobody" in answer.err
@@ -39,14 +39,15 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
     assert (answer.code, answer.err) == (0, "")
     first, header, *lines = answer.out.splitlines()
     assert first == "4 GPUs: no new jobs; 1 job still there: 1"
-    assert header.split() == ["NODE", "GPUS", "STATE", "JOBS"]
+    assert header.split() == ["NODE", "GPUS", "STATE", "JOB"]
     assert [line.split() for line in lines] == [
         ["node-0", "0-1", "used,", "drained", "1"],
         ["node-0", "2-3", "free,", "drained", "-"],
     ]
     assert engine.drained == {("node-0", n) for n in range(4)}
     found = json.loads(hived("drain", "node-1", "--device", 0, "-o", "json").out)
-    assert [(one["node"], one["device"], one["drained"]) for one in found] == [("node-1", 0, True)]
+    (node,) = found["nodes"]
+    assert (node["name"], [(one["device"], one["drained"]) for one in node["devices"]]) == ("node-1", [(0, True)])
     answer = hived("drain", "nowhere")
     assert (answer.code, answer.out) == (4, "")
     assert "there are node-0, node-1" in answer.err
@@ -60,25 +61,25 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
 
 
 def test_trade(hived: Hived, engine: FakeService) -> None:
-    answer = hived("offer", "NODE=2", "--vc", "vision", "--for", "2h")
+    answer = hived("trade", "offer", "NODE=2", "--vc", "vision", "--for", "2h")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out == "offer 1: it waits for a request; hived trades shows it, hived withdraw 1 ends it\n"
-    answer = hived("request", "NODE", "--vc", "speech", "--for", "1h30m")
+    assert answer.out == "offer 1: it waits for a request; hived trade ls shows it, hived trade withdraw 1 ends it\n"
+    answer = hived("trade", "request", "NODE", "--vc", "speech", "--for", "1h30m")
     assert answer.code == 0
     assert answer.out.startswith("trade 1: vision gives speech 1 x NODE until 1970-01-01T")
-    told = hived("trades").out
+    told = hived("trade", "ls").out
     assert [line.split()[:5] for line in told.splitlines() if line.strip().startswith("1 ")] == [
         ["1", "vision", "speech", "1", "x"],
         ["1", "offer", "vision", "1", "x"],
     ]
     assert "vision  +6.0 GPU hours" in told
-    market = json.loads(hived("trades", "-o", "json").out)
+    market = json.loads(hived("trade", "ls", "-o", "json").out)
     assert market["surplus"] == {"vision": 6.0, "speech": -6.0}
-    assert hived("withdraw", 1, "--vc", "vision").out == "1 is withdrawn\n"
-    assert json.loads(hived("trades", "-o", "json").out)["offers"] == []
+    assert hived("trade", "withdraw", 1, "--vc", "vision").out == "1 is withdrawn\n"
+    assert json.loads(hived("trade", "ls", "-o", "json").out)["offers"] == []
     engine.reset()
-    hived("offer", "NODE", "--vc", "vision", "--for", "2h")
-    answer = hived("request", "NODE", "--vc", "speech", "--for", "3h")
+    hived("trade", "offer", "NODE", "--vc", "vision", "--for", "2h")
+    answer = hived("trade", "request", "NODE", "--vc", "speech", "--for", "3h")
     assert answer.out.startswith("request 2: it waits for an offer")
     assert answer.err.startswith("offer 1 of vision is for another time: from now, until in ")
 
@@ -98,13 +99,13 @@ OFFER = ("--vc", "vision", "--for", "1h")
         (("offer", "NODE", *OFFER, "--from", "soon"), 2, "--from soon: give a duration"),
         (("request", "NODE=9", "--vc", "speech", "--for", "1h"), 2, "no other tenant has 9 x NODE"),
         (("withdraw", "5", "--vc", "vision"), 4, "no offer or request 5 on the board"),
-        (("trades",), 0, "nobody offers or asks for cells"),
+        (("ls",), 0, "nobody offers or asks for cells"),
     ],
 )
 def test_refusals_of_the_market(
     hived: Hived, engine: FakeService, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
-    answer = hived(*arguments)
+    answer = hived("trade", *arguments)
     assert (answer.code, answer.out, answer.err.count("\n")) == (code, "", 1)
     assert says in answer.err
-    assert json.loads(hived("trades", "-o", "json").out)["offers"] == []
+    assert json.loads(hived("trade", "ls", "-o", "json").out)["offers"] == []

@@ -41,7 +41,7 @@ def test_top_in_a_pipe(hived: Hived, engine: FakeService) -> None:
     found = json.loads(hived("top", "-o", "json").out)
     assert found["totals"]["guaranteed"] == 4
     engine.reset()
-    engine.nodes = ("node-0",)
+    engine.names = ("node-0",)
     engine.add(gpus=4)
     said = hived("top").out
     assert "4 guaranteed" in said
@@ -60,7 +60,7 @@ def test_drained_device_in_use(hived: Hived, engine: FakeService) -> None:
 
 def test_ps_and_top_on_opportunistic_jobs(hived: Hived, engine: FakeService) -> None:
     job = engine.add(gpus=2)
-    engine.change(job, kind="opportunistic", reason="virtual cluster vision is no more")
+    engine.change(job, kind="opportunistic", why=["virtual cluster vision is no more"])
     found = hived("ps").out.splitlines()[1]
     (shown,) = [line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]]
     assert found.split()[4] == shown.split()[4] == "opp"

@@ -83,13 +83,13 @@ def test_job_that_never_started(hived: Hived, engine: FakeService, options: tupl
     for _ in range(2):
         engine.add(gpus=4)
     withdrawn, wrong = engine.add(), engine.add(name="typo")
-    engine.change(withdrawn, state="cancelled", reason="cancelled")
+    engine.change(withdrawn, state="cancelled", why=["cancelled"])
     answer = hived("logs", *options, "train")
     assert (answer.code, answer.out) == (4, "")
     assert answer.err == "hived: no output, since it was never started: train-3 was cancelled\n"
     engine.start(wrong)
     engine.end(wrong, 127)
-    engine.change(wrong, reason="it could not be started: typo: No such file")
+    engine.change(wrong, why=["it could not be started: typo: No such file"])
     answer = hived("logs", *options, "typo")
     assert (answer.code, answer.out) == (4, "")
     assert "typo-4 has failed: it could not be started: typo: No such file" in answer.err
@@ -153,7 +153,7 @@ def test_terminal_gets_colours_alone(running: Running) -> None:
 
 def test_times_in_the_readers_zone(hived: Hived, engine: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.tell("old")
-    engine.tell("new", job=2)
+    engine.tell("new", job="2")
     engine.happened[-1] = engine.happened[-1].model_copy(update={"at": 1_700_000_000})
     try:
         for zone, words in (("UTC", "2023-11-14T22:13:20+00:00"), ("Asia/Kolkata", "2023-11-15T03:43:20+05:30")):

@@ -22,7 +22,7 @@ def test_where_it_runs_or_why_it_waits(hived: Hived, engine: FakeService) -> Non
     engine.end(engine.all[0])
     answer = hived(*SUBMIT, "--gpus", 4, "--nodes", 2, "--", "x")
     assert answer.out == "x-2 runs on node-0 (GPUs 0-3) and node-1 (GPUs 0-3).\n"
-    assert engine.submissions[2].tasks == 2
+    assert engine.submissions["2"].tasks == 2
     answer = hived(*SUBMIT, "--name", "late", "--", "x")
     assert answer.code == 0
     assert answer.out == f"late-3 waits: {WAITING}\n"
@@ -42,16 +42,16 @@ def test_every_option_arrives(hived: Hived, engine: FakeService) -> None:
     options: list[object] = ["--vc", "speech", "--gpus", 2, "--nodes", 2, "--priority", 10, "--name", "bert"]
     options += ["--retries", 3, "--time-limit", "1h30m", "--grace", "5s", "--lazy"]
     assert hived("submit", *options, "--", "sh", "-c", "echo $X", "--lr", "-3").code == 0
-    sent = engine.submissions[1]
+    sent = engine.submissions["1"]
     assert (sent.vc, sent.gpus, sent.tasks, sent.priority, sent.name) == ("speech", 2, 2, 10, "bert")
     assert (sent.retries, sent.time_limit_s, sent.grace_s, sent.lazy_preemption) == (3, 5400, 5, True)
     assert sent.command == ["sh", "-c", "echo $X", "--lr", "-3"]
     # what follows the program is its own, without dashes too
     assert hived(*SUBMIT, "python", "train.py", "--gpus", "9", "-f").code == 0
-    assert engine.submissions[2].command == ["python", "train.py", "--gpus", "9", "-f"]
-    assert engine.submissions[2].gpus == 1
+    assert engine.submissions["2"].command == ["python", "train.py", "--gpus", "9", "-f"]
+    assert engine.submissions["2"].gpus == 1
     answer = hived(*SUBMIT, "--opportunistic", "--", "x")
-    assert engine.submissions[3].priority == -1
+    assert engine.submissions["3"].priority == -1
     assert "others leave idle" in answer.out
     assert hived(*SUBMIT, "--opportunistic", "--priority", 3, "--", "x").code == 2
     assert len(engine.all) == 3
@@ -65,7 +65,7 @@ def test_folder_and_environment(
     for name in ("CUDA_VISIBLE_DEVICES", "HIVED_TOKEN", "HIVED_JOB", "RANK", "MASTER_ADDR", "BASH_FUNC_f%%"):
         monkeypatch.setenv(name, "wrong")
     assert hived(*SUBMIT, "--", "x").err == ""
-    sent = engine.submissions[1]
+    sent = engine.submissions["1"]
     assert sent.cwd == str(tmp_path)
     assert sent.environment["LEARNING_RATE"] == "0.1 or so\n"
     assert sent.environment["PATH"] == os.environ["PATH"]
@@ -77,13 +77,13 @@ def test_folder_and_environment(
     answer = hived(*SUBMIT, "--", "x")
     assert answer.code == 0
     assert "BINARY" in answer.err
-    assert "BINARY" not in engine.submissions[2].environment
+    assert "BINARY" not in engine.submissions["2"].environment
 
     # the least, and what is named
     for name, value in {"LEARNING_RATE": "0.1", "SECRET": "s", "LANG": "C.UTF-8"}.items():
         monkeypatch.setenv(name, value)
     assert hived(*SUBMIT, "--no-env", "--env", "A=1=2", "-e", "LEARNING_RATE", "--", "x").code == 0
-    assert engine.submissions[3].environment == {
+    assert engine.submissions["3"].environment == {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
         "LANG": "C.UTF-8",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from hived.cli.app import VERBS, app
+from hived.cli.app import VERBS, Verb, app
 from hived.errors import HivedError
 
 from ...server.fakes import FakeService
@@ -21,14 +21,29 @@ from ..helpers import Completed, Hived
 
 ROOT = Path(__file__).parents[3]
 MANUAL = ROOT / "docs" / "reference" / "command-line.md"
-LIVE = ("submit", "ps", "top", "logs", "explain", "cancel", "events", "plan", "drain", "wait")
-MARKET = ("offer", "request", "withdraw", "trades")
-TRAINING = ("run", "suspend", "resume", "limit", "migrate", "scale")
-KUBERNETES = ("status", "vc ls", "vc show", "groups")
+#: the names by which programs check specs and simulate
+CONTRACT = {"check": "spec check", "simulate": "sim run"}
 OFFLINE = (
-    "check", "simulate", "sweep", "spec from-quotas", "spec from-demand", "trace generate", "trace describe",
-    "timeline", "view",
+    "spec check", "sim run", "sim sweep", "spec from-quotas", "spec from-demand", "trace generate", "trace describe",
+    "sim timeline", "sim view",
 )  # fmt: skip
+
+
+def verbs() -> list[str]:
+    """All of them, those of nouns with the noun, and not the hidden ones."""
+    return [
+        f"{verb.name} {below.name}" if below is not verb else verb.name
+        for verb in VERBS
+        if not verb.hidden
+        for below in verb.verbs or (verb,)
+    ]
+
+
+LIVE = [
+    verb
+    for verb in verbs()
+    if verb not in {*OFFLINE, "up", "serve", "sim replay", "context ls", "context use", "context rm"}
+]
 HEAVY = {
     "kubernetes_asyncio", "msgspec", "prometheus_client", "fastapi", "uvicorn", "numpy", "matplotlib", "starlette",
     "sse_starlette", "playwright",
@@ -62,7 +77,7 @@ def assert_understood(words: list[str]) -> None:
         context = command.make_context(name, list(rest), parent=context)
 
 
-@pytest.mark.parametrize("verb", [*LIVE, *MARKET, *TRAINING, *KUBERNETES])
+@pytest.mark.parametrize("verb", LIVE)
 def test_examples_of_the_help(hived: Hived, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     answer = hived(*verb.split(), "--help")
@@ -89,7 +104,23 @@ def test_examples_of_the_pages() -> None:
     found = [words for page in pages for words in examples(page.read_text(encoding="utf-8"))]
     for words in found:
         assert_understood(words)
-    assert {verb.name for verb in VERBS} <= {words[0] for words in found}
+    shown = {" ".join(words[:count]) for words in found for count in (1, 2)}
+    assert {verb for verb in verbs() if not verb.startswith("context")} <= shown
+    assert {"context add", "context use", "context show"} <= shown
+
+
+def test_twenty_words_at_the_top() -> None:
+    assert len([verb for verb in VERBS if not verb.hidden]) <= 20
+    assert {verb.name for verb in VERBS if verb.hidden} == set(CONTRACT)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_contract_is_the_same_verb(name: str) -> None:
+    by_name = {verb.name: verb for verb in VERBS}
+    noun, verb = CONTRACT[name].split()
+    same = next(below for below in by_name[noun].verbs if below.name == verb)
+    hidden = by_name[name]
+    assert (hidden.module, hidden.function or hidden.name) == (same.module, same.function)
 
 
 def test_exit_codes_are_documented(hived: Hived) -> None:
@@ -113,19 +144,18 @@ def test_overview_has_every_verb(hived: Hived, monkeypatch: pytest.MonkeyPatch, 
     said = hived("--help").out
     assert all(len(line) <= width for line in said.splitlines())
     for verb in VERBS:
-        assert re.search(rf"│ {verb.name} +{re.escape(verb.line[:40])}", said), verb.name
+        assert bool(re.search(rf"│ {verb.name} +{re.escape(verb.line[:40])}", said)) is not verb.hidden, verb.name
         assert verb.loaded().name == verb.name
-    panel = said.partition("The cluster on Kubernetes")[2].partition("╰")[0]
-    assert [line.split()[1] for line in panel.splitlines()[1:]] == ["serve", "status", "vc", "groups"]
+        for below in verb.verbs:
+            assert below.loaded().name == below.name
 
 
-@pytest.mark.parametrize("group", [(), ("spec",), ("trace",)], ids=str)
-def test_group_alone_shows_its_verbs(hived: Hived, group: tuple[str, ...]) -> None:
-    answer = hived(*group)
-    for verb in OFFLINE:
-        *before, last = verb.split()
-        if tuple(before) == group:
-            assert last in answer.out + answer.err
+@pytest.mark.parametrize("noun", [verb for verb in VERBS if verb.verbs], ids=lambda verb: verb.name)
+def test_noun_alone_shows_its_verbs(hived: Hived, noun: Verb) -> None:
+    answer = hived(noun.name)
+    assert answer.code == 0
+    for below in noun.verbs:
+        assert re.search(rf"│ {below.name} +{re.escape(below.line[:40])}", answer.out), below.name
 
 
 def test_version_and_form(hived: Hived) -> None:
@@ -138,7 +168,8 @@ def test_verbs_load_what_they_need(nobody: Path) -> None:
     """None of these verbs, one after another in a process, loads what a server or a simulation needs."""
     verbs = [
         "--help", "--version", "submit --help", "submit --vc a -- x", "ps", "top", "logs x", "explain x",
-        "plan --vc a", "drain", "status --engine http://127.0.0.1:1", "groups --engine http://127.0.0.1:1",
+        "plan --vc a", "drain", "context show --engine http://127.0.0.1:1", "vc ls --engine http://127.0.0.1:1",
+        "node ls", "trade ls", "context ls",
     ]  # fmt: skip
     code = f"""
 import sys
@@ -180,5 +211,5 @@ def test_jobs_vcs_and_nodes_are_completed(completed: Completed, engine: FakeServ
     assert completed("hived drain ") == ["node-0", "node-1"]
     for shell in ("zsh", "fish"):
         assert any("train-2" in word for word in completed("hived logs ", shell))
-    engine.vcs = ["$(reboot)\n", "two words", "plain"]
+    engine.names_of_vcs = ["$(reboot)\n", "two words", "plain"]
     assert completed("hived submit --vc ") == ["plain"], "a shell would misread the others"

@@ -64,5 +64,5 @@ def service(shared_service: Service, cluster: Cluster) -> Iterator[Service]:
     yield shared_service
     cluster.empty()
     if shared_service.process is not None and shared_service.is_ready():
-        cluster.wait_until(lambda: shared_service.get("/v1/groups")["total"] == 0, "the groups of the test are gone")
+        cluster.wait_until(lambda: shared_service.get("/v1/jobs")["total"] == 0, "the groups of the test are gone")
     assert shared_service.bugs()[before:] == []

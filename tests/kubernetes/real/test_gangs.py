@@ -65,7 +65,9 @@ def test_gang_preemption_and_kill(cluster: Cluster, service: Service, log: Path)
     assert service.stop() == 0
     kinds = Counter(type(from_line(line)).__name__ for line in log.read_text().splitlines())
     assert (kinds["Opened"], kinds["Recovered"]) == (2, 1)
-    told = subprocess.run([sys.executable, "-m", "hived", "replay", log], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "-m", "hived", "sim", "replay", log], capture_output=True, text=True, check=False
+    )
     assert told.returncode == 0, told.stderr
     assert "of 2 starts of an engine: byte for byte the same" in told.stdout
     service.start()

@@ -78,8 +78,8 @@ def test_leader_is_killed_and_stopped(cluster: Cluster, replicas: Replicas) -> N
     assert "one decides" in one.http.get("/readyz").text
     assert "stands by; one leads" in two.http.get("/readyz").text
     assert (one.metric("hived_leader"), two.metric("hived_leader")) == (1, 0)
-    status = two.get("/v1/status")
-    assert (status["leader"], status["ready"], status["holder"]) == (False, True, "one")
+    engine = two.get("/v1/engine")
+    assert (engine["ready"], engine["replica"]) == (True, {"identity": "two", "leader": False, "holder": "one"})
     wait_for_roles(cluster, "one", "two")
 
     cluster.create_pods(*make_gang("train", "a", 2, 2), make_pod("lent", "b", 4, opportunistic=True))
@@ -92,7 +92,7 @@ def test_leader_is_killed_and_stopped(cluster: Cluster, replicas: Replicas) -> N
     for verb, body in (("filter", question), ("bind", binding)):
         assert "stands by; one leads" in two.http.post(f"/v1/extender/{verb}", json=body).json()["Error"]
     assert two.http.post("/v1/extender/preempt", json={"Pod": question["Pod"]}).status_code == 503
-    answer = two.http.get("/v1/groups")
+    answer = two.http.get("/v1/jobs")
     assert (answer.status_code, "one leads" in answer.json()["error"]["message"]) == (503, True)
 
     before = snapshot(one)

@@ -21,25 +21,25 @@ def the_spec_is_as_before(service: Service, spec: Json, cluster: Cluster) -> Ite
     """After each test."""
     yield
     cluster.empty()
-    loaded = service.get("/v1/status")["spec"]["loaded_at"]
+    loaded = service.get("/v1/spec")["loaded_at"]
     if service.spec_file.read_bytes() != yaml.safe_dump(spec).encode():
         service.write_spec(spec)
-        cluster.wait_until(lambda: service.get("/v1/status")["spec"]["loaded_at"] != loaded, "the old spec is back")
+        cluster.wait_until(lambda: service.get("/v1/spec")["loaded_at"] != loaded, "the old spec is back")
 
 
 def reserved(service: Service) -> dict[str, int]:
-    return {vc["name"]: vc["reserved"] for vc in service.get("/v1/status")["vcs"]}
+    return {vc["name"]: vc["reserved"] for vc in service.get("/v1/vcs")}
 
 
 def wait_reserved(cluster: Cluster, service: Service, **gpus: int) -> None:
     """Until this spec is used."""
     cluster.wait_until(lambda: reserved(service) == gpus, f"the spec is used that reserves {gpus}")
-    assert service.get("/v1/status")["spec"]["problem"] == ""
+    assert service.get("/v1/spec")["problem"] == ""
 
 
 def wait_problem(cluster: Cluster, service: Service, words: str) -> None:
     """Until the status says this of the spec."""
-    cluster.wait_until(lambda: words in service.get("/v1/status")["spec"]["problem"], f"the status says {words}")
+    cluster.wait_until(lambda: words in service.get("/v1/spec")["problem"], f"the status says {words}")
 
 
 def cell_types(cluster: Cluster, name: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_refused_file(cluster: Cluster, service: Service, nodes: list[str]) -> N
         refused = service.metric(REFUSED) + 1
         service.write_spec(text)
         cluster.wait_until(lambda: service.metric(REFUSED) == refused, "it is refused")
-        problem = service.get("/v1/status")["spec"]["problem"]
+        problem = service.get("/v1/spec")["problem"]
         assert all(word in problem for word in words), problem
         logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
         assert problem in logged[-1]
@@ -126,7 +126,7 @@ def test_config_map(cluster: Cluster, tmp_path: Path, nodes: list[str]) -> None:
 
         write(make_spec(nodes, {"a": 2, "b": 2}))
         service.start()
-        assert service.get("/v1/status")["spec"]["source"] == "configmap/hived/hived-spec"
+        assert service.get("/v1/spec")["source"] == "configmap/hived/hived-spec"
         write(make_spec(nodes, {"a": 1, "b": 3}))
         wait_reserved(cluster, service, a=4, b=12)
         write("virtualClusters: 3\n")

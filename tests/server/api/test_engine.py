@@ -17,8 +17,10 @@ from .client import Client, error, said
 HOUR = 3600.0
 
 
-def test_about_and_its_spec(client: Client) -> None:
-    assert client.get("/v1/about").json()["gpus"] == 8
+def test_engine_and_its_spec(client: Client) -> None:
+    assert client.get("/v1/usage").json()["gpus"] == 8
+    assert client.get("/v1/engine").json()["engine"] == "local"
+    assert client.get("/v1/spec").json()["source"] == "a test"
     assert client.get("/healthz").json() == {"status": "ok", "engine": "local"}
     response = client.put("/v1/spec", json={"yaml": "physicalCluster: {}"})
     assert response.json() == {"kept": [], "downgraded": [], "lost": [], "cancelled": []}
@@ -37,7 +39,7 @@ def test_results_are_read_only() -> None:
     view = Client(app, base_url="http://localhost:8080")
     assert view.get("/v1/dashboard/layout").json()["title"] == "a test"
     assert view.get("/healthz").json() == {"status": "ok", "engine": "results"}
-    for path in ("/v1/jobs", "/v1/about", "/v1/events", "/v1/devices", "/v1/decisions", "/v1/spec", "/v1/plan"):
+    for path in ("/v1/jobs", "/v1/usage", "/v1/events", "/v1/nodes", "/v1/decisions", "/v1/spec", "/v1/plan"):
         assert view.get(path).status_code == 404, path
         assert view.post(path, json={}).status_code == 404, path
     assert not [
@@ -57,12 +59,12 @@ def test_tcp_without_token_is_a_bug(service: FakeService) -> None:
 
 def offer(client: Client, **more: Any) -> Any:
     body = {"vc": "vision", "cells": {"cell_type": "NODE", "number": 1}, "duration_s": HOUR}
-    return client.post("/v1/exchange/offers", json=body | more)
+    return client.post("/v1/trades/offers", json=body | more)
 
 
 def request(client: Client, **more: Any) -> Any:
     body = {"vc": "speech", "cells": {"cell_type": "NODE", "number": 1}, "duration_s": HOUR}
-    return client.post("/v1/exchange/requests", json=body | more)
+    return client.post("/v1/trades/requests", json=body | more)
 
 
 def test_cells_in_return_must_be_had(client: Client) -> None:
@@ -77,7 +79,7 @@ def test_cells_in_return_must_be_had(client: Client) -> None:
 
 def test_withdraw_by_its_vc_alone(client: Client) -> None:
     number = offer(client).json()["number"]
-    path, mine = "/v1/exchange/withdraw", {"number": number, "vc": "vision"}
+    path, mine = "/v1/trades/withdraw", {"number": number, "vc": "vision"}
     assert client.post(path, json=mine | {"vc": "speech"}).status_code == 409
     assert client.post(path, json=mine).json()["offers"] == []
     assert client.post(path, json=mine).status_code == 404
@@ -103,7 +105,7 @@ def test_wrong_offer_is_refused(client: Client, more: Any, field: str, says: str
     assert answer.status_code in (400, 422)
     assert answer.json()["error"]["field"] == field
     assert says in answer.json()["error"]["message"]
-    assert client.get("/v1/exchange").json()["offers"] == []
+    assert client.get("/v1/trades").json()["offers"] == []
 
 
 # -- the dashboard

@@ -31,7 +31,7 @@ STATUSES: dict[type[errors.HivedError], int] = {
 def test_error_has_its_status(client: Client, service: FakeService) -> None:
     for kind, status in STATUSES.items():
         service.fails = kind("what, where, and the way out")
-        for response in (client.get("/v1/about"), client.put("/v1/spec", json={"yaml": "a"})):
+        for response in (client.get("/v1/usage"), client.put("/v1/spec", json={"yaml": "a"})):
             assert response.status_code == status
             assert error(response) == {"code": kind.code, "message": "what, where, and the way out", "field": None}
 
@@ -43,9 +43,9 @@ def test_every_code_has_a_status() -> None:
 
 def test_field_beside_the_message(client: Client, service: FakeService) -> None:
     service.fails = errors.RequestError("members[1].pods", "too many")
-    assert error(client.get("/v1/about")) == {"code": "invalid", "field": "members[1].pods", "message": "too many"}
+    assert error(client.get("/v1/usage")) == {"code": "invalid", "field": "members[1].pods", "message": "too many"}
     service.fails = errors.RequestError("\udcff", "a path like \udcff\ud800")  # no Unicode: it could not be answered
-    assert error(client.get("/v1/about")) == {"code": "invalid", "field": "?", "message": "a path like ??"}
+    assert error(client.get("/v1/usage")) == {"code": "invalid", "field": "?", "message": "a path like ??"}
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, errors.InvariantError])
@@ -54,7 +54,7 @@ def test_bug_is_logged_and_not_told(
 ) -> None:
     service.fails = kind("a secret of the engine")
     with caplog.at_level(logging.ERROR):
-        response = client.get("/v1/about")
+        response = client.get("/v1/usage")
     assert response.status_code == 500
     assert error(response)["code"] == "bug"
     assert "secret" not in response.text
@@ -62,12 +62,12 @@ def test_bug_is_logged_and_not_told(
     assert "a secret of the engine" in caplog.text
     assert "Traceback" in caplog.text
     service.fails = None
-    assert client.get("/v1/about").status_code == 200
+    assert client.get("/v1/usage").status_code == 200
 
 
 def test_answer_of_wrong_shape_is_a_bug(client: Client, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "about", lambda: {"nonsense": 1})
-    assert error(client.get("/v1/about"))["code"] == "bug"
+    monkeypatch.setattr(service, "usage", lambda: {"nonsense": 1})
+    assert error(client.get("/v1/usage"))["code"] == "bug"
 
 
 def test_error_amid_an_answer_is_no_bug(
@@ -99,7 +99,7 @@ def test_last_event_id_is_digits(client: Client) -> None:
 
 
 def test_unknown_path_and_method(client: Client) -> None:
-    nowhere = ["/nothing", "/v1", "/v1/jobs/", "/v1/jobs/1/nothing", "/v2/jobs", "/v1/jobs/a%2Fb"]
+    nowhere = ["/nothing", "/v1", "/v2/jobs", "/v1/jobs/a%2Fb"]
     # a page of documentation would load scripts from elsewhere
     for path in (*nowhere, "/docs", "/redoc", "/docs/oauth2-redirect"):
         response = client.get(path)
@@ -264,11 +264,11 @@ async def test_streams_over_the_limit(service: FakeService, monkeypatch: pytest.
     streams = [asyncio.create_task(ask(path)) for path in ("/v1/events/stream", "/v1/dashboard/stream")]
     for _ in streams:
         await begun.acquire()
-    for path in ("/v1/events/stream", "/v1/dashboard/stream", "/v1/jobs/1/log/stream", "/v1/decisions"):
+    for path in ("/v1/events/stream", "/v1/dashboard/stream", "/v1/logs/1/stream", "/v1/decisions"):
         refused = await ask(path)
         assert (refused.status_code, error(refused)["code"]) == (429, "too_many"), path
         assert int(refused.headers["retry-after"]) > 0
-    assert (await ask("/v1/about")).status_code == 200
+    assert (await ask("/v1/usage")).status_code == 200
     streams[0].cancel()
     await asyncio.gather(streams[0], return_exceptions=True)
     assert (await ask("/v1/decisions")).status_code == 200
@@ -286,4 +286,4 @@ def test_every_stream_is_counted(client: Client) -> None:
     assert len(streaming) == 4
     for path in streaming:
         assert limits.counts(path.replace("{ref}", "train-1")), path
-    assert not limits.counts("/v1/jobs/stream")
+    assert not limits.counts("/v1/jobs/stream/logs")

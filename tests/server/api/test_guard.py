@@ -47,7 +47,7 @@ def test_no_token_is_refused(service: FakeService) -> None:
     strange = [b"Bearer \xff\xfe", b"Bearer t\xc3\xb6ken", b"bearer " + b"x" * 8_000]
     asked = [("Authorization", text.encode()) for text in shown] + [("Cookie", text.encode()) for text in cookies]
     for name, value in [("X-None", b""), *asked, *(("Authorization", raw) for raw in strange)]:
-        for path in ("/v1/about", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/about", "/static2"):
+        for path in ("/v1/usage", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/usage", "/static2"):
             response = client.get(path, headers=httpx.Headers({name.encode(): value}))
             assert response.status_code == 401, (path, value)
             assert error(response)["code"] == "unauthorized"
@@ -58,8 +58,8 @@ def test_no_token_is_refused(service: FakeService) -> None:
 
 def test_right_token_is_answered(service: FakeService) -> None:
     client = tcp(service)
-    assert client.get("/v1/about", headers=BEARER).status_code == 200
-    assert client.get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
+    assert client.get("/v1/usage", headers=BEARER).status_code == 200
+    assert client.get("/v1/usage", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
     assert client.post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
 
 
@@ -78,8 +78,8 @@ def test_link_signs_the_browser_in(service: FakeService) -> None:
         assert part in cookie
     assert "secure" not in cookie, "over plain HTTP it would not come back"
     assert "token" not in response.headers["location"]
-    assert client.get("/v1/about").status_code == 200
-    assert client.get("/v1/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert client.get("/v1/usage").status_code == 200
+    assert client.get("/v1/usage", headers={"Authorization": "Bearer wrong"}).status_code == 401
     over_tls = tcp(service, base_url="https://localhost:8080").get(f"/?token={TOKEN}")
     assert "secure" in over_tls.headers["set-cookie"].lower()
 
@@ -89,7 +89,7 @@ def test_cookie_has_nothing_of_the_token(service: FakeService) -> None:
     cookie = tcp(service).get(f"/?token={TOKEN}").headers["set-cookie"]
     assert TOKEN not in cookie
     stolen = cookie.partition("=")[2].partition(";")[0]
-    assert tcp(service).get("/v1/about", headers={"Authorization": f"Bearer {stolen}"}).status_code == 401
+    assert tcp(service).get("/v1/usage", headers={"Authorization": f"Bearer {stolen}"}).status_code == 401
     assert tcp(service).get(f"/?token={stolen}").status_code == 401
 
 
@@ -100,11 +100,11 @@ def test_two_servers_on_one_host(service: FakeService) -> None:
     other.cookies = one.cookies  # a browser has one jar for all ports of a host
     assert other.get(f"/?token={OTHER}").status_code == 303
     one.cookies = other.cookies
-    assert one.get("/v1/about").status_code == 200
-    assert other.get("/v1/about").status_code == 200
+    assert one.get("/v1/usage").status_code == 200
+    assert other.get("/v1/usage").status_code == 200
     name, value = session(OTHER)
     for cookie in (f"{name}={value}", f"{NAME}={value}", f"{name}={VALUE}"):
-        assert tcp(service).get("/v1/about", headers={"Cookie": cookie}).status_code == 401
+        assert tcp(service).get("/v1/usage", headers={"Cookie": cookie}).status_code == 401
 
 
 def test_link_that_does_not_sign_in(service: FakeService) -> None:
@@ -115,7 +115,7 @@ def test_link_that_does_not_sign_in(service: FakeService) -> None:
 
 
 def test_socket_needs_no_token(client: Client) -> None:
-    assert client.get("/v1/about").status_code == 200
+    assert client.get("/v1/usage").status_code == 200
     assert client.post("/v1/jobs", json=JOB).status_code == 201
 
 
@@ -143,18 +143,18 @@ OTHERS = [
 def test_host_names(service: FakeService) -> None:
     client = tcp(service, hosts=("gpu1", "GPU2:80"))
     for host in OWN:
-        assert client.get("/v1/about", headers={**BEARER, "Host": host}).status_code == 200, host
+        assert client.get("/v1/usage", headers={**BEARER, "Host": host}).status_code == 200, host
     for host in ("", *OTHERS):
-        for path in ("/v1/about", "/", "/healthz", "/openapi.json"):
+        for path in ("/v1/usage", "/", "/healthz", "/openapi.json"):
             response = client.get(path, headers={**BEARER, "Host": host})
             assert (response.status_code, error(response)["code"]) == (403, "forbidden"), (path, host)
 
 
 def test_host_names_of_the_socket(service: FakeService, client: Client) -> None:
     for host in ("hived", "localhost", "127.0.0.1:9000", "engine:80"):
-        assert client.get("/v1/about", headers={"Host": host}).status_code == 200, host
+        assert client.get("/v1/usage", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", "evil.example:9000", "a b"):
-        assert client.get("/v1/about", headers={"Host": host}).status_code == 403, host
+        assert client.get("/v1/usage", headers={"Host": host}).status_code == 403, host
 
 
 # -- origins
@@ -172,7 +172,7 @@ def test_foreign_page(service: FakeService, client: Client) -> None:
         for response in (
             browser.post("/v1/jobs", json=JOB, headers={"Origin": origin}),
             browser.post("/v1/jobs", json=JOB, headers={"Origin": origin, **BEARER}),
-            browser.get("/v1/about", headers={"Origin": origin}),
+            browser.get("/v1/usage", headers={"Origin": origin}),
             client.post("/v1/jobs", json=JOB, headers={"Origin": origin, "Host": "x:9000"}),  # a forwarded socket
         ):
             assert (response.status_code, error(response)["code"]) == (403, "forbidden"), origin
@@ -197,7 +197,7 @@ def test_cookie_changes_nothing(service: FakeService) -> None:
 
 
 def test_no_foreign_origin_reads(service: FakeService) -> None:
-    response = tcp(service).get("/v1/about", headers={**BEARER, "Origin": HOME})
+    response = tcp(service).get("/v1/usage", headers={**BEARER, "Origin": HOME})
     assert "access-control-allow-origin" not in response.headers
     preflight = tcp(service).request(
         "OPTIONS", "/v1/jobs", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
@@ -206,7 +206,7 @@ def test_no_foreign_origin_reads(service: FakeService) -> None:
 
 
 def test_headers_of_answers(client: Client) -> None:
-    for path in ("/v1/about", "/v1/jobs/9", "/", "/nothing"):
+    for path in ("/v1/usage", "/v1/jobs/9", "/", "/nothing"):
         headers = client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff", path
         assert headers["x-frame-options"] == "DENY", path

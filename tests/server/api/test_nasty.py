@@ -112,13 +112,13 @@ async def test_no_http(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 STRANGE = {
     "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "an absolute target": b"GET http://evil.example/v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an absolute target": b"GET http://evil.example/v1/usage HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a target that is no path": b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a proxy request": b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "HTTP/1.0 without a host": b"GET /v1/about HTTP/1.0\r\n\r\n",
+    "HTTP/1.0 without a host": b"GET /v1/usage HTTP/1.0\r\n\r\n",
     "a websocket": b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-    "HTTP/2 by upgrade": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    "HTTP/2 by upgrade": b"GET /v1/usage HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
     b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n",
     "out of the files": b"GET /static/../../../../../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "out of the files, encoded": b"GET /static/%2e%2e/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -128,14 +128,14 @@ STRANGE = {
     "a file name that is too long": b"GET /static/" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a file that is no Unicode": b"GET /static/%ff%fe%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a folder": b"GET /static/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a secret path behind an open one": b"GET /static/../v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a secret path behind an open one, encoded": b"GET /static/%2e%2e/v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a secret path after slashes": b"GET //v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path behind an open one": b"GET /static/../v1/usage HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path behind an open one, encoded": b"GET /static/%2e%2e/v1/usage HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path after slashes": b"GET //v1/usage HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a secret path in capitals": b"GET /V1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a secret path with a parameter": b"GET /v1/about;/static/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a host with a path": b"GET /v1/about HTTP/1.1\r\nHost: localhost/static/\r\n\r\n",
-    "a forwarded client": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n",
-    "another method by header": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nX-HTTP-Method-Override: POST\r\n\r\n",
+    "a secret path with a parameter": b"GET /v1/usage;/static/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a host with a path": b"GET /v1/usage HTTP/1.1\r\nHost: localhost/static/\r\n\r\n",
+    "a forwarded client": b"GET /v1/usage HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n",
+    "another method by header": b"GET /v1/usage HTTP/1.1\r\nHost: localhost\r\nX-HTTP-Method-Override: POST\r\n\r\n",
     "a method of its own": b"BREW /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 

@@ -68,10 +68,10 @@ async def test_socket_and_address(service: FakeService, tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
         assert [signal.getsignal(kind) for kind in kinds] == before
         async with over_socket(tmp_path / "s") as local, over_tcp(server) as remote:
-            assert (await local.get("/v1/about")).status_code == 200
+            assert (await local.get("/v1/usage")).status_code == 200
             assert (await local.post("/v1/jobs", json=JOB)).json()["user"] == getpass.getuser()
-            assert (await remote.get("/v1/about")).status_code == 200
-            assert (await remote.get("/v1/about", headers={"Authorization": ""})).status_code == 401
+            assert (await remote.get("/v1/usage")).status_code == 200
+            assert (await remote.get("/v1/usage", headers={"Authorization": ""})).status_code == 401
     assert server.address is None
     assert not (tmp_path / "s").exists()
 
@@ -192,7 +192,7 @@ async def test_stop_ends_open_streams(service: FakeService, tmp_path: Path, monk
         server = await stack.enter_async_context(running(service, socket=tmp_path / "s", listen=LOOPBACK))
         local = await stack.enter_async_context(over_socket(tmp_path / "s"))
         remote = await stack.enter_async_context(over_tcp(server))
-        paths = ["/v1/events/stream?after=0", "/v1/dashboard/stream", "/v1/jobs/1/log/stream"]
+        paths = ["/v1/events/stream?after=0", "/v1/dashboard/stream", "/v1/logs/1/stream"]
         streams = [
             await stack.enter_async_context(client.stream("GET", path)) for client in (local, remote) for path in paths
         ]

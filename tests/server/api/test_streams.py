@@ -57,7 +57,7 @@ async def test_events_from_where_it_broke_off(
         service.tell("before")
     async with http.stream("GET", f"/v1/events/stream{query}", headers=headers) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
-        for job in (1, 2):
+        for job in ("1", "2"):
             service.tell("now", job=job)
         assert numbers(await take(stream, len(heard))) == heard
 
@@ -139,7 +139,7 @@ async def test_left_stream_is_let_go(
 async def test_output_until_the_job_ends(service: FakeService, http: httpx.AsyncClient) -> None:
     job = service.add()
     service.print(job, "one\n")
-    async with http.stream("GET", "/v1/jobs/train/log/stream") as stream:
+    async with http.stream("GET", "/v1/logs/train/stream") as stream:
         pages = said(stream)
         first = await anext(pages)
         assert (first.event, first.number, json.loads(first.data)["text"]) == ("log", "4", "one\n")
@@ -162,7 +162,7 @@ async def test_output_from_where_it_broke_off(
     job = service.add()
     service.print(job, "one\ntwo\n")
     service.end(job)
-    pages = [page async for page in said(await http.get(f"/v1/jobs/1/log/stream{query}", headers=headers))]
+    pages = [page async for page in said(await http.get(f"/v1/logs/1/stream{query}", headers=headers))]
     assert [page.event for page in pages] == ["log", "end"]
     assert json.loads(pages[0].data) == {"text": "two\n", "offset": 4, "next": 8, "end": True}
 
@@ -179,7 +179,7 @@ async def test_output_comes_whole(service: FakeService, http: httpx.AsyncClient,
     job = service.add()
     service.print(job, text)
     service.end(job)
-    *pages, end = [page async for page in said(await http.get("/v1/jobs/1/log/stream"))]
+    *pages, end = [page async for page in said(await http.get("/v1/logs/1/stream"))]
     assert end.event == "end"
     assert {page.event for page in pages} == {"log"}
     assert "".join(json.loads(page.data)["text"] for page in pages) == text

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def test_link_to_the_dashboard(folder: Path) -> None:
     """Ctrl-C ends it well."""
     with subprocess.Popen(
-        [*HIVED, "view", str(folder), "--no-browser"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*HIVED, "sim", "view", str(folder), "--no-browser"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout is not None
@@ -83,7 +83,7 @@ def test_browser_where_there_is_a_display(
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setattr("hived.cli.view.exit_signal", lambda: told(code))
-    answer = call(capsys, "view", folder, *arguments)
+    answer = call(capsys, "sim", "view", folder, *arguments)
     assert answer.code == code
     link = answer.out.strip()
     assert link.startswith("http://localhost:" if "--listen" in arguments else "http://127.0.0.1:")

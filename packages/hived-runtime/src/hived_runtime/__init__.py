@@ -1,4 +1,4 @@
-"""Makes a PyTorch training job manageable: ``import hived_runtime`` in its script, or ``hived run -- python train.py``.
+"""Makes a PyTorch training job manageable: ``import hived_runtime`` in its script, or ``hived train run -- COMMAND``.
 
 It finds the mini-batches, reports progress, and obeys: suspend, resume, limits of memory and compute, move, grow and
 shrink (Gandiva, OSDI'18; AntMan, OSDI'20). docs/explanation/runtime.md says what is promised for which jobs. It needs
@@ -40,7 +40,7 @@ def pause_point() -> Iterator[None]:
 
 
 def elastic(model: Module, optimizer: Optimizer, global_batch: int, also: Sequence[Stateful] = ()) -> Team:
-    """Declare a data-parallel job elastic: ``hived scale JOB --workers N`` changes it while it trains, on this machine.
+    """Declare a data-parallel job elastic: ``hived train scale JOB --workers N`` changes it while it trains.
 
     ::
 

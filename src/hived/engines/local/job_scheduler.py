@@ -66,6 +66,20 @@ class Health(Hardware):
             self._changed.add(place[0])
         return bool(changed)
 
+    @property
+    def faulty(self) -> Collection[Device]:
+        """Bad devices."""
+        return self.bad
+
+    @property
+    def kept(self) -> Collection[Device]:
+        """Drained devices."""
+        return self.drained
+
+    def why(self, place: Device) -> str:
+        """See :meth:`Hardware.why`."""
+        return self.bad.get(place, "")
+
     def set_claimed(self, places: Iterable[Device]) -> None:
         """Set the devices held by jobs to which the core cannot attribute them."""
         before, self.claimed = self.claimed, set(places)
@@ -307,6 +321,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._touched.clear()
         self._instructions.clear()
         return turn
+
+    def active(self) -> Iterable[Job]:
+        """All jobs that have not ended."""
+        return self.jobs.values()
 
     def job(self, number: int) -> Job:
         """A job that has not ended."""

@@ -85,7 +85,7 @@ class Job(EngineJob):
             spec.user,
             limit,
         )
-        self.spec, self.key = spec, str(number)
+        self.spec, self.key, self.size = spec, str(number), spec.tasks
         #: how often it was started
         self.attempt = 0
         #: how often it was requeued without a failure of its own
@@ -94,8 +94,6 @@ class Job(EngineJob):
         self.retries = 0
         #: rendezvous port of its tasks (MASTER_PORT) in this attempt
         self.port = 0
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
         #: of the task that decided its outcome
         self.exit_code: int | None = None
         #: why it is in its state, as a sentence

@@ -1,14 +1,16 @@
-"""Service layer of the API of the command line and of upstream's inspection, with plans of manifests."""
+"""The service behind the HTTP API of the engine on Kubernetes, and of upstream's inspection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
-from hived import __version__
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
+from hived.cluster.requests import Member, Request
+from hived.engine.job import after as events_after
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.engine import Engine
@@ -16,183 +18,193 @@ from hived.engines.kubernetes.gangs.explaining import (
     event_text,
     explain,
     explain_pod,
+    in_words,
     reasons,
     shortly,
 )
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.errors import ForbiddenError, NotFoundError
-from hived.server.exchange import ExchangeService
-from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
+from hived.engines.kubernetes.pods import keys
+from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
+from hived.server import schema
+from hived.server.service import Service, plan_one, reason_data, shown_spec
 
-from . import schema
 from .inspection import GroupPods
-from .planning import plan, reason_data
-from .view import bad_gpus, waiting
+from .planning import plan
+from .view import waiting
 
-_SHOWN = 100
+_SAID = 20  #: nodes and pods of which something is said
 T = TypeVar("T")
 
 
-class EngineService:
-    """Answers the HTTP API with models of :mod:`.schema`, in the event loop's thread only.
+class EngineService(Service[Gang]):
+    """The API's operations on the engine on Kubernetes, where a job is an affinity group."""
 
-    ``ref`` is the name of a group, or a pod's ``namespace/name`` or ``name`` (of namespace ``default``). Raises
-    :class:`~hived.errors.NotFoundError` for unknown objects, and :class:`~hived.errors.UnavailableError` while the
-    engine is not ready or Kubernetes does not answer.
-    """
+    kind = "kubernetes"
 
     def __init__(self, engine: Engine, *, may_change: bool) -> None:
         """``may_change``: whether callers may change anything."""
+        super().__init__()
         self._engine = engine
         self._may_change = may_change
-        #: trades of cells
-        self.market = ExchangeService(self)
 
-    # -- the command line -----------------------------------------------------------------------------------------
+    # -- jobs -----------------------------------------------------------------------------------------------------
 
-    def status(self) -> schema.Status:
-        """The service and its cluster. O(nodes + gangs with a reservation)."""
-        engine, gang_scheduler = self._engine, self._engine.gang_scheduler
-        spec = engine.spec
-        total = len(spec.node_names)
-        common: dict[str, Any] = {
-            "version": __version__,
-            "started_at": engine.started_at,
-            "identity": engine.identity,
-            "leader": engine.leader,
-            "holder": engine.holder,
-            "ready": engine.ready,
-            "spec": schema.SpecStatus(
-                source=engine.spec_source, loaded_at=engine.spec_loaded_at, problem=engine.spec_problem
-            ),
-            "gpus": spec.gpus,
-        }
-        none = {state.value: 0 for state in JobState if not state.ended}
-        if gang_scheduler is None:
-            counts = schema.NodeCounts(total=total, healthy=0, bad=0, why=[], missing=[], unmanaged=0)
-            numbers = ("guaranteed", "opportunistic", "reserved", "bad", "foreign", "doomed", "unavailable")
-            nothing: dict[str, Any] = {"foreign_pods": [], "groups": none, "vcs": [], **dict.fromkeys(numbers, 0)}
-            return schema.Status(**common, nodes=counts, safety_margin=None, **nothing)
-        nodes, usage, cluster = gang_scheduler.nodes, gang_scheduler.usage, gang_scheduler.cluster
-        others = foreign_pods(gang_scheduler)
-        theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
-        why = [f"{name}: {words}" for name, words in sorted(nodes.bad_nodes.items())]
-        single = sorted(place for place in nodes.bad_devices if place not in theirs)
-        why += [f"{node} GPU {one}: {nodes.bad_devices[node, one]}" for node, one in single]
-        return schema.Status(
-            **common,
-            nodes=schema.NodeCounts(
-                total=total,
-                healthy=len(nodes.healthy),
-                bad=len(nodes.bad_nodes),
-                why=why[:20],
-                missing=nodes.missing[:20],
-                unmanaged=nodes.unmanaged,
-            ),
-            guaranteed=usage.used.total(),
-            opportunistic=usage.lent.total(),
-            reserved=kept_idle(cluster, gang_scheduler.reserved()),
-            bad=bad_gpus(gang_scheduler),
-            foreign=kept_for_others(gang_scheduler),
-            foreign_pods=[
-                f"{pod.node}: {pod}" + (f"; {pod.short} of them are in use by others" if pod.short else "")
-                for pod in sorted(others, key=lambda pod: -pod.short)[:20]
-            ],
-            groups=none | usage.per_state(),
-            vcs=[self._summary(gang_scheduler, vc.name) for vc in spec.virtual_clusters],
-            doomed=len(cluster.doomed()),
-            unavailable=cluster.unavailable_to_all(),
-            safety_margin=safety_margin(cluster),
-        )
+    def scheduler(self) -> GangScheduler:
+        """Its gangs. Raises :class:`~hived.errors.UnavailableError` while it does not decide."""
+        return self._engine.active_scheduler()
 
-    def vc(self, name: str) -> schema.VcDetail:
-        """One virtual cluster. O(gangs)."""
-        gang_scheduler = self._engine.active_scheduler()
-        cluster = gang_scheduler.cluster
-        found = next((vc for vc in virtual_clusters(cluster.spec) if vc.name == name), None)
-        if found is None:
-            names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
-            raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
-        of = [gang for gang in gang_scheduler.gangs.values() if gang.vc == name]
-        line = [gang for gang in waiting(gang_scheduler, len(gang_scheduler.gangs)) if gang.vc == name]
-        return schema.VcDetail(
-            summary=self._summary(gang_scheduler, name),
-            cells=found.reserved,
-            doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
-            running=[self._info(gang_scheduler, gang) for gang in of if gang.holds][:_SHOWN],
-            waiting=[self._info(gang_scheduler, gang) for gang in line[:_SHOWN]],
-        )
-
-    def groups(self, vc: str | None, state: str | None, limit: int, offset: int) -> schema.Groups:
-        """Groups by name. O(gangs)."""
-        gang_scheduler = self._engine.active_scheduler()
-        names = sorted(
-            gang.name
-            for gang in gang_scheduler.gangs.values()
-            if (vc is None or gang.vc == vc) and (state is None or gang.state.value == state)
-        )
-        shown = [self._info(gang_scheduler, gang_scheduler.gangs[name]) for name in names[offset : offset + limit]]
-        return schema.Groups(groups=shown, total=len(names))
-
-    def group(self, ref: str) -> schema.GroupInfo:
-        """One group."""
-        gang_scheduler = self._engine.active_scheduler()
+    def find(self, ref: str) -> Gang:
+        """A gang by its name, or by a pod of it; or one that has ended, as long as it is remembered."""
+        gang_scheduler = self.scheduler()
         gang = _gang(gang_scheduler, ref)
         if gang is None and (entry := _pod(gang_scheduler, ref)) is not None:
             gang = entry.gang
+        gang = gang or _ended(gang_scheduler, ref)
         if gang is None:
             raise _unknown(ref)
-        return self._info(gang_scheduler, gang)
+        return gang
 
-    def explain(self, ref: str) -> schema.GroupExplanation:
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+        """Gangs by name, ended ones only where ``states`` has that; a page is the name before it. O(gangs)."""
+        gang_scheduler = self.scheduler()
+        ended = gang_scheduler.ended if JobState.ENDED in states else {}
+        found = sorted(
+            (
+                gang
+                for gang in (*gang_scheduler.gangs.values(), *ended.values())
+                if (vc is None or gang.vc == vc) and (not states or gang.state in states)
+            ),
+            key=lambda gang: gang.name,
+        )
+        left = found if page is None else [gang for gang in found if gang.name > page]
+        more = left[limit - 1].name if len(left) > limit else None
+        return schema.Jobs(jobs=[self.shown(gang) for gang in left[:limit]], total=len(found), next=more)
+
+    def waiting(self, most: int) -> Sequence[Gang]:
+        """See :func:`~.view.waiting`."""
+        return waiting(self.scheduler(), most)
+
+    def why(self, job: Gang) -> list[str]:
+        """Why a gang is where it is, as sentences."""
+        return [event_text(job.history[-1])] if job.state.ended else shortly(self.scheduler(), job)
+
+    def tasks(self, job: Gang) -> list[schema.Task]:
+        """Its pods that there are."""
+        return [_task(job, entry) for entry in job.pods.values()]
+
+    def explain(self, ref: str) -> schema.Explanation:
         """Explain a group or a pod. A pod wins if both have the name."""
-        gang_scheduler = self._engine.active_scheduler()
+        gang_scheduler = self.scheduler()
         at = self._engine.clock()
         entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
         pod = ""
         if entry is not None and (gang is None or entry.gang is gang):
             gang, pod, lines = entry.gang, entry.key, explain_pod(gang_scheduler, entry, at)
-            name = "" if gang is None else gang.name
         elif gang is not None:
-            name, lines = gang.name, explain(gang_scheduler, gang, at)
+            lines = explain(gang_scheduler, gang, at)
         elif (foreign := _foreign_pod(gang_scheduler, ref)) is not None:
-            name, pod = "", foreign.key
+            pod = foreign.key
             lines = [f"{pod} is not HiveD's:", gang_scheduler.conflicts.get(foreign.uid, foreign.situation)]
-        elif (ended := gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")) is not None:
-            name, lines = ref, [f"{ref} has ended:", *map(event_text, ended.history[-5:])]
+        elif (ended := _ended(gang_scheduler, ref)) is not None:
+            text = in_lines([f"{ref} has ended:", *map(event_text, ended.history[-5:])])
+            return schema.Explanation(job=ended.name, task="", text=text, reasons=[])
         else:
             raise _unknown(ref)
-        found = [] if gang is None else [reason_data(reason) for reason in reasons(gang_scheduler, gang)]
+        why = () if gang is None else reasons(gang_scheduler, gang)
+        found = [reason_data(one, text) for one, text in zip(why, in_words(gang_scheduler, why), strict=True)]
         if pod and entry is not None and entry.refused is not None:
-            found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
-        return schema.GroupExplanation(group=name, pod=pod, text=in_lines(lines), reasons=found)
+            said = str(entry.refused)
+            found = [{"kind": "misconfigured", "text": said, "field": entry.refused.kind, "message": said}]
+        name = "" if gang is None else gang.name
+        return schema.Explanation(job=name, task=pod, text=in_lines(lines), reasons=found)
 
-    def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
-        """Plan manifests. Raises :class:`~hived.errors.InputError` for invalid ones."""
-        return schema.PlanAnswer(groups=plan(self._engine.active_scheduler(), request.objects, request.namespace))
+    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+        """Plan manifests, or a job by its size alone. Raises :class:`~hived.errors.InputError` for invalid ones."""
+        gang_scheduler = self.scheduler()
+        found = plan(gang_scheduler, request.manifests, request.namespace)
+        if (job := request.job) is None:
+            return schema.Plan(jobs=found)
+        wanted = Request("(this job)", job.vc, job.priority, (Member(job.tasks, job.gpus),))
+        answer = gang_scheduler.scheduler.plan(wanted)
+        planned = plan_one(gang_scheduler, answer, wanted, "it", lambda found: in_words(gang_scheduler, found))
+        return schema.Plan(jobs=[*found, planned.model_copy(update={"name": job.name or "it"})])
 
-    async def drain(self, request: schema.DrainRequest) -> schema.Drained:
+    def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
+        """The latest events of this replica since it decides: those that it remembers."""
+        gang_scheduler = self.scheduler()
+        if ref is None:
+            found = events_after(gang_scheduler.recent, max(after, gang_scheduler.seq - limit if after < 0 else 0))
+        else:
+            found = events_after(self.find(ref).history, after)
+        found = found[-limit:] if after < 0 else found[:limit]
+        shown = [
+            schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=event_text(event))
+            for event in found
+        ]
+        return schema.Events(events=shown, last=gang_scheduler.seq)
+
+    async def changed(self, after: int) -> None:
+        """Return once there is an event after number ``after``, or another replica decides."""
+        await self._engine.changed(after)
+
+    # -- the cluster ----------------------------------------------------------------------------------------------
+
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
         """Cordon or uncordon a node."""
         self._check_may_change()
-        gang_scheduler = self._engine.active_scheduler()
-        if request.node not in gang_scheduler.nodes.devices:
-            raise NotFoundError(f"the spec has no node {request.node!r}; hived status shows what it has")
-        await self._engine.cordon(request.node, not request.undo)
-        there = {
-            gang.name: None
-            for device in gang_scheduler.nodes.devices[request.node]
-            if (gang := gang_scheduler.usage.at.get((request.node, device))) is not None
+        gang_scheduler = self.scheduler()
+        if drain.node is None:
+            raise RequestError("node", "on Kubernetes nodes are drained one by one: say which")
+        if drain.device is not None:
+            raise UnsupportedError(
+                f"on Kubernetes nodes are drained whole; to keep single devices from jobs: kubectl annotate node "
+                f"{drain.node} {keys.BAD_DEVICES}={drain.device}"
+            )
+        if drain.now:
+            raise UnsupportedError(
+                f"on Kubernetes who runs there runs on; to send pods away: kubectl drain {drain.node}"
+            )
+        if drain.node not in gang_scheduler.nodes.devices:
+            raise NotFoundError(f"the spec has no node {drain.node!r}; hived node ls shows those it has")
+        await self._engine.cordon(drain.node, not drain.undo)
+        node = self.node(drain.node, gang_scheduler.nodes.devices[drain.node])
+        return schema.Drained(nodes=[node], undone=drain.undo)
+
+    def foreign(self) -> int:
+        """GPUs kept from jobs for pods that HiveD did not place. O(foreign pods)."""
+        return kept_for_others(self.scheduler())
+
+    def of_kubernetes(self) -> Mapping[str, Any]:
+        """What only nodes of Kubernetes have. O(nodes + foreign pods)."""
+        gang_scheduler = self.scheduler()
+        others = sorted(foreign_pods(gang_scheduler), key=lambda pod: -pod.short)
+        return {
+            "missing": gang_scheduler.nodes.missing[:_SAID],
+            "unmanaged": gang_scheduler.nodes.unmanaged,
+            "foreign_pods": [
+                f"{pod.node}: {pod}" + (f"; {pod.short} of them are in use by others" if pod.short else "")
+                for pod in islice(others, _SAID)
+            ],
         }
-        gpus = len(gang_scheduler.nodes.devices[request.node])
-        return schema.Drained(node=request.node, drained=not request.undo, gpus=gpus, groups=list(there))
+
+    def spec(self) -> schema.Spec:
+        """The spec in force, or that a replica would decide by."""
+        engine = self._engine
+        return shown_spec(engine.spec, engine.spec_source, engine.spec_loaded_at, engine.spec_problem)
+
+    def engine(self) -> schema.Engine:
+        """What answers."""
+        engine = self._engine
+        replica = schema.Replica(identity=engine.identity, leader=engine.leader, holder=engine.holder)
+        return self._engine_of(engine.started_at, ready=engine.ready, simulated=False, replica=replica)
 
     def _check_may_change(self) -> None:
         if not self._may_change:
             raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
 
-    # -- trades of cells, see :class:`~hived.server.exchange.Trader` --------------------------------------------------
+    # -- trades of cells ------------------------------------------------------------------------------------------
 
     @property
     def trading(self) -> LiveTrading:
@@ -242,48 +254,19 @@ class EngineService:
                 return event.data["by"], datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return None
 
-    # -- parts ----------------------------------------------------------------------------------------------------
 
-    def _summary(self, gang_scheduler: GangScheduler, name: str) -> schema.VcSummary:
-        return schema.VcSummary(
-            name=name,
-            reserved=gang_scheduler.nodes.reserved_gpus(name),
-            used=gang_scheduler.usage.used[name],
-            borrowed=gang_scheduler.usage.lent[name],
-            waiting=gang_scheduler.usage.waiting[name],
-        )
-
-    def _info(self, gang_scheduler: GangScheduler, gang: Gang) -> schema.GroupInfo:
-        victims = gang_scheduler.cluster.group(gang.name).victims if gang.state is JobState.RESERVED else ()
-        return schema.GroupInfo(
-            name=gang.name,
-            vc=gang.vc,
-            priority=gang.priority,
-            state=gang.state,
-            kind=None if not gang.holds else "guaranteed" if gang.guaranteed else "opportunistic",
-            gpus=gang.gpus,
-            size=gang.ask.size,
-            pods=[_pod_info(gang, entry) for entry in gang.pods.values()],
-            since=gang.since,
-            victims=list(victims),
-            why=shortly(gang_scheduler, gang),
-        )
-
-
-def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
-    namespace, _, name = entry.key.partition("/")
+def _task(gang: Gang, entry: PodEntry) -> schema.Task:
     place = gang.placement.pods[entry.slot] if gang.placement is not None and entry.slot is not None else None
-    state: Literal["terminating", "bound", "binding", "waiting"] = "waiting"
+    state: Literal["waiting", "starting", "running", "stopping"] = "waiting"
     if entry.terminating or entry.bound or entry.binding:
-        state = "terminating" if entry.terminating else "bound" if entry.bound else "binding"
-    return schema.GroupPod(
-        namespace=namespace,
-        name=name,
-        uid=entry.uid,
-        state=state,
-        node="" if place is None else place.node,
-        devices=[] if place is None else list(place.leaf_cells),
-    )
+        state = "stopping" if entry.terminating else "running" if entry.bound else "starting"
+    node, devices = ("", []) if place is None else (place.node, list(place.leaf_cells))
+    return schema.Task(name=entry.key, uid=entry.uid, state=state, node=node, devices=devices)
+
+
+def _ended(gang_scheduler: GangScheduler, ref: str) -> Gang | None:
+    """A gang that has ended, by its name."""
+    return gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")
 
 
 def _gang(gang_scheduler: GangScheduler, ref: str) -> Gang | None:
@@ -305,5 +288,5 @@ def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
 
 def _unknown(ref: str) -> NotFoundError:
     return NotFoundError(
-        f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived groups lists them"
+        f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived ps lists the groups"
     )

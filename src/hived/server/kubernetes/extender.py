@@ -14,7 +14,7 @@ from hived.engines.kubernetes.gangs import extender_answers as wire
 from hived.errors import ForbiddenError, HivedError
 from hived.server.failures import answer as failure
 
-from .metrics import Metrics
+from .metrics import KubernetesMetrics
 
 _log = logging.getLogger("hived.kubernetes")
 _QUIET_S = 10.0  #: between two log lines about wrong requests
@@ -38,7 +38,7 @@ class _NodeList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool) -> APIRouter:
+def extender_routes(engine: Engine, metrics: KubernetesMetrics, *, needs_certificate: bool) -> APIRouter:
     """``/v1/extender/*``. ``needs_certificate``: refuse clients that have shown none."""
     router = APIRouter(prefix="/v1/extender", include_in_schema=False)
     quiet = {"since": float("-inf")}

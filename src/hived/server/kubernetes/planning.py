@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -22,9 +22,9 @@ from hived.engines.kubernetes.pods.owners import is_gang, members_of, pods_at_on
 from hived.engines.kubernetes.pods.pod_request import PodRequest
 from hived.errors import InputError, RequestError
 from hived.scheduling import loan_of
+from hived.server.schema import PlannedJob
+from hived.server.service import places, reason_data
 from hived.words import counted
-
-from .schema import PlannedGroup, PodPlace
 
 _WITH_REPLICAS = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
 Outcome = Literal["now", "waits", "never", "unknown"]
@@ -53,7 +53,7 @@ class _Planned:
     victims: list[str] = field(default_factory=list)
 
 
-def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
+def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedJob]:
     """Plan the pods that objects make, each group beside those before it.
 
     Raises :class:`RequestError` for invalid objects. It costs one plan of the core per group, or per pod that is placed
@@ -61,13 +61,13 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
     """
     groups: dict[str, _Planned] = {}
     helpers: dict[str, int] = {}
-    unknown: list[PlannedGroup] = []
+    unknown: list[PlannedJob] = []
     lists = [
         thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
     ]
     inside = [thing for items in lists for thing in items if isinstance(thing, dict)]
     for number, thing in enumerate([*objects, *inside]):
-        field_, kind = f"objects.{number}", str(thing.get("kind") or "without a kind")
+        field_, kind = f"manifests.{number}", str(thing.get("kind") or "without a kind")
         made = _made(thing, namespace, field_)
         if made is None:
             if kind != "List" and (vc := _names_a_vc(thing)) is not None:
@@ -119,7 +119,7 @@ def _tried(gang_scheduler: GangScheduler, request: Request) -> PlanAnswer:
     return answer
 
 
-def _answer(table: GangScheduler, group: _Planned, helpers: int) -> PlannedGroup:
+def _answer(table: GangScheduler, group: _Planned, helpers: int) -> PlannedJob:
     """Plan one group, or equal pods one by one until one of them would not start."""
     ask = group.ask
     there = table.gangs.get(ask.group)
@@ -173,7 +173,7 @@ def _problem(group: _Planned, ask: PodRequest, there: int) -> tuple[Outcome, str
 
 def _one(
     gang_scheduler: GangScheduler, ask: PodRequest, name: str
-) -> tuple[Outcome, str, Bind | Preempt | None, Sequence[WhyNot]]:
+) -> tuple[Outcome, str, Bind | Preempt | None, Sequence[tuple[WhyNot, str]]]:
     """Plan one request: at its turn, or on a loan before that."""
     request = replace(ask.request(), group=name)
     line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
@@ -182,26 +182,24 @@ def _one(
     if found[0] == "waits" and ask.early:
         loan = _tried(gang_scheduler, loan_of(request))
         if isinstance(loan.decision, Bind):
-            return planned(loan, (0, ()), ask.group, words, lent)
-    return found
+            found = planned(loan, (0, ()), ask.group, words, lent)
+    outcome, text, decision, reasons = found
+    return outcome, text, decision, list(zip(reasons, words(reasons), strict=True))
 
 
-def _told(group: _Planned, ask: PodRequest, outcome: Outcome, text: str, reasons: Iterable[WhyNot]) -> PlannedGroup:
-    return PlannedGroup(
-        group=group.name,
+def _told(
+    group: _Planned, ask: PodRequest, outcome: Outcome, text: str, reasons: Sequence[tuple[WhyNot, str]]
+) -> PlannedJob:
+    return PlannedJob(
+        name=group.name,
         vc=ask.vc,
         gpus=ask.gpus * (group.pods if group.one_by_one else 1),
         outcome=outcome,
         text=text,
-        placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in group.placed],
+        placement=places(group.placed),
         victims=group.victims,
-        reasons=[reason_data(reason) for reason in reasons],
+        reasons=[reason_data(reason, said) for reason, said in reasons],
     )
-
-
-def reason_data(reason: WhyNot) -> dict[str, object]:
-    """A reason as data: its kind and its fields."""
-    return {"kind": reason.kind.value, **asdict(reason)}
 
 
 # -- what objects make ------------------------------------------------------------------------------------------------
@@ -267,7 +265,7 @@ def _names_a_vc(thing: object) -> str | None:
     return _names_a_vc(list(thing.values()))
 
 
-def _unread(thing: Object, kind: str, vc: str, namespace: str) -> PlannedGroup:
+def _unread(thing: Object, kind: str, vc: str, namespace: str) -> PlannedJob:
     """The answer about an object of a kind that is not read, with pods for HiveD in it."""
     metadata = thing.get("metadata") or {}
     name = f"{metadata.get('namespace') or namespace}/{metadata.get('name') or 'unnamed'}"
@@ -276,4 +274,4 @@ def _unread(thing: Object, kind: str, vc: str, namespace: str) -> PlannedGroup:
         "PyTorchJob, CronJob, Deployment, ReplicaSet or StatefulSet like it"
     )
     text = in_lines(["it cannot be foreseen:", why])
-    return PlannedGroup(group=name, vc=vc, gpus=0, outcome="unknown", text=text, placement=[], victims=[], reasons=[])
+    return PlannedJob(name=name, vc=vc, gpus=0, outcome="unknown", text=text, placement=[], victims=[], reasons=[])

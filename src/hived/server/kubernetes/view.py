@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from hived.cluster.explain.reasons import ReasonKind
 from hived.cluster.explain.sentences import in_lines
 from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import event_text, explain, shortly
-from hived.engines.kubernetes.gangs.foreign import kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
@@ -112,20 +110,3 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
     others = (g for g in gang_scheduler.gangs.values() if g.state is JobState.QUEUED and not g.in_line)
     return found + list(islice(others, max(0, left)))
-
-
-def bad_gpus(gang_scheduler: GangTable) -> int:
-    """Number of idle GPUs that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
-    nodes, held = gang_scheduler.nodes, gang_scheduler.usage.at
-    bad = sum((node, device) not in held for node in nodes.bad_nodes for device in nodes.devices[node])
-    return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(gang_scheduler)
-
-
-def why(gang: Gang) -> ReasonKind:
-    """The decisive reason of a waiting gang, by its own state alone. O(1)."""
-    if gang.state is JobState.RESERVED:
-        return ReasonKind.WAITING_FOR_PREEMPTION
-    if not gang.in_line:
-        return ReasonKind.WAITING_FOR_GANG
-    # the core is asked about the head of line only, so other gangs may have no reasons
-    return gang.reasons[0].kind if gang.reasons else ReasonKind.BEHIND_OTHERS

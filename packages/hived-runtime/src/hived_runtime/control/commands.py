@@ -203,7 +203,8 @@ class TrainingJob:
         wish = {"wanted": Wanted.MOVE, "target": target}
         with self._dialogue(timeout_s) as dialogue:
             if any(page.answer().state is State.SUSPENDED for page in dialogue.pages):
-                raise ConflictError(f"job {self._folder.name} is suspended: hived resume {self._folder.name} first")
+                name = self._folder.name
+                raise ConflictError(f"job {name} is suspended: hived train resume {name} first")
             tries = _TRIES if dialogue.ranks > 1 else 1
             for left in reversed(range(tries)):
                 try:

@@ -1,4 +1,4 @@
-"""Names of the environment variables by which ``hived run`` and the runtime of a job agree."""
+"""Names of the environment variables by which ``hived train run`` and the runtime of a job agree."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class JobFolder:
             names = [job.name for job in cls.all()]
             raise NotFoundError(
                 f"no training job {name!r} on this machine: "
-                + (f"there are {', '.join(names)}" if names else "none runs under hived run or hived_runtime")
+                + (f"there are {', '.join(names)}" if names else "none runs under hived train run or hived_runtime")
             )
         return folder
 

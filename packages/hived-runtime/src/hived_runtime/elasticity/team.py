@@ -156,7 +156,7 @@ class Team:
             self._recruiter = None
             print(
                 "hived_runtime: every process of this launcher is a job of its own, so their number cannot be changed: "
-                "start it with hived run -- torchrun ...",
+                "start it with hived train run -- torchrun ...",
                 file=sys.stderr,
             )
         self._share_state(joins=self.rank != 0)

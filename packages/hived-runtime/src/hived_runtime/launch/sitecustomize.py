@@ -1,4 +1,4 @@
-"""Found first on the path of what ``hived run`` starts: makes every Python there ready for :mod:`hived_runtime`.
+"""Found first on the path of what ``hived train run`` starts: makes every Python there ready for :mod:`hived_runtime`.
 
 The script's own Python need not have it installed: the package is loaded from where this file is. A sitecustomize of
 the user's runs as it would without this one. Nothing here raises into the script.
@@ -36,5 +36,5 @@ def _next() -> None:
 try:
     _start()
 except Exception as error:
-    print(f"hived run: this Python cannot be managed, and runs as it would alone: {error}", file=sys.stderr)
+    print(f"hived train run: this Python cannot be managed, and runs as it would alone: {error}", file=sys.stderr)
 _next()

@@ -1,6 +1,6 @@
 """The pager as a tier: addresses stay, and a limit holds within the mini-batch too (AntMan, OSDI'20, 3.1.1 and 4.1).
 
-It is tested on a fake driver, and has met one GPU: so it is there only if it is asked for (``hived run --pager``).
+It is tested on a fake driver, and has met one GPU: so it is there only if asked for (``hived train run --pager``).
 """
 
 from __future__ import annotations

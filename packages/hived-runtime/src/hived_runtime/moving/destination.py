@@ -46,7 +46,7 @@ class Destination:
 
     @classmethod
     def of_environment(cls, job: Path) -> Destination | None:
-        """The destination that this process is, if a source, or ``hived run --from``, has started it.
+        """The destination that this process is, if a source, or ``hived train run --from``, has started it.
 
         ``job``: the job's folder.
         """
@@ -57,7 +57,7 @@ class Destination:
             try:
                 return cls(FolderChannel(checked_folder(Path(given)), source=False), 0, job)
             except MoveError as error:  # never from its beginning: the job trains elsewhere
-                raise SystemExit(f"hived run --from {given}: {error}") from None
+                raise SystemExit(f"hived train run --from {given}: {error}") from None
         parent, number = map(int, given.split(":"))
         if os.getppid() != parent:
             return None  # a child of the destination, that has inherited the variable

@@ -169,7 +169,7 @@ def _check(job: Path, destination: int) -> None:
     if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
         raise MoveError("the script runs in an event loop")
     if sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") == "random":
-        raise MoveError("hash() of texts would be another one: start it by hived run, or set PYTHONHASHSEED")
+        raise MoveError("hash() of texts would be another one: start it by hived train run, or set PYTHONHASHSEED")
 
 
 def user_modules() -> dict[str, types.ModuleType]:

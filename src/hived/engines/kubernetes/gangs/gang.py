@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.explain.reasons import Reason
+from hived.cluster.explain.reasons import ReasonKind
 from hived.cluster.requests import Member
 from hived.engine.job import EngineJob, Event
+from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status
@@ -97,8 +98,6 @@ class Gang(EngineJob):
         self.not_offered: frozenset[str] = frozenset()
         #: nodes that its last preempt request offered, usable once pods of lower priority have left
         self.emptied: frozenset[str] = frozenset()
-        #: why it waits, by the core's last answer
-        self.reasons: tuple[Reason, ...] = ()
         #: while preempted: the preemptor, and when its pods are evicted
         self.preempted_by: Gang | None = None
         self.evict_at = 0.0
@@ -108,6 +107,18 @@ class Gang(EngineJob):
         self.shared = ""
         #: its events, latest last
         self.history: list[Event] = []
+
+    @property
+    def size(self) -> int:  # type: ignore[override]  # it follows from the request, which changes
+        """Pods that it consists of."""
+        return self.ask.size
+
+    @property
+    def decisive(self) -> ReasonKind:
+        """See :attr:`EngineJob.decisive`; a gang that is not in line waits for pods, or for kube-scheduler."""
+        if self.state is JobState.QUEUED and not self.in_line:
+            return ReasonKind.WAITING_FOR_GANG
+        return super().decisive
 
     @property
     def in_line(self) -> bool:

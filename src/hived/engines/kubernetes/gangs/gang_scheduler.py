@@ -343,7 +343,6 @@ class GangScheduler(GangTable):
         if gang.state is not JobState.RUNNING:
             return  # it is being evicted for another gang already
         self.note_displaced(gang, by, at)
-        self.preempted[gang.vc, gang.vc if by is None else by.vc] += 1
         if by is None:
             why = f"preempted by {GHOST.format(gang.vc)}"
             self._displace(gang, at, why, why, None)
@@ -361,7 +360,7 @@ class GangScheduler(GangTable):
         self.annotate(gang)
 
     def _hold(self, gang: Gang, reasons: tuple[Reason, ...]) -> None:
-        gang.reasons = reasons
+        super()._hold(gang, reasons)
         if isinstance(reasons[0], WaitingForPreemption) and not gang.entry.may_preempt:
             self.request_offer(gang, self._now)  # no victims for nodes that it may not be able to use
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
@@ -56,8 +57,6 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.to_bind: dict[str, float] = {}
         #: ended gangs, the latest last
         self.ended: OrderedDict[str, Gang] = OrderedDict()
-        #: number of preempted gangs, by their VC and the VC of the preemptor
-        self.preempted: Counter[tuple[str, str]] = Counter()
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD did not place
         self.foreign = ForeignPods()
@@ -77,6 +76,10 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def hardware(self) -> Nodes:
         """The nodes."""
         return self.nodes
+
+    def active(self) -> Iterable[Gang]:
+        """All gangs."""
+        return self.gangs.values()
 
     def job(self, number: int) -> Gang:
         """The gang with this number."""
@@ -365,11 +368,13 @@ class GangTable(Dispatcher[Gang, Instruction]):
             if changed is not None:
                 self.unsettled[changed.name] = changed
         if event is JobEvent.STARTED:
-            gang.waited_since, gang.since = gang.since, at
+            gang.waited_since, gang.since, gang.started_at = gang.since, at, at
         elif event is JobEvent.REQUEUED:  # a gang without a bound pod has waited all the time
             gang.since = at if gang.waited_since is None else gang.waited_since
         elif event is JobEvent.UNRESERVED:
             self.unreserved[gang.name] = gang
+        elif state.ended:
+            gang.ended_at = at
         if placement != gang.placement:
             gang.placement, gang.shared = placement, ""
         self.foreign.mark_placement_dirty(placement)

@@ -116,8 +116,18 @@ class Nodes(Hardware):
         #: nodes of the spec that are open to jobs
         self.healthy = set(self.devices)
         #: devices kept from jobs: for a fault; or since the node is cordoned, or for a pod of no gang
-        self.faulty: set[Device] = set()
-        self.kept: set[Device] = set()
+        self._faulty: set[Device] = set()
+        self._kept: set[Device] = set()
+
+    @property
+    def faulty(self) -> set[Device]:
+        """See :attr:`Hardware.faulty`."""
+        return self._faulty
+
+    @property
+    def kept(self) -> set[Device]:
+        """See :attr:`Hardware.kept`: a node is cordoned, or a pod of no gang may use the device."""
+        return self._kept
 
     # -- updates of the core --------------------------------------------------------------------------------------
 
@@ -145,7 +155,7 @@ class Nodes(Hardware):
         if news:
             (self.healthy.discard if name in self.bad_nodes else self.healthy.add)(name)
         faulty, kept = self._kept_devices(name)  # the marks of a bad node may have changed
-        for known, now in ((self.faulty, faulty), (self.kept, kept)):
+        for known, now in ((self._faulty, faulty), (self._kept, kept)):
             known.difference_update([(name, device) for device in self.devices[name]])
             known |= now
         return news

@@ -1,4 +1,4 @@
-"""``hived offer``, ``request``, ``withdraw`` and ``trades``: cells that virtual clusters trade, in a running engine."""
+"""``hived trade``: cells that virtual clusters trade, in a running engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from hived.errors import InputError
-from hived.server.schema import Cells, Exchange, Post, Posted, Trade
+from hived.server.schema import Cells, Market, Post, Posted, Trade
 
 from .client import Engine
 from .console import note
@@ -58,13 +58,13 @@ def offer(
     for cells itself.
 
     \bExamples:
-      hived offer NODE=2 --vc vision --for 10h
-      hived offer NODE --vc vision --for 2d --from 2026-11-28T08:00
-      hived offer NODE --vc vision --for 10h --wants NODE.SOCKET=2
+      hived trade offer NODE=2 --vc vision --for 10h
+      hived trade offer NODE --vc vision --for 2d --from 2026-11-28T08:00
+      hived trade offer NODE --vc vision --for 10h --wants NODE.SOCKET=2
     """
     body = _body(vc, cells, duration, start, wants, "wants") | {"price": price}
     with ask.connect() as there:
-        _tell(ask, there, there.post("/v1/exchange/offers", body), "offer", "it waits for a request")
+        _tell(ask, there, there.post("/v1/trades/offers", body), "offer", "it waits for a request")
 
 
 @asks_engine
@@ -82,44 +82,46 @@ def request(
     """Ask for cells of other virtual clusters, for a while. Whoever has given most is served first.
 
     \bExamples:
-      hived request NODE=2 --vc speech --for 10h
-      hived request NODE --vc speech --for 4h --from 1h
+      hived trade request NODE=2 --vc speech --for 10h
+      hived trade request NODE --vc speech --for 4h --from 1h
     """
     body = _body(vc, cells, duration, start, gives, "gives") | {"bid": bid}
     with ask.connect() as there:
-        _tell(ask, there, there.post("/v1/exchange/requests", body), "request", "it waits for an offer")
+        _tell(ask, there, there.post("/v1/trades/requests", body), "request", "it waits for an offer")
 
 
 @asks_engine
 def withdraw(
     ask: Asking,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Of an offer or request, as in hived trades.", min=1)],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", help="Of an offer or request, as in hived trade ls.", min=1)
+    ],
     vc: Annotated[str, vc_option(help="Whose offer or request it is.")],
 ) -> None:
     """Withdraw an offer or a request that has found nobody yet. A trade goes on to its end.
 
     \bExamples:
-      hived withdraw 3 --vc vision
-      hived trades -o json | jq '.offers[].number'
+      hived trade withdraw 3 --vc vision
+      hived trade ls -o json | jq '.offers[].number'
     """  # fmt: skip
     with ask.connect() as there:
-        answer = there.post("/v1/exchange/withdraw", {"number": number, "vc": vc})
-        there.parsed(Exchange, answer)
+        answer = there.post("/v1/trades/withdraw", {"number": number, "vc": vc})
+        there.parsed(Market, answer)
     if not ask.printed(answer):
         typer.echo(f"{number} is withdrawn")
 
 
 @asks_engine
-def trades(ask: Asking) -> None:
+def list_trades(ask: Asking) -> None:
     """Show the market: offers and requests, trades, and what each virtual cluster has given beyond what it took.
 
     \bExamples:
-      hived trades
-      hived trades -o json | jq .surplus
+      hived trade ls
+      hived trade ls -o json | jq .surplus
     """
     with ask.connect() as there:
-        answer = there.get("/v1/exchange")
-        found = there.parsed(Exchange, answer)
+        answer = there.get("/v1/trades")
+        found = there.parsed(Market, answer)
     if ask.printed(answer):
         return
     unit = "credits" if found.arbiter == "auction" else "GPU hours"
@@ -131,7 +133,7 @@ def trades(ask: Asking) -> None:
             typer.echo()
         print_table(_POSTS, _post_rows(sorted(posts, key=lambda of: of[1].number)))
     if not found.trades and not posts:
-        note("nobody offers or asks for cells; hived offer, hived request")
+        note("nobody offers or asks for cells; hived trade offer, hived trade request")
     if any(found.surplus.values()):
         typer.echo()
         print_table(_SURPLUS, ((vc, f"{value:+,.1f} {unit}") for vc, value in found.surplus.items()))
@@ -193,14 +195,16 @@ def _tell(ask: Asking, there: Engine, answer: object, what: str, waits: str) -> 
         )
     if posted.waits:
         left = "what is left of it waits" if posted.trades else waits
-        typer.echo(f"{what} {posted.number}: {left}; hived trades shows it, hived withdraw {posted.number} ends it")
-        for line in _nearly(there.parsed(Exchange, there.get("/v1/exchange")), posted.number):
+        typer.echo(
+            f"{what} {posted.number}: {left}; hived trade ls shows it, hived trade withdraw {posted.number} ends it"
+        )
+        for line in _nearly(there.parsed(Market, there.get("/v1/trades")), posted.number):
             note(line)
     elif not posted.trades:
         typer.echo(f"{what} {posted.number}: refused and withdrawn; hived events says why")
 
 
-def _nearly(market: Exchange, number: int) -> Iterator[str]:
+def _nearly(market: Market, number: int) -> Iterator[str]:
     """The offers that a request would have, or an offer the requests, but for their windows."""
     mine = next((post for post in (*market.offers, *market.requests) if post.number == number), None)
     if mine is None:

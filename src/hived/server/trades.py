@@ -1,4 +1,4 @@
-"""``/v1/exchange`` of both engines: offers of cells, requests for them, and trades."""
+"""``/v1/trades``: offers of cells, requests for them, and trades."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hived.spec.compiled import ClusterSpec
 
 from . import schema
 from .failures import declared
-from .routes import BODY
 
 T = TypeVar("T")
+BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
 #: fields of the exchange's errors, as the requests here call them
 _FIELDS = {"tenant": "vc", "number": "cells.number", "end": "duration_s"}
 
@@ -38,12 +38,12 @@ class ExchangeService:
     def __init__(self, trader: Trader) -> None:
         self._trader = trader
 
-    def exchange(self) -> schema.Exchange:
+    def shown(self) -> schema.Market:
         """The board, the trades, and each tenant's surplus."""
         trading = self._trader.trading
         market, spec = trading.market, trading.base
         board = market.board
-        return schema.Exchange(
+        return schema.Market(
             arbiter=market.arbiter.name,
             offers=[_post(spec, number, post, post.wants, post.price) for number, post in board.offers.items()],
             requests=[_post(spec, number, post, post.gives, post.bid) for number, post in board.requests.items()],
@@ -71,10 +71,10 @@ class ExchangeService:
 
         return await self._posted(act)
 
-    async def withdraw(self, number: int, vc: str) -> schema.Exchange:
+    async def withdraw(self, number: int, vc: str) -> schema.Market:
         """Withdraw an offer or a request."""
         await self._trader.trade(lambda trading, at: trading.withdraw(number, vc, at))
-        return self.exchange()
+        return self.shown()
 
     async def _posted(self, act: Callable[[LiveTrading, float], int]) -> schema.Posted:
         def posted(trading: LiveTrading, at: float) -> schema.Posted:
@@ -140,29 +140,26 @@ _REQUESTS: dict[str, Any] = {"a node for ten hours": {"value": _CELLS | {"vc": "
 _WITHDRAWALS: dict[str, Any] = {"one's own": {"value": {"number": 1, "vc": "vision"}}}
 
 
-def exchange_routes(service: ExchangeService) -> APIRouter:
-    """The market of ``service``, which is asked in the event loop's thread."""
-    router = APIRouter(prefix="/v1/exchange", tags=["exchange"])
+def add_trades(router: APIRouter, service: ExchangeService) -> None:
+    """Add the market of ``service``, which is asked in the event loop's thread, to ``/v1``."""
     changes = declared(*BODY, 404, 409, 503, 507)
 
-    @router.get("", responses=declared(403, 503))
-    async def get_exchange() -> schema.Exchange:
+    @router.get("/trades", responses=declared(403, 503))
+    async def get_market() -> schema.Market:
         """Offers, requests, trades, and what each virtual cluster has given beyond what it took."""
-        return service.exchange()
+        return service.shown()
 
-    @router.post("/offers", status_code=201, responses=changes)
+    @router.post("/trades/offers", status_code=201, responses=changes)
     async def offer_cells(offer: Annotated[schema.NewOffer, Body(openapi_examples=_OFFERS)]) -> schema.Posted:
         """Offer cells that a virtual cluster does not use, for a while. They are its own again at the end."""
         return await service.offer(offer)
 
-    @router.post("/requests", status_code=201, responses=changes)
+    @router.post("/trades/requests", status_code=201, responses=changes)
     async def request_cells(request: Annotated[schema.NewRequest, Body(openapi_examples=_REQUESTS)]) -> schema.Posted:
         """Ask for cells of other virtual clusters, for a while."""
         return await service.request(request)
 
-    @router.post("/withdraw", responses=changes)
-    async def withdraw_post(of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)]) -> schema.Exchange:
+    @router.post("/trades/withdraw", responses=changes)
+    async def withdraw_post(of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)]) -> schema.Market:
         """Withdraw an offer or a request that has found nobody yet."""
         return await service.withdraw(of.number, of.vc)
-
-    return router

@@ -1,0 +1,324 @@
+"""The operations of the HTTP API, in the types of :mod:`.schema`: what both engines share, and what each one gives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Generic, TypeVar
+
+from hived import __version__
+from hived.cluster.decisions import PodPlacement
+from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.explain.sentences import MAX_NAMED
+from hived.cluster.requests import Request
+from hived.engine.dispatcher import Dispatcher
+from hived.engine.explaining import planned
+from hived.engine.job import EngineJob
+from hived.engine.states import JobState
+from hived.engine.trading import LiveTrading
+from hived.errors import NotFoundError, RequestError, UnsupportedError
+from hived.spec.compiled import ClusterSpec
+
+from . import schema
+from .mapping import kept_idle, of, safety_margin, virtual_clusters
+from .trades import ExchangeService
+
+J = TypeVar("J", bound=EngineJob)
+T = TypeVar("T")
+_SHOWN = 100  #: jobs in each list of a virtual cluster
+
+
+class Service(ABC, Generic[J]):
+    """The API's operations on an engine; call from the thread of its event loop only.
+
+    ``ref`` names a job: its id (``12``), its name (``train-12``), or the name asked for (``train``: the latest of
+    them); on Kubernetes an affinity group by its name, or by a pod of it. Raises errors of :mod:`hived.errors`:
+    :class:`~hived.errors.NotFoundError` for an unknown job, node or device, :class:`~hived.errors.InputError` (often a
+    :class:`~hived.errors.RequestError` with the field), :class:`~hived.errors.NeverFitsError`,
+    :class:`~hived.errors.ConflictError`, :class:`~hived.errors.StorageError`, :class:`~hived.errors.ForbiddenError`,
+    :class:`~hived.errors.UnavailableError` while it does not decide, and :class:`~hived.errors.UnsupportedError` for
+    what this kind of engine leaves to others.
+    """
+
+    kind: ClassVar[schema.EngineKind]
+
+    def __init__(self) -> None:
+        #: trades of cells
+        self.market = ExchangeService(self)
+
+    # -- what each engine gives -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def scheduler(self) -> Dispatcher[J, Any]:
+        """Its jobs. Raises :class:`~hived.errors.UnavailableError` while it does not decide."""
+
+    @abstractmethod
+    def find(self, ref: str) -> J:
+        """A job that is known: it waits, runs, or has ended."""
+
+    @abstractmethod
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+        """Jobs in one of ``states`` (none: all), from the ``page`` on that an answer before this one has named."""
+
+    @abstractmethod
+    def waiting(self, most: int) -> Sequence[J]:
+        """The first jobs without GPUs, in the order of the queue. At least ``most``, if there are as many."""
+
+    @abstractmethod
+    def why(self, job: J) -> list[str]:
+        """Why a job is where it is, as sentences."""
+
+    @abstractmethod
+    def tasks(self, job: J) -> list[schema.Task]:
+        """The tasks of a job that there are."""
+
+    @abstractmethod
+    def explain(self, ref: str) -> schema.Explanation:
+        """Explain why a job waits, where it runs, or how it ended."""
+
+    @abstractmethod
+    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+        """Dry run of a submission or of manifests, behind the present backlog."""
+
+    @abstractmethod
+    def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
+        """The first events after number ``after``; of one job, or of all. After -1: the latest ones."""
+
+    @abstractmethod
+    async def changed(self, after: int) -> None:
+        """Return once there is an event after number ``after``."""
+
+    @abstractmethod
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
+        """Drain devices, or undo that."""
+
+    @abstractmethod
+    def spec(self) -> schema.Spec:
+        """The spec in force."""
+
+    @abstractmethod
+    def engine(self) -> schema.Engine:
+        """What answers."""
+
+    @property
+    @abstractmethod
+    def trading(self) -> LiveTrading:
+        """The market, to be read."""
+
+    @abstractmethod
+    async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
+        """Change the market by ``act``, which is given the time; it is stored when this returns."""
+
+    # -- what only one of them has --------------------------------------------------------------------------------
+
+    async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
+        """Submit a job; it is on the disk when this returns."""
+        raise self._unsupported("submit with kubectl apply -f FILE")
+
+    async def cancel(self, ref: str) -> schema.Job:
+        """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
+        raise self._unsupported("end it with kubectl delete")
+
+    def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
+        """Output of a task from byte ``offset`` (below 0: from the end), at most ``limit`` bytes, whole characters."""
+        raise self._unsupported("read it with kubectl logs POD")
+
+    async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
+        """Return once there is output beyond ``offset``, or the task has ended."""
+        raise self._unsupported("read it with kubectl logs POD")
+
+    async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
+        """Go on under a new spec; every job runs on (work-preserving)."""
+        raise self._unsupported("edit the ConfigMap or the file that its spec is read from")
+
+    def decisions(self) -> Iterator[str]:
+        """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
+        raise self._unsupported("start it with --event-log FILE")
+
+    def _unsupported(self, way_out: str) -> UnsupportedError:
+        return UnsupportedError(f"the engine decides for a Kubernetes cluster; {way_out}")
+
+    def process(self, job: J) -> schema.Process | None:
+        """What only a job of processes has."""
+        return None
+
+    def victims(self, job: J) -> Sequence[str]:
+        """The jobs that still have to go for one with a reservation."""
+        return self.scheduler().cluster.group(job.name).victims if job.state is JobState.RESERVED else ()
+
+    def foreign(self) -> int:
+        """GPUs kept from jobs for pods that HiveD did not place."""
+        return 0
+
+    def of_kubernetes(self) -> Mapping[str, Any]:
+        """What only nodes of Kubernetes have (:class:`~.schema.Nodes`)."""
+        return {"missing": [], "unmanaged": 0, "foreign_pods": []}
+
+    # -- what both share ------------------------------------------------------------------------------------------
+
+    def job(self, ref: str) -> schema.Job:
+        """One job."""
+        return self.shown(self.find(ref))
+
+    def shown(self, job: J) -> schema.Job:
+        """A job as a type of the API."""
+        return schema.Job(
+            **of(job),
+            early=job.entry.early,
+            state=job.state,
+            kind=("guaranteed" if job.guaranteed else "opportunistic") if job.holds else None,
+            size=job.size,
+            tasks=self.tasks(job),
+            victims=list(self.victims(job)),
+            why=self.why(job),
+            submitted_at=job.submitted_at,
+            since=job.since,
+            started_at=job.started_at,
+            ended_at=job.ended_at,
+            process=self.process(job),
+        )
+
+    def nodes(self, name: str | None, offset: int, limit: int) -> schema.Nodes:
+        """Nodes in the order of the spec: ``limit`` of them from number ``offset`` on; or one. O(nodes + devices)."""
+        hardware = self.scheduler().hardware
+        if name is not None and name not in hardware.devices:
+            raise NotFoundError(f"the spec has no node {name!r}; hived node ls shows those it has")
+        names = list(hardware.devices) if name is None else [name]
+        bad = {*hardware.bad_nodes, *(node for node, _ in hardware.bad_devices)}
+        return schema.Nodes(
+            nodes=[self.node(node, hardware.devices[node]) for node in names[offset : offset + limit]],
+            total=len(names),
+            bad=len(bad),
+            **self.of_kubernetes(),
+        )
+
+    def node(self, name: str, devices: Iterable[int]) -> schema.Node:
+        """Some devices of a node of the spec."""
+        scheduler = self.scheduler()
+        hardware, at = scheduler.hardware, scheduler.usage.at
+        return schema.Node(
+            name=name,
+            why=hardware.bad_nodes.get(name, ""),
+            devices=[
+                schema.Device(
+                    device=device,
+                    state=scheduler.cluster.leaf_state(name, device).value,
+                    healthy=(name, device) not in hardware.faulty,
+                    drained=(name, device) in hardware.kept,
+                    why=hardware.why((name, device)),
+                    job=holder.key if (holder := at.get((name, device))) is not None else None,
+                )
+                for device in devices
+            ],
+        )
+
+    def vcs(self) -> list[schema.VcUsage]:
+        """The virtual clusters of the spec, in GPUs. O(VCs)."""
+        return [self._of_vc(vc.name) for vc in self.scheduler().cluster.spec.virtual_clusters]
+
+    def _of_vc(self, name: str) -> schema.VcUsage:
+        usage = self.scheduler().usage
+        return schema.VcUsage(
+            name=name,
+            reserved=self.scheduler().hardware.reserved_gpus(name),
+            used=usage.used[name],
+            borrowed=usage.lent[name],
+            waiting=usage.waiting[name],
+        )
+
+    def vc(self, name: str) -> schema.Vc:
+        """One virtual cluster. O(jobs that have not ended)."""
+        scheduler = self.scheduler()
+        cluster = scheduler.cluster
+        found = next((vc for vc in virtual_clusters(cluster.spec) if vc.name == name), None)
+        if found is None:
+            names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
+            raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
+        line = [job for job in self.waiting(scheduler.usage.waiting.total()) if job.vc == name]
+        return schema.Vc(
+            usage=self._of_vc(name),
+            cells=found.reserved,
+            doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
+            running=[self.shown(job) for job in scheduler.active() if job.vc == name and job.holds][:_SHOWN],
+            waiting=[self.shown(job) for job in line[:_SHOWN]],
+        )
+
+    def usage(self) -> schema.Usage:
+        """GPUs and jobs. O(VCs + bad GPUs + jobs with a reservation)."""
+        scheduler = self.scheduler()
+        cluster, usage, hardware = scheduler.cluster, scheduler.usage, scheduler.hardware
+        foreign = self.foreign()
+        none = {state.value: 0 for state in JobState if not state.ended}
+        return schema.Usage(
+            gpus=cluster.spec.gpus,
+            guaranteed=usage.used.total(),
+            opportunistic=usage.lent.total(),
+            reserved=kept_idle(cluster, scheduler.reserved()),
+            bad=hardware.idle_bad(usage.at) - foreign,
+            foreign=foreign,
+            unavailable=cluster.unavailable_to_all(),
+            doomed=len(cluster.doomed()),
+            jobs=none | usage.per_state(),
+            vcs=self.vcs(),
+            safety_margin=safety_margin(cluster),
+        )
+
+    def _engine_of(self, started_at: float, **more: Any) -> schema.Engine:
+        return schema.Engine(engine=self.kind, version=__version__, started_at=started_at, **more)
+
+
+def reason_data(reason: Any, text: str) -> dict[str, object]:
+    """A reason as data: its kind, its sentence and its fields."""
+    fields: Mapping[str, object] = asdict(reason)
+    return {"kind": reason.kind.value, "text": text, **fields}
+
+
+def plan_one(
+    scheduler: Dispatcher[Any, Any],
+    answer: PlanAnswer,
+    request: Request,
+    name: str,
+    in_words: Callable[[Sequence[Any]], list[str]],
+    pod: Callable[[int], str] = "pod {}: ".format,
+) -> schema.PlannedJob:
+    """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first. ``name``: in its text.
+
+    ``in_words``, ``pod``: an engine's words for reasons and for the pods of a placement.
+    """
+    line = scheduler.scheduler.before(request.vc, request.priority, MAX_NAMED)
+    outcome, text, decision, found = planned(answer, line, name, in_words, scheduler.usage.lent, pod)
+    return schema.PlannedJob(
+        name=name,
+        vc=request.vc,
+        gpus=sum(member.pods * member.leaf_cells for member in request.members),
+        outcome=outcome,
+        text=text,
+        placement=[] if decision is None else places(decision.placement.pods),
+        victims=list(getattr(decision, "victims", ())),
+        reasons=[reason_data(reason, text) for reason, text in zip(found, in_words(found), strict=True)],
+    )
+
+
+def places(pods: Iterable[PodPlacement]) -> list[schema.Place]:
+    """A placement as a type of the API."""
+    return [schema.Place(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods]
+
+
+def shown_spec(spec: ClusterSpec, source: str, loaded_at: float, problem: str = "") -> schema.Spec:
+    """A spec in force as a type of the API."""
+    return schema.Spec(
+        source=source,
+        loaded_at=loaded_at,
+        problem=problem,
+        gpus=spec.gpus,
+        nodes=len(spec.node_names),
+        vcs=[vc.name for vc in spec.virtual_clusters],
+    )
+
+
+def whole_number(field: str, text: str) -> int:
+    """A number of a request that was made by an answer before it. Raises :class:`~hived.errors.RequestError`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise RequestError(field, "is no page that an answer has named")
+    return int(text)
