@@ -81,8 +81,8 @@ with hived_runtime.pause_point():
     [
         ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
         ("kubernetes", "kubernetes_asyncio", ["serve", "kubernetes", "--spec", "spec.yaml"]),
-        ("train", "hived_runtime", ["run", "--", "true"]),
-        ("train", "hived_runtime", ["status", "bert"]),
+        ("train", "hived_runtime", ["train", "run", "--", "true"]),
+        ("train", "hived_runtime", ["train", "status", "bert"]),
     ],
 )
 def test_missing_extra_is_named(extra: str, lacks: str, arguments: list[str]) -> None:

@@ -19,7 +19,7 @@ from .conftest import Ranks
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("status nobody", 4, "no training job 'nobody' on this machine: none runs under hived run"),
+        ("status nobody", 4, "no training job 'nobody' on this machine: none runs under hived train run"),
         ("suspend ../x", 2, "a job cannot be named '../x'"),
         ("limit train", 2, "nothing to change; give --memory, --share or both"),
         ("limit train --memory much", 2, "'much' is no amount of memory; write 8GiB, 500MiB or none"),
@@ -35,14 +35,14 @@ from .conftest import Ranks
     ],
 )
 def test_wrong_input_is_one_line(hived: Hived, line: str, code: int, message: str) -> None:
-    assert message in refused(hived(*line.split()), code)
+    assert message in refused(hived("train", *line.split()), code)
 
 
 def run(jobs: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
-    """``hived run`` in a process of its own, which becomes that of the job."""
+    """``hived train run`` in a process of its own, which becomes that of the job."""
     environment = {**os.environ, "HIVED_RUNTIME": "on", "HIVED_JOBS": str(jobs), **variables}
     return subprocess.Popen(
-        [*HIVED, "run", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*HIVED, "train", "run", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -67,7 +67,7 @@ def test_job_that_ends_meanwhile(
         shutil.rmtree(jobs / "train", ignore_errors=True)
 
     monkeypatch.setattr(_Dialogue, "pause", ends)
-    assert "has ended" in refused(hived(*verb.split(), "--timeout", "0.1s"), 4)
+    assert "has ended" in refused(hived("train", *verb.split(), "--timeout", "0.1s"), 4)
 
 
 def test_own_sitecustomize_still_runs(jobs: Path, tmp_path: Path) -> None:
@@ -83,10 +83,12 @@ def test_job_without_a_mini_batch(jobs: Path, hived: Hived) -> None:
         try:
             assert process.stderr is not None
             assert process.stderr.readline() == "hived: training job sleeper\n"
-            assert "no mini-batch has ended yet" in hived("status", "sleeper").out
-            assert "has not ended its first mini-batch" in refused(hived("limit", "sleeper", "--share", "50%"))
-            assert "only NVIDIA's driver 570 or later could suspend it" in refused(hived("suspend", "sleeper"), 69)
-            taken = refused(hived("run", "--name", "sleeper", "--", "true"))
+            assert "no mini-batch has ended yet" in hived("train", "status", "sleeper").out
+            assert "has not ended its first mini-batch" in refused(hived("train", "limit", "sleeper", "--share", "50%"))
+            assert "only NVIDIA's driver 570 or later could suspend it" in refused(
+                hived("train", "suspend", "sleeper"), 69
+            )
+            taken = refused(hived("train", "run", "--name", "sleeper", "--", "true"))
             assert "a training job 'sleeper' runs already on this machine: choose another --name" in taken
         finally:
             process.kill()

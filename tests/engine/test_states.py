@@ -69,9 +69,7 @@ def test_every_state_is_shown(state: JobState) -> None:
     assert state.waits + state.holds + state.ended == 1
     if state in WAITING:
         assert state.value in get_args(pictures.Waiting.model_fields["state"].annotation)
-    job = schema.Job.model_construct(
-        name="train", state=state, reason="", placement=[], exit_code=None, kind="guaranteed"
-    )
+    job = schema.Job.model_construct(name="train", state=state, why=[], tasks=[], process=None, kind="guaranteed")
     said = {other: status_text(job.model_copy(update={"state": other})) for other in JobState}
     alike = [other for other, text in said.items() if text == said[state]]
     assert alike == [state] or set(alike) == {JobState.QUEUED, JobState.BACKOFF}

@@ -1,4 +1,4 @@
-"""Training jobs for tests: ordinary scripts under ``hived run``, commanded as the command line does."""
+"""Training jobs for tests: ordinary scripts under ``hived train run``, commanded as the command line does."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def command_line(pid: int) -> bytes:
 
 
 class Job:
-    """A job under ``hived run``."""
+    """A job under ``hived train run``."""
 
     def __init__(self, jobs: Path, name: str, command: list[str], *options: str, **variables: str) -> None:
         self.name = name
         self.log = jobs.parent / f"{name}.log"
         self.result = jobs.parent / "result.pt"  #: where the script is to put it
-        starts = [*HIVED, "run", "--name", name, *options, "--", *command]
+        starts = [*HIVED, "train", "run", "--name", name, *options, "--", *command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 starts, env=environment(jobs, **variables), stdout=log, stderr=log, start_new_session=True

@@ -278,7 +278,7 @@ def test_frozen_objects_are_released(start: Callable[..., Job], hived: Hived, mo
     """Though the collector shows them no more, and a dead proxy is among them. What stays is said."""
     job = start(text(prologue=FROZEN.format(more=more)))
     before = own_memory(job.first().pid)
-    shown = hived("suspend", "train")
+    shown = hived("train", "suspend", "train")
     answer = job.first().answer
     assert (answer.state, answer.tier) == (State.SUSPENDED, "framework"), answer.note
     assert answer.moved_bytes >= 2 * LARGE
@@ -310,7 +310,7 @@ def test_failure_of_a_tier_falls_to_the_next(start: Callable[..., Job]) -> None:
 
 def test_no_room_on_the_host_is_said(start: Callable[..., Job], hived: Hived) -> None:
     job = start(text(), HIVED_SPILL="/nowhere")
-    shown = hived("suspend", "train")
+    shown = hived("train", "suspend", "train")
     assert "suspended (stop; no memory moved" in shown.out
     assert "no room on the host" in shown.out, "who asks for it is told at once"
     answer = job.first().answer
@@ -350,33 +350,33 @@ def test_job_from_its_start_to_its_end(start: Callable[..., Job], hived: Hived) 
     job = start(text(), "--share", "20%")
     assert job.output().startswith("hived: training job train\n")
 
-    done = hived("suspend", "train")
+    done = hived("train", "suspend", "train")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("train: suspended (framework; ")
     assert " KiB moved in " in done.out
 
-    shown = hived("status", "train").out.splitlines()
+    shown = hived("train", "status", "train").out.splitlines()
     assert shown[0].startswith("train: ")
     assert shown[0].split()[2].endswith("train.py")
     assert shown[1].split()[:4] == ["RANK", "PID", "STATE", "MINI-BATCHES"]
     assert shown[2].split()[2] == "suspended"
     assert "20%" in shown[2]
 
-    assert hived("resume", "train").out == "train: runs\n"
-    assert hived("limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "30%").code == 0
+    assert hived("train", "resume", "train").out == "train: runs\n"
+    assert hived("train", "limit", "train", "--memory", "1GiB", "--up-to", "2GiB", "--share", "30%").code == 0
     job.trains(job.mini_batches() + 1)
-    (process,) = json.loads(hived("status", "train", "-o", "json").out)["processes"]
+    (process,) = json.loads(hived("train", "status", "train", "-o", "json").out)["processes"]
     assert (process["state"], process["tier"], process["device"]) == ("running", "framework", "cpu")
     assert (process["memory_limit"], process["share"]) == (1 << 30, 0.3)
     assert process["note"] == "without a GPU there is no device memory to limit"
     assert process["mini_batches"] > 0 < process["mini_batch_s"]
 
-    done = hived("scale", "train", "--workers", "2", "--timeout", "1s")
+    done = hived("train", "scale", "train", "--workers", "2", "--timeout", "1s")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "job train is not elastic: see hived_runtime.elastic" in done.err
-    assert hived("limit", "train", "--share", "100%").code == 0
+    assert hived("train", "limit", "train", "--share", "100%").code == 0
     job.finish()
-    assert hived("resume", "train").code == 4
+    assert hived("train", "resume", "train").code == 4
 
 
 def test_one_line_in_a_script_is_enough(tmp_path: Path) -> None:
