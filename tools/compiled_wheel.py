@@ -28,6 +28,7 @@ PLAIN = {
     # data that other packages read, write and make: the event log goes by the annotations of its records
     "cluster/decisions.py",
     "cluster/explain/reasons.py",
+    "cluster/placement_request.py",
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",

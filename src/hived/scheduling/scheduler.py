@@ -39,6 +39,7 @@ from hived.cluster.explain.reasons import (
     Reason,
     WaitingForPreemption,
 )
+from hived.cluster.placement_request import ANYWHERE, ON_IDLE, OnHosts, Over, PlacementRequest
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
@@ -749,10 +750,8 @@ class Scheduler:
             return False
         if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
             return self._move(entry)
-        request, excluded = entry.request, entry.excluded
-        placed = self.cluster.place(
-            request, self._now, entry.near, False, excluded, True, victims, (), None, None, entry.demand
-        )
+        asked = PlacementRequest(entry.request, Over(victims), self._now, entry.near, entry.excluded, entry.demand)
+        placed = self.cluster.place(asked, True)
         return placed is not None and self._apply(entry, placed, True)
 
     def _preempt_loans(self, running: RunningJobs, entry: Entry) -> bool:
@@ -886,9 +885,8 @@ class Scheduler:
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
-            placed = self.cluster.place(
-                request, self._now, entry.near, False, excluded, keep, (), (), None, None, entry.demand
-            )
+            asked = PlacementRequest(request, ANYWHERE, self._now, entry.near, excluded, entry.demand)
+            placed = self.cluster.place(asked, keep)
             if placed is not None:
                 return self._apply(entry, placed, keep)
             if not self._explains:
@@ -1023,8 +1021,8 @@ class Scheduler:
                 return
             if not self._move(entry):
                 raise InvariantError(f"job {entry.number} does not leave its loan at once")
-        request, near, excluded = entry.request, entry.near, entry.excluded
-        placed = self.cluster.place(request, now, near, False, excluded, True, (), (), None, at, entry.demand)
+        asked = PlacementRequest(entry.request, at, now, entry.near, entry.excluded, entry.demand)
+        placed = self.cluster.place(asked, True)
         if placed is None:
             raise InvariantError(f"job {entry.number} does not get the cells of its VC: safety is broken")
         self._apply(entry, placed, True)
@@ -1050,7 +1048,8 @@ class Scheduler:
         demand: Demand | None,
     ) -> Placement | None:
         """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
-        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts, None, None, demand)
+        asked = PlacementRequest(request, OnHosts(hosts), self._now, near, (), demand)
+        placed = self.cluster.place(asked, True)
         if placed is None:
             return None
         if entry.status is WAITING:
@@ -1241,10 +1240,8 @@ class Scheduler:
         reasons = self._cached_reasons(key) if self._explains else None
         decision = None
         if reasons is None:
-            loan, excluded = entry.loan, entry.excluded
-            decision = self.cluster.place(
-                loan, self._now, None, True, excluded, True, (), (), None, None, entry.loan_demand
-            )
+            asked = PlacementRequest(entry.loan, ON_IDLE, self._now, None, entry.excluded, entry.loan_demand)
+            decision = self.cluster.place(asked, True)
         if decision is not None:
             self._dequeue(entry)
             entry.status, entry.placement = LENT, decision.placement

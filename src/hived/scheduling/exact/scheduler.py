@@ -16,6 +16,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import VirtualLeaves, Wait
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import KeptForEnded, Reason, VcExhausted
+from hived.cluster.placement_request import PlacementRequest
 from hived.cluster.requests import Request
 from hived.errors import ensure
 from hived.spec.compiled import EXACT, ClusterSpec
@@ -361,9 +362,8 @@ class ExactScheduler(Scheduler):
         elif entry.status is not WAITING:
             return False  # its processes have not ended yet
         if entry.status is WAITING and entry.demand is not None:
-            placed = self.cluster.place(
-                entry.request, now, entry.near, False, entry.excluded, keep, (), (), None, leaves, entry.demand
-            )
+            asked = PlacementRequest(entry.request, leaves, now, entry.near, entry.excluded, entry.demand)
+            placed = self.cluster.place(asked, keep)
             if placed is not None:
                 self._apply(entry, placed, keep)
         if promoted is None and placed is None and not entry.excluded:

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 from hived.cells import leaves_of
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, VirtualLeaves
+from hived.cluster.placement_request import ANYWHERE, PlacementConstraint, PlacementRequest
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError, PolicyError, RequestError
@@ -183,10 +184,10 @@ class VirtualTimeline:
 
     def _placed(self, request: Request, leaves: VirtualLeaves, now: float) -> Placement | None:
         """The placement on these leaf cells, else on any that are free."""
-        cluster = self.cluster
-        for at in (leaves, None):
+        cluster, either = self.cluster, list[PlacementConstraint]((leaves, ANYWHERE))
+        for constraint in either:
             try:
-                placed = cluster.place(request, now, at=at)
+                placed = cluster.place(PlacementRequest(request, constraint, now))
             except RequestError:
                 return None  # its VC is no more, or is too small for it
             if isinstance(placed, Bind):
@@ -230,7 +231,7 @@ class VirtualTimeline:
         job, had = self._jobs.get(number), self._known.get(number)
         if job is None or job.since is not None or had is None:
             return
-        placed = self.cluster.place(job.entry.request, now, keep=True, at=had)
+        placed = self.cluster.place(PlacementRequest(job.entry.request, had, now), True)
         if placed is None:
             return
         self._scheduler.withdraw(job.entry)

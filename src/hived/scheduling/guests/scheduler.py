@@ -28,6 +28,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt
 from hived.cluster.demands import Demand
 from hived.cluster.guests import MOST_GUESTS
+from hived.cluster.placement_request import Beside, PlacementRequest
 from hived.errors import ensure
 
 from ..instructions import Instruction, Kind, Share, Shares, Turn
@@ -367,7 +368,8 @@ class GuestScheduler:
     def _place(self, entry: Entry, demand: Demand, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
         if demand.gpus > 1 and not _suffice(demand, Counter(Counter([pod.node for pod in beside]).values())):
             return None
-        return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, None, demand)
+        asked = PlacementRequest(entry.loan, Beside(beside), now, None, entry.excluded, demand)
+        return self._cluster.place(asked, True)
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
