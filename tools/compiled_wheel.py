@@ -19,7 +19,15 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: compiled packages and modules
-COMPILED = ("cells", "cluster", "scheduling", "simulator/record.py", "simulator/simulation.py")
+COMPILED = (
+    "cells",
+    "cluster",
+    "policies/antman/guest_scheduler.py",
+    "policies/gandiva",
+    "scheduling",
+    "simulator/record.py",
+    "simulator/simulation.py",
+)
 #: of these, plain Python: a native class refuses subclasses, patches and values of another type than its
 #: annotations say, and has no annotations at run time
 PLAIN = {
@@ -32,11 +40,11 @@ PLAIN = {
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
-    # parameters of policies, which say themselves what is wrong with a value; and a protocol
-    "scheduling/guests/parameters.py",
+    # policies and their parameters, which say themselves what is wrong with a value; and a protocol
+    "policies/gandiva/parameters.py",
+    "policies/gandiva/policy.py",
     "scheduling/numbers.py",
-    "scheduling/slicing/parameters.py",
-    "scheduling/slicing/probe.py",
+    "scheduling/probe.py",
     # for people, and for tests: nothing would be gained
     "cluster/checks/bindings.py",
     "cluster/checks/guests.py",

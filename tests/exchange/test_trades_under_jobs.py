@@ -80,7 +80,7 @@ class Watch:
                 fits = not self._fresh.never_fits(entry.request)
                 assert (entry.line is not None) == fits, f"{entry} has a turn where it fits its VC"
             if entry.holds:
-                self.seen.setdefault(number, []).append((scheduler._now, entry.status is Status.GUARANTEED))
+                self.seen.setdefault(number, []).append((scheduler.now, entry.status is Status.GUARANTEED))
 
 
 def play(policy: str, seed: int) -> None:

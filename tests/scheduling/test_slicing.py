@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hived.cluster.cluster import Cluster
 from hived.errors import PolicyError
 from hived.policies import FIFO, Gandiva
+from hived.policies.gandiva.rotation import rotation
+from hived.policies.gandiva.servers import Host, Servers
 from hived.scheduling import Policies, Scheduler
-from hived.scheduling.slicing.rotation import rotation
-from hived.scheduling.slicing.servers import Host, Servers
 
 from .helpers import nodes
 

@@ -64,7 +64,7 @@ def play(
     cluster = Cluster(spec, sharing=sharing)
     record = simulate(cluster, policy, jobs, early, after_event=lambda s: s.validate(), work=work)
     if isinstance(policy, AntMan):
-        check_guests(record, models, spec, policy.guests.gpu_memory_gib if policy.guests else 0.0)
+        check_guests(record, models, spec, policy.gpu_sharing.parameters.gpu_memory_gib if policy.gpu_sharing else 0.0)
     elif isinstance(policy, Gandiva):
         check_runs(record, {model.model: model.memory_gib for model in models})
     return record

@@ -137,7 +137,7 @@ def check_exact(policies: Policies, vcs: frozenset[str]) -> None:
     """Raise :class:`~hived.errors.PolicyError` for a policy under which the safety of these VCs cannot be exact."""
     for vc in sorted(vcs):
         policy = policies[vc]
-        if policy.time_slicing or policy.guests:
+        if policy.gpu_sharing:
             raise PolicyError(
                 policy.name,
                 f"its jobs share GPUs, so how fast they run depends on others; the safety of {vc} can be exact under "

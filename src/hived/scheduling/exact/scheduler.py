@@ -153,7 +153,7 @@ class ExactScheduler(Scheduler):
         """Whether the head start of a job pays for giving a loan back at once (docs/explanation/exact-safety.md)."""
         timeline = self.timeline
         number = None if timeline is None else timeline.follower(entry.name)
-        virtual = 0.0 if timeline is None or number is None else timeline.done(number, self._now)
+        virtual = 0.0 if timeline is None or number is None else timeline.done(number, self.now)
         policy = self._chosen[entry.vc]
         return virtual <= 0 or (policy.always_keeps_work and work.done - policy.resume_s >= virtual)
 
@@ -171,7 +171,7 @@ class ExactScheduler(Scheduler):
                 self._moved[entry.name] = entry
                 work = self._work_of(entry)
                 if entry.holds and work.since is None:
-                    work.since = self._now
+                    work.since = self.now
         return super().reconfigured()
 
     def hardware_changed(self) -> list[Entry]:
@@ -194,7 +194,7 @@ class ExactScheduler(Scheduler):
             self._restored = None
             super().dispatch(now)
             return
-        self._now = now
+        self.now = now
         if self._restored is not None:
             self._adopt(timeline, self._restored, now)
         while True:
@@ -304,15 +304,15 @@ class ExactScheduler(Scheduler):
             self._refuse(timeline, now)
             stops, starts = timeline.changes(now)
             for stop in stops:
-                entry = self._by_name.get(timeline.name_of(stop.job))
+                entry = self.by_name.get(timeline.name_of(stop.job))
                 if entry is not None:
-                    by = self._by_name.get(timeline.name_of(stop.by)) if stop.by is not None else None
+                    by = self.by_name.get(timeline.name_of(stop.by)) if stop.by is not None else None
                     self._stop(entry, Stop(entry.number, None if by is None else by.number, stop.keeps_work), now)
             for number, leaves in starts:
                 if not timeline.is_ghost(number):
                     self._owed[timeline.name_of(number)] = leaves
             for name, leaves in list(self._owed.items()):
-                entry = self._by_name.get(name)
+                entry = self.by_name.get(name)
                 if entry is not None and self._give(timeline, entry, leaves, now):
                     del self._owed[name]
                     if timeline.has_changed:  # hardware has refused them
@@ -324,7 +324,7 @@ class ExactScheduler(Scheduler):
         """Have hardware refuse cells before any job is stopped for them: those that would be may go on then."""
         while True:
             for name, leaves in timeline.starts():
-                entry = self._by_name.get(name)
+                entry = self.by_name.get(name)
                 refused = () if entry is None else self.cluster.refused(entry.request, leaves)
                 if refused:
                     timeline.refuse(name, refused, now)
@@ -387,7 +387,7 @@ class ExactScheduler(Scheduler):
             return super()._schedule(entry)
         if entry.status is not RESERVED:
             return False
-        decision = self.cluster.schedule(entry.request, now=self._now)
+        decision = self.cluster.schedule(entry.request, now=self.now)
         if not isinstance(decision, Wait):
             return self._apply(entry, decision)
         self._drop_reservation(entry)
@@ -403,7 +403,7 @@ class ExactScheduler(Scheduler):
             entry = self.jobs[instruction.job]
             work = self._work.get(entry.name)
             if work is not None:
-                work.since = self._now
+                work.since = self.now
         self._told(instruction)
 
     # -- queries ------------------------------------------------------------------------------------------------------

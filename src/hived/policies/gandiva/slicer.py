@@ -24,12 +24,12 @@ from hived.cluster.decisions import Placement
 from hived.cluster.demands import Demand
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError, ensure
+from hived.scheduling.instructions import Instruction, Kind, Share, Shares, Turn
+from hived.scheduling.probe import Probe
+from hived.scheduling.queue import GUARANTEED, SHARING, Entry
 
-from ..instructions import Instruction, Kind, Share, Shares, Turn
-from ..queue import GUARANTEED, SHARING, Entry
 from .packing import members, next_packing, throughput
 from .parameters import TimeSlicing
-from .probe import Probe
 from .run_queue import RunQueue, Seat
 from .servers import Host, Servers, Spread
 
