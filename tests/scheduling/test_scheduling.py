@@ -14,6 +14,7 @@ from hived.cluster.placement_request import PlacementRequest
 from hived.errors import InputError, InvariantError, PolicyError
 from hived.policies import YarnCS, make_policy
 from hived.scheduling import Displaced, JobView, Policy, Reaction
+from hived.scheduling.checks import check_scheduler
 from hived.scheduling.running import work_left
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
@@ -159,7 +160,7 @@ def test_policy_orders_the_queue_as_it_likes() -> None:
     started = [decision.job for decision in engine.finish([0])]
     assert started == [3, 2], "two and four; six would be eight too many"
     assert [d.job for d in engine.submit(9, "a", JobView("job-9", 1, 9, 9))] == [9], "it is smaller than those waiting"
-    sim.scheduler.validate()
+    check_scheduler(sim.scheduler)
 
 
 class NeverPlaces(SmallestFirst):

@@ -44,7 +44,7 @@ from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
 from hived.cluster.trade import TradeEffect
-from hived.errors import InvariantError, PolicyError, RequestError, ensure
+from hived.errors import InvariantError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
@@ -1300,63 +1300,6 @@ class Scheduler:
         loans = [_waiting(True, queues.backlog, queues.misfits) for queues in vcs]
         rounds = zip_longest(*turns, *loans)
         return list(islice((entry for one in rounds for entry in one if entry is not None), most))
-
-    # -- checks -------------------------------------------------------------------------------------------------------
-
-    def validate(self) -> None:
-        """Check the queues against the jobs' statuses, and the cluster itself. O(jobs + cluster)."""
-        self.cluster.validate()
-        groups = set(self.cluster.groups())
-        if self._running is not None:
-            entries = [entry for entry in self.jobs.values() if entry.holds]
-            self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
-        if self._extension is not None:
-            self._extension.validate()
-        ensure(sum(map(len, self._of_vc.values())) == len(self.jobs), "jobs by VC")
-        lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
-        backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
-        for number, entry in self.jobs.items():
-            ensure(entry.number == number and self.by_name[entry.name] is entry, f"{entry} by number and name")
-            ensure(self._of_vc[entry.vc].get(number) is entry, f"{entry} among the jobs of its VC")
-            if entry.holds:
-                core = self.cluster.group(entry.name)
-                ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
-                ensure(core.state is not GroupState.PREEMPTING, f"{entry} waits for nobody")
-                at = [placement and placement.pods for placement in (core.placement, entry.placement)]
-                ensure(at[0] == at[1], f"{entry} is where it is")
-            elif not self._explains:
-                ensure(entry.name not in groups, f"{entry} holds nothing")
-            ensure((number in self.reserved) is (entry.status is RESERVED), f"{entry} is among those reserved")
-            if entry.status is RESERVED and not self._regains:
-                ensure(not self._reservation_changed(entry), f"{entry} waits for its victims where it does")
-            if entry.status is WAITING:
-                if entry.line is not None:
-                    lines[entry.vc].append(entry)
-                if entry.backlog is not None and not entry.guest:
-                    backlogs[entry.backlog].append(entry)
-            elif entry.status in (LENT, MOVING) and entry.place_in is not None:
-                lines[entry.vc].append(entry)
-        for vc, entries in lines.items():
-            line = self.queues[vc].line
-            ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
-            ensure(line.gpus == sum(entry.view.gpus for entry in entries), f"GPUs in the line of {vc}")
-            if line.first is not None and self.cluster.within_quota(line.first.request):
-                ensure(vc in self._await_others, f"the first in line of {vc} may wait for others")
-        for backlog, entries in backlogs.items():
-            entries.sort(key=_by_key)
-            ensure(entries == list(backlog), f"a backlog: {entries}")
-            first = backlog.first
-            # those that it lets pass, and itself
-            of_kinds = {entry.kind: entry for entry in reversed(entries) if first is None or entry.key <= first.key}
-            for entry in of_kinds.values():
-                free = entry.early and not entry.excluded and not self._held_back(entry)
-                idle = free and self.cluster.can_lend(entry.loan)
-                ensure(not idle, f"{entry} could borrow, and waits")
-        ensure(
-            self._takers == sum(e.queued and not e.early for e in self.jobs.values()), "opportunistic jobs that wait"
-        )
-        self._update_shares()
-        self._heads.validate({backlog.first for backlog in backlogs if backlog.first is not None})
 
 
 def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:

@@ -102,10 +102,6 @@ class Following:
         if done < virtual - ROUNDED:
             raise InvariantError(f"job {number} has done {done:g}, less than alone, which is {virtual:g}")
 
-    def validate(self) -> None:
-        """Check the timeline. O(jobs + cluster)."""
-        self.timeline.validate()
-
 
 class Borrowing(Policy):
     """How the jobs of a VC of exact safety take loans: in the order in which their virtual jobs are.

@@ -18,7 +18,6 @@ from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import KeptForEnded, Reason, VcExhausted
 from hived.cluster.placement_request import PlacementRequest
 from hived.cluster.requests import Request
-from hived.errors import ensure
 from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..checked_policy import Policies
@@ -269,7 +268,7 @@ class ExactScheduler(Scheduler):
                 runs = entry.status is GUARANTEED and not entry.yields
                 # a ghost: the job was started again, and has lost its head start; others have come back on other cells
                 if known is not None and (
-                    ghost or timeline.request(name) != entry.request or (runs and not self._is_in_place(entry))
+                    ghost or timeline.request(name) != entry.request or (runs and not self.is_in_place(entry))
                 ):
                     timeline.withdraw(known, now)
                     known = None
@@ -464,22 +463,7 @@ class ExactScheduler(Scheduler):
         timeline = self.timeline
         return [(name, None if timeline is None else timeline.state(name)) for name in touched]
 
-    def validate(self) -> None:
-        """See :meth:`Scheduler.validate`. A job whose virtual job runs has its cells, or they are owed to it."""
-        super().validate()
-        timeline = self.timeline
-        if timeline is None:
-            return
-        timeline.validate()
-        for entry in self.jobs.values():
-            if not self.follows(entry) or entry.name in self._moved:
-                continue
-            leaves = timeline.runs_on(entry.name)
-            has = entry.status is GUARANTEED and not entry.yields
-            right = not has if leaves is None else has and self._is_in_place(entry)
-            ensure(right or (leaves is not None and entry.name in self._owed), f"{entry} follows its virtual job")
-
-    def _is_in_place(self, entry: Entry) -> bool:
+    def is_in_place(self, entry: Entry) -> bool:
         """Whether a guaranteed job has the cells of its virtual job."""
         leaves = None if self.timeline is None else self.timeline.runs_on(entry.name)
         return leaves is not None and self.cluster.virtual_leaves(entry.name).cells == leaves.cells

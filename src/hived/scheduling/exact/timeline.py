@@ -413,16 +413,6 @@ class VirtualTimeline:
         found = [self.state(job.entry.name) for _, job in sorted(self._jobs.items())]
         return [state for state in found if state is not None]
 
-    def validate(self) -> None:
-        """Check the private clusters, and the counts of ghosts. O(jobs + cluster)."""
-        self._scheduler.validate()
-        held = dict.fromkeys(self.vcs, 0)
-        for job in self._jobs.values():
-            if job.since is not None and job.work < inf:
-                held[job.entry.vc] += job.entry.view.gpus
-        if held != self.ghost_gpus:
-            raise InvariantError(f"GPUs of ghosts: {self.ghost_gpus}, not {held}")
-
     # -- the private clusters -----------------------------------------------------------------------------------------
 
     def _carry_out(self, instruction: Instruction) -> None:
