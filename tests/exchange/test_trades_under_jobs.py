@@ -14,7 +14,7 @@ from hived.exchange.cells import changed
 from hived.policies import YarnCS, policies_of
 from hived.scheduling import Kind, Scheduler
 from hived.scheduling.checks import check_scheduler
-from hived.scheduling.queue import Status
+from hived.scheduling.states import Status
 from hived.simulator.exchange import HourlyTrading
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob

@@ -19,8 +19,9 @@ from .instructions import (
 )
 from .policy import Displaced, GpuSharing, JobView, Policy, Reaction
 from .probe import Probe
-from .queue import Entry, Status, loan_of
+from .queue import Entry, loan_of
 from .scheduler import Scheduler
+from .states import Status
 
 __all__ = [
     "CheckedPolicy",

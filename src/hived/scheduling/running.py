@@ -11,7 +11,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
-from .queue import GUARANTEED, LEAVING, Entry, Key
+from .queue import Entry, Key
+from .states import GUARANTEED, LEAVING
 
 _Order = list[tuple[Key, Entry]]
 

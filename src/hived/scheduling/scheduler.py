@@ -52,22 +52,29 @@ from .extension import Extension
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .loan_heads import LoanHeads
 from .probe import Probe
-from .queue import (
+from .queue import Entry, Key, PassingQueue, Queue, VcQueues
+from .running import RunningJobs, work_left
+from .states import (
+    DOWNGRADE,
     GUARANTEED,
-    LEAVING,
+    LEAVE,
+    LEND,
     LENT,
+    LOSE,
+    MOVE,
     MOVING,
     NOWHERE,
+    PROMOTE,
+    RESERVE,
     RESERVED,
+    RESTORE,
     SHARING,
+    START,
+    STOP,
+    WAIT,
     WAITING,
-    Entry,
-    Key,
-    PassingQueue,
-    Queue,
-    VcQueues,
+    WITHDRAW,
 )
-from .running import RunningJobs, work_left
 
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
@@ -213,7 +220,8 @@ class Scheduler:
             entry.view = entry.view._replace(running=False)
         if not entry.key or policy.preempts:
             entry.key = self._key(entry)
-        entry.status, entry.made_way = WAITING, False
+        entry.become(WAIT)
+        entry.made_way = False
         self._know(entry)
         self._join(entry)
 
@@ -226,7 +234,8 @@ class Scheduler:
         if entry.number in self.reserved:
             self._end_reservation(entry)
             self._given_back()
-        entry.status, entry.placement = NOWHERE, None
+        entry.become(WITHDRAW)
+        entry.placement = None
         entry.demand = entry.loan_demand = None
         self.mark_dirty(entry.vc)
         if self._explains:
@@ -272,17 +281,19 @@ class Scheduler:
             self._given_back()
         if not waits:
             self.leave_queues(entry)
-            entry.status = NOWHERE
+            entry.become(LEAVE)
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
             self._forget(entry)
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
         elif entry.place_in is not None and was in (LENT, MOVING) and not preempts:
-            entry.status, entry.made_way = WAITING, False  # it keeps its place in line
+            entry.become(LEAVE)  # and keeps its place in line
+            entry.become(WAIT)
+            entry.made_way = False
             self.enqueue(entry)
         else:
             self.leave_queues(entry)
-            entry.status = NOWHERE
+            entry.become(LEAVE)
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
@@ -303,7 +314,7 @@ class Scheduler:
         """A job that held no GPUs of its own has ended."""
         assert self._extension is not None
         self._extension.left(entry, self.now)
-        entry.status = NOWHERE
+        entry.become(LEAVE)
         entry.demand = entry.loan_demand = None
         self._forget(entry)
         self._dirty[entry.vc] = None
@@ -322,7 +333,8 @@ class Scheduler:
         """A running job is being stopped for good: it leaves its queues, and holds its GPUs until it has ended."""
         if entry.status in (LENT, MOVING):
             self.leave_queues(entry)
-            entry.status, entry.near = LEAVING, None
+            entry.become(STOP)
+            entry.near = None
             self._dirty[entry.vc] = None
             self.follow(entry)
 
@@ -345,10 +357,9 @@ class Scheduler:
         """
         self.leave_queues(entry)
         self._regained[entry.vc] = None
+        entry.become(RESTORE if guaranteed else DOWNGRADE)
         if guaranteed:
-            entry.status, entry.near, entry.made_way = GUARANTEED, None, False
-        elif entry.status not in (MOVING, LEAVING):
-            entry.status = LENT
+            entry.near, entry.made_way = None, False
         entry.placement = self.cluster.group(entry.name).placement
         if not guaranteed and entry.view.running:
             entry.view = entry.view._replace(running=False)
@@ -814,7 +825,7 @@ class Scheduler:
     def _become_guaranteed(self, entry: Entry) -> None:
         """The core has promoted a job on its loan."""
         self.leave_queues(entry)
-        entry.status = GUARANTEED
+        entry.become(PROMOTE)
         self.follow(entry)
         self.carry_out(Promote(entry.number))
         if self._extension is not None:
@@ -825,7 +836,7 @@ class Scheduler:
         if self._explains and self.cluster.group(entry.name).preempted_by:
             return False  # it is being evicted already, and is scheduled again once it has ended
         entry.near = entry.placement
-        entry.status = MOVING
+        entry.become(MOVE)
         self.carry_out(Move(entry.number, self._keeps_work(entry, entry)))
         return entry.status is not MOVING
 
@@ -923,9 +934,8 @@ class Scheduler:
             return self._reserve(entry, decision)
         if had is not None:
             self._end_reservation(entry)
-        entry.status, kind = LENT, _OPPORTUNISTIC
-        if entry.request.priority >= 0:
-            entry.status, kind = GUARANTEED, _GUARANTEED
+        kind = _OPPORTUNISTIC if entry.request.priority < 0 else _GUARANTEED
+        entry.become(LEND if entry.request.priority < 0 else START)
         self.follow(entry)
         self.carry_out(Start(entry.number, kind, decision.placement))
         if self._extension is not None and entry.status is GUARANTEED:
@@ -933,7 +943,7 @@ class Scheduler:
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
-        entry.status = RESERVED
+        entry.become(RESERVE)
         if entry.number not in self.reserved:
             self._reservations += 1
             entry.reservation = self._reservations
@@ -953,7 +963,8 @@ class Scheduler:
     def _drop_reservation(self, entry: Entry) -> None:
         """Forget a reservation that the core has released."""
         self._end_reservation(entry)
-        entry.status, entry.placement = NOWHERE, None
+        entry.become(LOSE)
+        entry.placement = None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
         self._given_back()
@@ -1133,7 +1144,8 @@ class Scheduler:
             decision = self.cluster.place(asked, True)
         if decision is not None:
             self.dequeue(entry)
-            entry.status, entry.placement = LENT, decision.placement
+            entry.become(LEND)
+            entry.placement = decision.placement
             self.follow(entry)
             self.carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
             return True

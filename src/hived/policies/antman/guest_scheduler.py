@@ -32,8 +32,9 @@ from hived.errors import ensure
 from hived.scheduling.extension import Extension
 from hived.scheduling.instructions import Kind, Share, Shares, Start, Turn
 from hived.scheduling.probe import Probe
-from hived.scheduling.queue import GUARANTEED, LENT, WAITING, Entry, Queue
+from hived.scheduling.queue import Entry, Queue
 from hived.scheduling.scheduler import Scheduler
+from hived.scheduling.states import GUARANTEED, LEND, WAITING
 from hived.spec.compiled import NO_GUESTS
 
 from .parameters import GuestSharing
@@ -387,7 +388,8 @@ class GuestScheduler(Extension):
         kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
         scheduler = self._scheduler
         scheduler.dequeue(entry)
-        entry.status, entry.placement = LENT, placed.placement
+        entry.become(LEND)
+        entry.placement = placed.placement
         self._cluster.hold(entry.name, True)
         scheduler.follow(entry)
         scheduler.carry_out(Start(entry.number, kind, placed.placement))

@@ -16,8 +16,9 @@ from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError
 from hived.scheduling.extension import Extension
-from hived.scheduling.queue import GUARANTEED, NOWHERE, SHARING, WAITING, Entry, PassingQueue, Queue
+from hived.scheduling.queue import Entry, PassingQueue, Queue
 from hived.scheduling.scheduler import Scheduler
+from hived.scheduling.states import GUARANTEED, LEAVE, SHARING, WAITING
 
 from .parameters import TimeSlicing
 from .servers import Host, Servers
@@ -156,7 +157,7 @@ class Slicers(Extension):
         scheduler = self._scheduler
         for vc, slicer in self._unsettled():
             for entry in slicer.settle(now):
-                entry.status = NOWHERE
+                entry.become(LEAVE)
                 scheduler.wait(entry)
             line = scheduler.queues_of(vc).line
             if len(line):

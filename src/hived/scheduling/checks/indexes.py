@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hived.errors import ensure
 from hived.scheduling.loan_heads import LoanHeads
-from hived.scheduling.queue import GUARANTEED, LEAVING, Entry
+from hived.scheduling.queue import Entry
 from hived.scheduling.running import RunningJobs
+from hived.scheduling.states import GUARANTEED, LEAVING
 
 
 def check_running(running: RunningJobs, holding: set[Entry]) -> None:

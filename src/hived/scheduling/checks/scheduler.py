@@ -8,8 +8,9 @@ from hived.cluster.states import GroupState
 from hived.errors import ensure
 from hived.scheduling.exact.scheduler import ExactScheduler
 from hived.scheduling.exact.timeline import VirtualTimeline
-from hived.scheduling.queue import GUARANTEED, LENT, MOVING, RESERVED, WAITING, Entry, Key, Queue
+from hived.scheduling.queue import Entry, Key, Queue
 from hived.scheduling.scheduler import Scheduler
+from hived.scheduling.states import GUARANTEED, LENT, MOVING, RESERVED, WAITING
 
 from .indexes import check_heads, check_running
 

@@ -22,8 +22,9 @@ from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..checked_policy import Policies
 from ..instructions import Instruction, Start, Stop, Unreserve
-from ..queue import GUARANTEED, LENT, RESERVED, WAITING, Entry
+from ..queue import Entry
 from ..scheduler import Scheduler
+from ..states import GUARANTEED, LENT, RESERVED, WAITING
 from .following import borrowing_policies, check_exact
 from .timeline import VirtualState, VirtualTimeline
 

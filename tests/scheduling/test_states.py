@@ -1,0 +1,48 @@
+"""The states of a job in the scheduler are the table of the page, and no other transition is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hived import InvariantError, Member, Request
+from hived.scheduling import Entry, JobView
+from hived.scheduling.states import STATUS_TABLE, Status, StatusEvent
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+
+
+def rows() -> list[list[str]]:
+    """The cells of the tables under the heading of the page, without the lines below table heads."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n### States of a job ")[2].partition("\n### ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_page_has_the_table() -> None:
+    (_, *events), *shown = rows()
+    states, meanings = shown[: len(Status)], shown[len(Status) + 1 :]
+    assert (events, [row[0] for row in states]) == ([*StatusEvent], [*Status])
+    on_page = {(row[0], event): cell for row in states for event, cell in zip(events, row[1:], strict=True)}
+    assert {pair: after for pair, after in on_page.items() if after != "-"} == STATUS_TABLE
+    assert [row[0] for row in meanings] == events
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("event", StatusEvent)
+def test_every_pair(status: Status, event: StatusEvent) -> None:
+    entry = Entry(0, Request("job", "a", members=(Member(1, 1),)), JobView("job", 1, 0.0, 0))
+    entry.status = status
+    after = STATUS_TABLE.get((status, event))
+    if after is None:
+        with pytest.raises(InvariantError, match=f"{status.value}.* cannot {event.value}"):
+            entry.become(event)
+    else:
+        entry.become(event)
+    assert entry.status is (status if after is None else after)
+
+
+def test_every_state_is_reached_and_left() -> None:
+    assert set(STATUS_TABLE.values()) == {status for status, _ in STATUS_TABLE} == set(Status)
+    assert {event for _, event in STATUS_TABLE} == set(StatusEvent)
