@@ -15,7 +15,7 @@ from hived.errors import InvariantError
 
 from .checked_policy import CheckedPolicy
 from .policy import JobView
-from .states import GUARANTEED, LEAVING, LENT, MOVING, NOWHERE, STATUS_TABLE, Status, StatusEvent
+from .states import GUARANTEED, LEAVING, LENT, MOVING, NOWHERE, Status, StatusEvent
 
 #: sort key in a queue: negated priority, the policy's key, the job's number
 Key = tuple[float, ...]
@@ -137,10 +137,10 @@ class Entry:
         return None if self.made_way and not self.early else self.line
 
     def become(self, event: StatusEvent) -> None:
-        """Make a transition. Raises :class:`~hived.errors.InvariantError` for one that the table does not have."""
-        after = STATUS_TABLE.get((self.status, event))
+        """Make a transition. Raises :class:`~hived.errors.InvariantError` for one that is none."""
+        after = event.after.get(self.status)
         if after is None:
-            raise InvariantError(f"{self} cannot {event.value}")
+            raise InvariantError(f"{self} cannot {event.name}")
         self.status = after
 
     @property

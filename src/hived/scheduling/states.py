@@ -6,10 +6,11 @@ docs/explanation/architecture.md has the same; a test compares the two.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Status(StrEnum):
-    """The state of a job; every transition is in :data:`STATUS_TABLE`."""
+    """The state of a job; every transition is in :data:`STATUS_EVENTS`."""
 
     NOWHERE = "nowhere"  #: holds nothing and is in no queue
     WAITING = "waiting"
@@ -23,45 +24,48 @@ class Status(StrEnum):
     __hash__ = str.__hash__  # an enum's own is slow
 
 
-class StatusEvent(StrEnum):
-    """An event of a job."""
-
-    WAIT = "wait"  #: it is queued
-    START = "start"  #: it gets free cells of its VC
-    LEND = "lend"  #: it gets idle GPUs, or GPUs of others as a guest
-    SHARE = "share"  #: it gets turns on GPUs of others of its VC
-    RESERVE = "reserve"  #: GPUs on which other jobs run are reserved for it
-    LOSE = "lose"  #: its reservation is taken by a higher priority, or its hardware breaks
-    PROMOTE = "promote"  #: it gets cells of its VC where it runs
-    MOVE = "move"  #: its turn has come on other GPUs than those of its loan
-    STOP = "stop"  #: it is being stopped for good
-    DOWNGRADE = "downgrade"  #: the core has made a loan of it, or knows it as one
-    RESTORE = "restore"  #: the core has made it guaranteed, or knows it so
-    LEAVE = "leave"  #: it has left its GPUs or its turns
-    WITHDRAW = "withdraw"  #: it is withdrawn before it runs
-
-    __hash__ = str.__hash__
-
-
 # enum members are slow to look up before Python 3.12, and every step reads them
 NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED, SHARING = Status
-WAIT, START, LEND, SHARE, RESERVE, LOSE, PROMOTE, MOVE, STOP, DOWNGRADE, RESTORE, LEAVE, WITHDRAW = StatusEvent
 
-#: next state by state and event; any other pair is a bug
-STATUS_TABLE: dict[tuple[Status, StatusEvent], Status] = {
-    (NOWHERE, WAIT): WAITING,
-    **{(status, START): GUARANTEED for status in (WAITING, RESERVED, SHARING)},
-    **{(status, LEND): LENT for status in (WAITING, RESERVED)},
-    **{(status, SHARE): SHARING for status in (WAITING, GUARANTEED)},
-    **{(status, RESERVE): RESERVED for status in (WAITING, RESERVED)},
-    (RESERVED, LOSE): NOWHERE,
-    (LENT, PROMOTE): GUARANTEED,
-    (LENT, MOVE): MOVING,
-    **{(status, STOP): LEAVING for status in (LENT, MOVING)},
-    # a job that the core has recovered comes from nowhere
-    **{(status, DOWNGRADE): LENT for status in (NOWHERE, LENT, GUARANTEED)},
-    **{(status, DOWNGRADE): status for status in (MOVING, LEAVING)},
-    **{(status, RESTORE): GUARANTEED for status in (NOWHERE, LENT, MOVING, LEAVING, GUARANTEED)},
-    **{(status, LEAVE): NOWHERE for status in (LENT, MOVING, LEAVING, GUARANTEED, SHARING)},
-    **{(status, WITHDRAW): NOWHERE for status in (NOWHERE, WAITING, RESERVED)},
-}
+
+class StatusEvent(NamedTuple):
+    """An event of a job."""
+
+    name: str
+    after: dict[Status, Status]  #: next state by state; any other is a bug
+
+
+def _to(after: Status, *before: Status) -> dict[Status, Status]:
+    return dict.fromkeys(before, after)
+
+
+#: it is queued
+WAIT = StatusEvent("wait", {NOWHERE: WAITING})
+#: it gets free cells of its VC
+START = StatusEvent("start", _to(GUARANTEED, WAITING, RESERVED, SHARING))
+#: it gets idle GPUs, or GPUs of others as a guest
+LEND = StatusEvent("lend", _to(LENT, WAITING, RESERVED))
+#: it gets turns on GPUs of others of its VC
+SHARE = StatusEvent("share", _to(SHARING, WAITING, GUARANTEED))
+#: GPUs on which other jobs run are reserved for it
+RESERVE = StatusEvent("reserve", _to(RESERVED, WAITING, RESERVED))
+#: its reservation is taken by a higher priority, or its hardware breaks
+LOSE = StatusEvent("lose", {RESERVED: NOWHERE})
+#: it gets cells of its VC where it runs
+PROMOTE = StatusEvent("promote", {LENT: GUARANTEED})
+#: its turn has come on other GPUs than those of its loan
+MOVE = StatusEvent("move", {LENT: MOVING})
+#: it is being stopped for good
+STOP = StatusEvent("stop", _to(LEAVING, LENT, MOVING))
+#: the core has made a loan of it, or has recovered it as one
+DOWNGRADE = StatusEvent("downgrade", {**_to(LENT, NOWHERE, LENT, GUARANTEED), MOVING: MOVING, LEAVING: LEAVING})
+#: the core has made it guaranteed, or has recovered it as such
+RESTORE = StatusEvent("restore", _to(GUARANTEED, NOWHERE, LENT, MOVING, LEAVING, GUARANTEED))
+#: it has left its GPUs or its turns
+LEAVE = StatusEvent("leave", _to(NOWHERE, LENT, MOVING, LEAVING, GUARANTEED, SHARING))
+#: it is withdrawn before it runs
+WITHDRAW = StatusEvent("withdraw", _to(NOWHERE, NOWHERE, WAITING, RESERVED))
+
+STATUS_EVENTS = (
+    WAIT, START, LEND, SHARE, RESERVE, LOSE, PROMOTE, MOVE, STOP, DOWNGRADE, RESTORE, LEAVE, WITHDRAW
+)  # fmt: skip
