@@ -40,6 +40,7 @@ PLAIN = {
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
+    "scheduling/states.py",
     # policies and their parameters, which say themselves what is wrong with a value; and a protocol
     "policies/gandiva/parameters.py",
     "policies/gandiva/policy.py",

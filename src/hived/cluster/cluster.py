@@ -204,8 +204,6 @@ class Cluster:
     def _way(self, request: Request, constraint: PlacementConstraint, demand: Demand) -> placing.Way:
         """How a request is placed under a constraint. Raises :class:`RequestError` if it is none for this request."""
         match constraint:
-            case Anywhere():
-                return placing.anywhere
             case OnIdle() if request.opportunistic and not request.guest:
                 return opportunistic.on_idle
             case OnHosts(hosts) if not request.opportunistic:
@@ -217,6 +215,8 @@ class Cluster:
             case Over(victims):
                 preempting = opportunistic.preempting if request.opportunistic else guaranteed.preempting
                 return partial(preempting, victims=self._candidates(request, demand, victims))
+            case Anywhere():
+                return placing.anywhere
         raise RequestError("constraint", f"{constraint!r} is none for {request.group!r}")
 
     def demand(self, request: Request) -> Demand:

@@ -11,11 +11,10 @@ from math import inf
 from hived.cluster.decisions import Placement
 from hived.cluster.demands import Demand
 from hived.cluster.requests import OPPORTUNISTIC, Request
-from hived.errors import InvariantError
 
 from .checked_policy import CheckedPolicy
 from .policy import JobView
-from .states import GUARANTEED, LEAVING, LENT, MOVING, NOWHERE, Status, StatusEvent
+from .states import GUARANTEED, LEAVING, LENT, MOVING, NOWHERE, Status
 
 #: sort key in a queue: negated priority, the policy's key, the job's number
 Key = tuple[float, ...]
@@ -135,13 +134,6 @@ class Entry:
     def place_in(self) -> Queue | None:
         """The line in which it has its place while it runs on a loan; None: it stays on that (decision 0022)."""
         return None if self.made_way and not self.early else self.line
-
-    def become(self, event: StatusEvent) -> None:
-        """Make a transition. Raises :class:`~hived.errors.InvariantError` for one that is none."""
-        after = event.after.get(self.status)
-        if after is None:
-            raise InvariantError(f"{self} cannot {event.name}")
-        self.status = after
 
     @property
     def holds(self) -> bool:

@@ -220,7 +220,7 @@ class Scheduler:
             entry.view = entry.view._replace(running=False)
         if not entry.key or policy.preempts:
             entry.key = self._key(entry)
-        entry.become(WAIT)
+        entry.status = WAIT[entry.status]
         entry.made_way = False
         self._know(entry)
         self._join(entry)
@@ -234,7 +234,7 @@ class Scheduler:
         if entry.number in self.reserved:
             self._end_reservation(entry)
             self._given_back()
-        entry.become(WITHDRAW)
+        entry.status = WITHDRAW[entry.status]
         entry.placement = None
         entry.demand = entry.loan_demand = None
         self.mark_dirty(entry.vc)
@@ -281,19 +281,19 @@ class Scheduler:
             self._given_back()
         if not waits:
             self.leave_queues(entry)
-            entry.become(LEAVE)
+            entry.status = LEAVE[entry.status]
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
             self._forget(entry)
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
         elif entry.place_in is not None and was in (LENT, MOVING) and not preempts:
-            entry.become(LEAVE)  # and keeps its place in line
-            entry.become(WAIT)
+            entry.status = LEAVE[entry.status]  # and keeps its place in line
+            entry.status = WAIT[entry.status]
             entry.made_way = False
             self.enqueue(entry)
         else:
             self.leave_queues(entry)
-            entry.become(LEAVE)
+            entry.status = LEAVE[entry.status]
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
@@ -314,7 +314,7 @@ class Scheduler:
         """A job that held no GPUs of its own has ended."""
         assert self._extension is not None
         self._extension.left(entry, self.now)
-        entry.become(LEAVE)
+        entry.status = LEAVE[entry.status]
         entry.demand = entry.loan_demand = None
         self._forget(entry)
         self._dirty[entry.vc] = None
@@ -333,7 +333,7 @@ class Scheduler:
         """A running job is being stopped for good: it leaves its queues, and holds its GPUs until it has ended."""
         if entry.status in (LENT, MOVING):
             self.leave_queues(entry)
-            entry.become(STOP)
+            entry.status = STOP[entry.status]
             entry.near = None
             self._dirty[entry.vc] = None
             self.follow(entry)
@@ -357,7 +357,7 @@ class Scheduler:
         """
         self.leave_queues(entry)
         self._regained[entry.vc] = None
-        entry.become(RESTORE if guaranteed else DOWNGRADE)
+        entry.status = (RESTORE if guaranteed else DOWNGRADE)[entry.status]
         if guaranteed:
             entry.near, entry.made_way = None, False
         entry.placement = self.cluster.group(entry.name).placement
@@ -825,7 +825,7 @@ class Scheduler:
     def _become_guaranteed(self, entry: Entry) -> None:
         """The core has promoted a job on its loan."""
         self.leave_queues(entry)
-        entry.become(PROMOTE)
+        entry.status = PROMOTE[entry.status]
         self.follow(entry)
         self.carry_out(Promote(entry.number))
         if self._extension is not None:
@@ -836,7 +836,7 @@ class Scheduler:
         if self._explains and self.cluster.group(entry.name).preempted_by:
             return False  # it is being evicted already, and is scheduled again once it has ended
         entry.near = entry.placement
-        entry.become(MOVE)
+        entry.status = MOVE[entry.status]
         self.carry_out(Move(entry.number, self._keeps_work(entry, entry)))
         return entry.status is not MOVING
 
@@ -935,7 +935,7 @@ class Scheduler:
         if had is not None:
             self._end_reservation(entry)
         kind = _OPPORTUNISTIC if entry.request.priority < 0 else _GUARANTEED
-        entry.become(LEND if entry.request.priority < 0 else START)
+        entry.status = (LEND if entry.request.priority < 0 else START)[entry.status]
         self.follow(entry)
         self.carry_out(Start(entry.number, kind, decision.placement))
         if self._extension is not None and entry.status is GUARANTEED:
@@ -943,7 +943,7 @@ class Scheduler:
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
-        entry.become(RESERVE)
+        entry.status = RESERVE[entry.status]
         if entry.number not in self.reserved:
             self._reservations += 1
             entry.reservation = self._reservations
@@ -963,7 +963,7 @@ class Scheduler:
     def _drop_reservation(self, entry: Entry) -> None:
         """Forget a reservation that the core has released."""
         self._end_reservation(entry)
-        entry.become(LOSE)
+        entry.status = LOSE[entry.status]
         entry.placement = None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
@@ -1144,7 +1144,7 @@ class Scheduler:
             decision = self.cluster.place(asked, True)
         if decision is not None:
             self.dequeue(entry)
-            entry.become(LEND)
+            entry.status = LEND[entry.status]
             entry.placement = decision.placement
             self.follow(entry)
             self.carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))

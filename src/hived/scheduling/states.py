@@ -5,8 +5,10 @@ docs/explanation/architecture.md has the same; a test compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+
+from hived.errors import InvariantError
 
 
 class Status(StrEnum):
@@ -28,11 +30,15 @@ class Status(StrEnum):
 NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED, SHARING = Status
 
 
-class StatusEvent(NamedTuple):
-    """An event of a job."""
+class StatusEvent(dict[Status, Status]):
+    """An event of a job: the next state by state. ``entry.status = START[entry.status]`` is a transition."""
 
-    name: str
-    after: dict[Status, Status]  #: next state by state; any other is a bug
+    def __init__(self, name: str, after: Mapping[Status, Status]) -> None:
+        super().__init__(after)
+        self.name = name
+
+    def __missing__(self, status: Status) -> Status:
+        raise InvariantError(f"a job that is {status.value} cannot {self.name}")
 
 
 def _to(after: Status, *before: Status) -> dict[Status, Status]:

@@ -388,7 +388,7 @@ class GuestScheduler(Extension):
         kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
         scheduler = self._scheduler
         scheduler.dequeue(entry)
-        entry.become(LEND)
+        entry.status = LEND[entry.status]
         entry.placement = placed.placement
         self._cluster.hold(entry.name, True)
         scheduler.follow(entry)

@@ -105,7 +105,7 @@ class Slicer:
         placement = self._placed(entry, spread, None)
         if placement is None:
             return False
-        entry.become(START)
+        entry.status = START[entry.status]
         entry.placement = placement
         self._seat(Seat(entry, gpus, spread, placement))
         return True
@@ -144,7 +144,7 @@ class Slicer:
         host = self._least_loaded(gpus)
         assert host is not None
         seat = self.seats[entry.number] = Seat(entry, gpus)
-        entry.become(SHARE)
+        entry.status = SHARE[entry.status]
         entry.placement = None
         self.sharers += 1
         self.queues[host].add(seat)
@@ -269,7 +269,7 @@ class Slicer:
             queue.remove(seat)
             self._changed(queue.host)
             self._settle_on(seat, spread, placement)
-        seat.entry.become(START)
+        seat.entry.status = START[seat.entry.status]
         seat.entry.placement = placement
         return True
 
@@ -459,7 +459,7 @@ class Slicer:
                     self._stays(seat)
                     self._cluster.release(seat.entry.name)
                     self.moved = True
-                    seat.entry.become(SHARE)
+                    seat.entry.status = SHARE[seat.entry.status]
                     seat.entry.placement = None
                     self._unseat_owner(seat, queue)
                 else:

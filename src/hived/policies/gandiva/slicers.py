@@ -157,7 +157,7 @@ class Slicers(Extension):
         scheduler = self._scheduler
         for vc, slicer in self._unsettled():
             for entry in slicer.settle(now):
-                entry.become(LEAVE)
+                entry.status = LEAVE[entry.status]
                 scheduler.wait(entry)
             line = scheduler.queues_of(vc).line
             if len(line):
