@@ -81,6 +81,11 @@ def test_no_circle_of_files() -> None:
     assert set(imports()) >= CLOSE_CIRCLES, "an exception that is none any more"
 
 
+def test_scheduler_names_no_extension() -> None:
+    for path in (ROOT / "src" / "hived" / "scheduling").rglob("*.py"):
+        assert re.findall(r"gandiva|antman|slicer", path.read_text(encoding="utf-8"), re.IGNORECASE) == [], path
+
+
 def test_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "

@@ -20,8 +20,10 @@ DECIDES = ("cells", "cluster", "scheduling")
 #: of that, explanations and checks: no part of the figure of 6,013 that the size is measured against
 APART = (
     "cluster/explain/",
+    "cells/checks/",
     "cluster/checks/",
     "cluster/checked.py",
+    "scheduling/checks/",
 )
 SHELL = ("engines", "server", "cli")
 _NO_CODE = {

@@ -19,7 +19,15 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: compiled packages and modules
-COMPILED = ("cells", "cluster", "scheduling", "simulator/record.py", "simulator/simulation.py")
+COMPILED = (
+    "cells",
+    "cluster",
+    "policies/antman/guest_scheduler.py",
+    "policies/gandiva",
+    "scheduling",
+    "simulator/record.py",
+    "simulator/simulation.py",
+)
 #: of these, plain Python: a native class refuses subclasses, patches and values of another type than its
 #: annotations say, and has no annotations at run time
 PLAIN = {
@@ -28,20 +36,17 @@ PLAIN = {
     # data that other packages read, write and make: the event log goes by the annotations of its records
     "cluster/decisions.py",
     "cluster/explain/reasons.py",
+    "cluster/placement_request.py",
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
-    # parameters of policies, which say themselves what is wrong with a value; and a protocol
-    "scheduling/guests/parameters.py",
+    "scheduling/states.py",
+    # policies and their parameters, which say themselves what is wrong with a value; and a protocol
+    "policies/gandiva/parameters.py",
+    "policies/gandiva/policy.py",
     "scheduling/numbers.py",
-    "scheduling/slicing/parameters.py",
-    "scheduling/slicing/probe.py",
-    # for people, and for tests: nothing would be gained
-    "cluster/checks/bindings.py",
-    "cluster/checks/guests.py",
-    "cluster/checks/nodes.py",
-    "cluster/checks/pools.py",
-    "cluster/checks/state.py",
+    "scheduling/probe.py",
+    # for people: nothing would be gained
     "cluster/explain/sentences.py",
     "cluster/feasibility.py",
     "cluster/explain/queries.py",
@@ -57,7 +62,8 @@ def modules(package: Path) -> list[str]:
     names = {path.relative_to(package).as_posix() for path in found}
     if unknown := PLAIN - names:
         raise ValueError(f"PLAIN in {__file__} names what is no module: {', '.join(sorted(unknown))}")
-    return sorted(name for name in names - PLAIN if not name.endswith("__init__.py"))
+    tests = {name for name in names if name.endswith("__init__.py") or "/checks/" in name}
+    return sorted(names - PLAIN - tests)
 
 
 def compile_in(folder: Path) -> list[Path]:

@@ -9,7 +9,8 @@ import numpy as np
 from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
 from hived.policies import policies_of
-from hived.scheduling import GuestSharing, Policy, Reaction
+from hived.policies.antman import GuestSharing, as_guests
+from hived.scheduling import Policy, Reaction
 from hived.simulator.models import Models
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
@@ -33,7 +34,7 @@ class Packing(Policy):
     name = "packing"
 
     def __init__(self) -> None:
-        self.guests = GuestSharing(_ANY, moves=False, limits=False)
+        self.gpu_sharing = as_guests(GuestSharing(_ANY, moves=False, limits=False))
 
 
 #: more than the jobs of a GPU use together

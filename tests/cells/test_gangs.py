@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, level_of, shape_of
 from hived.cells.capacity import Capacity, Layout
+from hived.cells.checks import check_space
 from hived.cells.host_fit import Demand
 from hived.cells.packing import Steps, pack
 from hived.cells.shape import Shape
@@ -82,7 +83,7 @@ def test_placed_if_there_is_a_way(placed: Placed) -> None:
     elif not case.costly:
         (host,) = {host for host, _ in found.pods}
         assert found.level == lowest_on(case.shapes[host], case.obtainable[host], needs)
-    space.validate()
+    check_space(space)
 
 
 @given_in_tiers(60, 600, placements())

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hived.cells import HostClass, Need, Rank, Space, find, is_packing, packs, shape_of
 from hived.cells.capacity import Layout
+from hived.cells.checks import check_space
 from hived.cells.host_fit import cells_at
 from hived.cells.space import CAPACITIES
 from hived.errors import InvariantError
@@ -33,7 +34,7 @@ def test_changed_space_equals_a_fresh_one(case: Case, data: st.DataObject) -> No
             fresh = Space(case.shapes, case.groups, case.node_level, case.free, idle, case.within_idle)
             assert find(space, needs, tightest) == find(fresh, needs, tightest)
     assert (space.free, space.idle) == (case.free, idle)
-    space.validate()
+    check_space(space)
 
 
 @given(cases(), st.data())
@@ -83,7 +84,7 @@ def test_least_recent_capacity_goes() -> None:
     space.capacity(Need(1, 98))
     assert space.capacity(Need(1)) is first
     assert space.capacity(Need(2)) is not second
-    space.validate()
+    check_space(space)
 
 
 def test_log_of_changes_is_bounded() -> None:
@@ -92,7 +93,7 @@ def test_log_of_changes_is_bounded() -> None:
     for i in range(3000):
         space.set(i % 2, i % 255)
     assert space.capacity(Need(4)) is not capacity
-    space.validate()
+    check_space(space)
 
 
 def test_costly() -> None:
@@ -112,7 +113,7 @@ def test_idle_leaves_are_free_ones(free: int, idle: int) -> None:
     with pytest.raises(InvariantError):
         space.set(0, free, idle)
     assert (space.free, space.idle) == ([FULL], [FULL]), "nothing has changed"
-    space.validate()
+    check_space(space)
 
 
 def test_hosts_of_a_group_are_contiguous() -> None:
@@ -129,12 +130,12 @@ def test_disagreement_is_found_out() -> None:
         else:
             space.occupied = 0
         with pytest.raises(InvariantError):
-            space.validate()
+            check_space(space)
 
 
 def test_no_hosts_at_all() -> None:
     space = Space([], [[]], 4, [])
-    space.validate()
+    check_space(space)
     assert find(space, [Need(1)], tightest) is None
     assert find(space, [Need(1)] * 2, tightest) is None
     assert find(space, [Need(1), Need(2)], tightest) is None
@@ -178,7 +179,7 @@ def test_best_host_is_what_looking_at_all_gives(n: int, changes: list[tuple[int,
         classes[host] = class_of(guaranteed, opportunistic & ~guaranteed)
         assert classes[host].guaranteed == guaranteed.bit_count()
         space.set(host, *masks(guaranteed, opportunistic))
-        space.validate()
+        check_space(space)
         assert [space.class_of(h) for h in range(n)] == classes
         assert space.occupied.bit_count() == len(set(classes))
         for rank in RANKS:

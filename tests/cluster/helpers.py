@@ -9,6 +9,7 @@ from itertools import combinations
 
 from hived import Bind, Preempt
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
+from hived.cluster.placement_request import ON_IDLE, PlacementRequest
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
 
@@ -82,7 +83,7 @@ class Jobs:
         """A job that must get idle GPUs."""
         job = self.new(tenant, gpus)
         assert self.cluster.can_lend(job.loan)
-        decision = self.cluster.place(job.loan, idle=True)
+        decision = self.cluster.place(PlacementRequest(job.loan, ON_IDLE))
         assert isinstance(decision, Bind)
         self.cluster.commit(decision)
         self.cluster.validate()
@@ -101,7 +102,7 @@ class Jobs:
         if not promoted:
             if before is not None:
                 self.cluster.release(job.name)
-            decision = self.cluster.place(job.own, near=before)
+            decision = self.cluster.place(PlacementRequest(job.own, near=before))
             if decision is None:
                 assert before is None, "the VC had room"
                 return None

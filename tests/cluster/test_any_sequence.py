@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from hived import Bind, Preempt
 from hived.cluster import BindingKind, Cluster, Decision, Member, Placement, Request, Sharing, Wait
 from hived.cluster.explain.queries import GroupStatus
+from hived.cluster.placement_request import ANYWHERE, ON_IDLE, PlacementRequest
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec, GuestsOf
 
@@ -102,14 +103,15 @@ class SharingMachine(RuleBasedStateMachine):
     def ask(self, request: Request, near: Placement | None = None, idle: bool = False) -> Bind | Preempt | None:
         """Ask, and hold the answer against what :meth:`schedule` promises."""
         before = self.cluster.snapshot()
-        decision = self.cluster.place(request, near=near, idle=idle)
+        asked = PlacementRequest(request, ON_IDLE if idle else ANYWHERE, near=near)
+        decision = self.cluster.place(asked)
         if decision is not None:
             self.check_answer(request, decision)
             assert self.cluster.snapshot() == before, "an answer that is not committed changes nothing"
         if near is None and not idle:
             would = self.cluster.plan(request).decision
             assert would == decision or (decision is None and isinstance(would, Wait)), "what schedule would answer"
-        return self.cluster.place(request, near=near, idle=idle)
+        return self.cluster.place(asked)
 
     def check_answer(self, request: Request, decision: Bind | Preempt) -> None:
         """Each pod on one node, as large as requested, on good hardware; groups in the way are victims, and may be."""
@@ -414,8 +416,8 @@ class SafetyMachine(HivedMachine):
         """A job gets the very leaves of its VC that it has there, whatever runs on them; it may have started early."""
         request = self.job(tenant, gpus)
         loan = replace(request, priority=-1)
-        on_loan = early and self.cluster.place(loan, idle=True, keep=True) is not None
-        if self.private.place(request, keep=True) is None:
+        on_loan = early and self.cluster.place(PlacementRequest(loan, ON_IDLE), keep=True) is not None
+        if self.private.place(PlacementRequest(request), keep=True) is None:
             if on_loan:
                 self.cluster.release(request.group)
             return
@@ -423,13 +425,13 @@ class SafetyMachine(HivedMachine):
         if not (on_loan and self.cluster.promote(request, leaves)):
             if on_loan:
                 self.cluster.release(request.group)
-            SharingMachine.start(self, request, self.cluster.place(request, at=leaves))
+            SharingMachine.start(self, request, self.cluster.place(PlacementRequest(request, leaves)))
         here = self.cluster.virtual_leaves(request.group)
         assert (here.pool, sorted(here.spots)) == (leaves.pool, sorted(leaves.spots))
 
     def ask_alone(self, request: Request, granted: bool) -> None:
         """The private cluster grants what the VC has granted, at the cost of the same groups."""
-        self.same_alone(request, granted, self.private.place(request))
+        self.same_alone(request, granted, self.private.place(PlacementRequest(request)))
 
     def same_alone(self, request: Request, granted: bool, alone: Bind | Preempt | None) -> None:
         assert granted == (alone is not None), "a VC grants exactly what a private cluster would"

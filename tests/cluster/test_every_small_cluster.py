@@ -14,6 +14,7 @@ from itertools import combinations_with_replacement, product
 import pytest
 
 from hived.cluster import Cluster, Member, Request, Sharing
+from hived.cluster.placement_request import ANYWHERE, ON_IDLE, PlacementRequest
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
 from ..cells.naive import fanouts_of, name_of, packs
@@ -82,9 +83,9 @@ class World:
             (Member(1, abs(gpus)),),
             whole_nodes=True,
         )
-        decision = self.hived.place(request, idle=True)
+        decision = self.hived.place(PlacementRequest(request, ANYWHERE if gpus > 0 else ON_IDLE))
         if gpus > 0:
-            alone = self.private.place(request)
+            alone = self.private.place(PlacementRequest(request))
             assert (decision is None) == (alone is None), "a VC grants exactly what a private cluster would"
             if alone is not None:
                 assert carry_out(self.private, alone, request) == ()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hived import Bind, Preempt
 from hived.cluster import Cluster, Member, Placement, PodPlacement, Request, Sharing, Wait
+from hived.cluster.placement_request import PlacementRequest
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
 from ..contract.hardware import Hardware
@@ -203,7 +204,7 @@ def test_last_placement_is_kept_with_the_answer() -> None:
     cluster = Cluster(cluster_of(chain, vc("a", (chain, NODE, 4))))
     first = cluster.schedule(Request("job", "a", members=(Member(1, 1),)), suggested_nodes=["node-node-2"])
     assert isinstance(first, Bind)
-    decision = cluster.place(Request("job", "a", members=(Member(1, 1),)), near=first.placement)
+    decision = cluster.place(PlacementRequest(Request("job", "a", members=(Member(1, 1),)), near=first.placement))
     assert decision is not None
     assert decision.placement == first.placement
     cluster.snapshot()
@@ -344,4 +345,4 @@ def test_what_can_ever_fit(spec: ClusterSpec) -> None:
                 for name, sizes in hosts.items()
             )
             assert jobs.can_ever_fit(own.name, gpus) == fits
-            assert (jobs.cluster.place(jobs.new(own.name, gpus).own) is not None) == fits
+            assert (jobs.cluster.place(PlacementRequest(jobs.new(own.name, gpus).own)) is not None) == fits

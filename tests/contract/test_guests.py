@@ -10,6 +10,7 @@ from hived import Bind, Cluster, Preempt, Request
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.reasons import Suspended
 from hived.cluster.guests import MOST_GUESTS
+from hived.cluster.placement_request import Beside, PlacementRequest
 from hived.cluster.states import GroupState, LeafState
 
 from .driver import Driver, nodes_of, replays, running
@@ -84,15 +85,15 @@ def test_leaves_that_the_caller_prefers() -> None:
     driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4, 4), log=True)
     one, other = (PodPlacement("n1", (3,)), PodPlacement("n0", (2,)))
     place = driver.cluster.place
-    last = place(guest("last", "a", 1), beside=(other, one))
+    last = place(PlacementRequest(guest("last", "a", 1), Beside((other, one))))
     assert last is not None
     assert last.placement.pods == (other,)
-    assert place(guest("first", "a", 1), keep=True, beside=(one, other)).placement.pods == (one,)  # type: ignore
-    assert place(guest("pair", "a", 2), beside=(one, other)) is None, "these are on two nodes"
-    pair = place(guest("pair", "a", 2), keep=True, beside=(one, other, PodPlacement("n0", (0, 1))))
+    assert place(PlacementRequest(guest("first", "a", 1), Beside((one, other))), True).placement.pods == (one,)  # type: ignore
+    assert place(PlacementRequest(guest("pair", "a", 2), Beside((one, other)))) is None, "these are on two nodes"
+    pair = place(PlacementRequest(guest("pair", "a", 2), Beside((one, other, PodPlacement("n0", (0, 1))))), keep=True)
     assert pair is not None
     assert {pod.node for pod in pair.placement.pods} == {"n0"}
-    assert place(guest("nowhere", "a", 1), beside=()) is None
+    assert place(PlacementRequest(guest("nowhere", "a", 1), Beside(()))) is None
     assert replays(driver)
 
 
@@ -187,7 +188,7 @@ def test_no_promotion_beside_a_held_loan() -> None:
     assert cluster.hold("loan", True)
     loan = cluster.group("loan").placement
     assert loan is not None
-    beside = cluster.place(guest("next", "a", 4), keep=True, beside=loan.pods)
+    beside = cluster.place(PlacementRequest(guest("next", "a", 4), Beside(loan.pods)), keep=True)
     assert beside is not None
     assert beside.placement.pods == loan.pods
     cluster.release("own")

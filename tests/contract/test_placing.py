@@ -10,6 +10,7 @@ from hypothesis import event
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, RequestError, Wait, replay
 from hived.cluster.cluster import compiled_spec
+from hived.cluster.placement_request import Over, PlacementRequest
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec
@@ -28,7 +29,7 @@ def test_leaves_of_another_cluster() -> None:
     spec = racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1}})
     driver = running(spec, lent("early", "a", 4), log=True)
     private = Cluster(compiled_spec(spec), Sharing.PRIVATE)
-    assert private.place(wants("early", "a", 4), keep=True) is not None
+    assert private.place(PlacementRequest(wants("early", "a", 4)), keep=True) is not None
     leaves = private.virtual_leaves("early")
     before = driver.cluster.group("early").placement
     assert driver.cluster.promote(wants("early", "a", 4), leaves)
@@ -36,9 +37,9 @@ def test_leaves_of_another_cluster() -> None:
     assert before is not None
     assert after is not None
     assert (before.pods, after.guaranteed) == (after.pods, True)
-    assert driver.cluster.place(wants("second", "a", 4), at=leaves) is None, "they are in use"
+    assert driver.cluster.place(PlacementRequest(wants("second", "a", 4), leaves)) is None, "they are in use"
     driver.cluster.release("early")
-    assert driver.cluster.place(wants("second", "a", 4), at=leaves, keep=True) is not None
+    assert driver.cluster.place(PlacementRequest(wants("second", "a", 4), leaves), keep=True) is not None
     assert driver.cluster.virtual_leaves("second") == leaves
     driver.cluster.validate()
     assert replays(driver)
@@ -48,17 +49,17 @@ def test_demand_changes_no_answer() -> None:
     """It is made once for requests that differ by name; one of another spec, or a name that is none, is seen."""
     cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
     demand = cluster.demand(wants("any", "b", 4))
-    placed = cluster.place(wants("one", "b", 4), demand=demand)
-    assert placed == cluster.place(wants("one", "b", 4))
+    placed = cluster.place(PlacementRequest(wants("one", "b", 4), demand=demand))
+    assert placed == cluster.place(PlacementRequest(wants("one", "b", 4)))
     with pytest.raises(RequestError, match="group"):
-        cluster.place(wants("", "b", 4), demand=demand)
+        cluster.place(PlacementRequest(wants("", "b", 4), demand=demand))
     cluster.reconfigure(flat({"b": 1, "a": 1}))  # the tenants have other numbers now
-    after = cluster.place(wants("one", "b", 4), demand=demand)
+    after = cluster.place(PlacementRequest(wants("one", "b", 4), demand=demand))
     assert after is not None
     cluster.commit(after)
     assert cluster.group("one").guaranteed
-    assert cluster.place(wants("two", "b", 4), demand=demand) is None
-    assert cluster.place(wants("three", "a", 4)) is not None
+    assert cluster.place(PlacementRequest(wants("two", "b", 4), demand=demand)) is None
+    assert cluster.place(PlacementRequest(wants("three", "a", 4))) is not None
 
 
 def test_kept_at_once_is_what_a_commit_keeps() -> None:
@@ -73,7 +74,7 @@ def test_kept_at_once_is_what_a_commit_keeps() -> None:
     ]
     seen = []
     for request in requests:
-        kept, placed = at_once.place(request, keep=True), in_two.place(request)
+        kept, placed = at_once.place(PlacementRequest(request), keep=True), in_two.place(PlacementRequest(request))
         assert placed is not None
         in_two.commit(placed)
         assert kept == placed
@@ -83,7 +84,7 @@ def test_kept_at_once_is_what_a_commit_keeps() -> None:
         at_once.validate()
         seen.append((type(placed), placed.downgraded))
     assert seen == [(Bind, ()), (Bind, ()), (Bind, ("lazy",)), (Preempt, ())]
-    assert at_once.place(wants("none", "b", 4), keep=True) is None
+    assert at_once.place(PlacementRequest(wants("none", "b", 4)), keep=True) is None
 
 
 # ----------------------------------------------- victims of the same priority, which a policy names, the core selects
@@ -117,7 +118,7 @@ def test_shortest_prefix(gpus: tuple[int, ...], candidates: list[str], victims: 
 
 def test_victim_is_no_candidate_again() -> None:
     cluster = filled()
-    cluster.commit(cluster.place(wants("next", "a", 4), victims=("four",)))  # type: ignore[arg-type]
+    cluster.commit(cluster.place(PlacementRequest(wants("next", "a", 4), Over(("four",)))))  # type: ignore[arg-type]
     assert cluster.group("four").state is GroupState.BEING_PREEMPTED
     assert cluster.select_victims(wants("third", "a", 4), ["four"]) is None
 
@@ -144,7 +145,7 @@ def test_victim_on_unusable_node(bad: bool) -> None:
     request = wants("head", "a", 4)
     victims = cluster.select_victims(request, ["last", "next-to-last"], excluded)
     assert victims == ("next-to-last",)
-    decision = cluster.place(request, excluded_nodes=excluded, victims=victims)
+    decision = cluster.place(PlacementRequest(request, Over(victims), excluded_nodes=excluded))
     assert isinstance(decision, Preempt)
     assert decision.victims == victims
     assert decision.placement.pods[0].node != node
@@ -159,7 +160,7 @@ def test_wrong_candidates(name: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         cluster.select_victims(wants("next", "a", 4), [name])
     with pytest.raises(RequestError, match=message):
-        cluster.place(wants("next", "a", 4), victims=[name])
+        cluster.place(PlacementRequest(wants("next", "a", 4), Over([name])))
     with pytest.raises(RequestError, match="opportunistic"):
         cluster.select_victims(lent("next", "a", 4), ["higher"])
 
@@ -182,7 +183,7 @@ def test_victims_suffice_and_all_are_needed(spec: ClusterSpec, seed: int) -> Non
                 for victim in victims:
                     rest = [name for name in victims if name != victim]
                     assert cluster.select_victims(request, rest) is None, f"{victim} is not needed"
-                placed = cluster.place(request, float(number), victims=victims)
+                placed = cluster.place(PlacementRequest(request, Over(victims), float(number)))
                 assert placed is not None
                 ended = placed.victims if isinstance(placed, Preempt) else ()
                 assert {*ended, *placed.downgraded} >= set(victims), "lazy ones run on"

@@ -23,6 +23,7 @@ from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies, Status
+from hived.scheduling.checks import check_scheduler
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -208,7 +209,7 @@ class Driver:
     def check(self) -> None:
         """Check the invariants that hold after every fact."""
         job_scheduler = self.job_scheduler
-        job_scheduler.scheduler.validate()
+        check_scheduler(job_scheduler.scheduler)
         job_scheduler.trading.validate()
         job_scheduler.cluster.check_safety()
         assert job_scheduler.cluster.spec.virtual_clusters == job_scheduler.trading.in_force().virtual_clusters

@@ -24,6 +24,7 @@ from hived.engines.local.job_scheduler import JobScheduler, StartTasks
 from hived.engines.local.model import Job
 from hived.policies import YarnCS
 from hived.scheduling import Instruction, Kind, Move, Policies, Policy, Promote, Reserve, Stop
+from hived.scheduling.checks import check_scheduler
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob, generate_table1
 from hived.spec.compiled import ClusterSpec
@@ -99,7 +100,7 @@ def live_stays(
                 and job_scheduler.jobs[one.job].attempt == one.attempt
             ):
                 heappush(ends, (now + left[one.job], one.job, one.attempt))
-        job_scheduler.scheduler.validate()
+        check_scheduler(job_scheduler.scheduler)
 
     def review() -> int:
         """When the order of a running job changes, in milliseconds."""

@@ -13,7 +13,8 @@ from hived.exchange import Balanced, Cells, Offer, Request, TenantView
 from hived.exchange.cells import changed
 from hived.policies import YarnCS, policies_of
 from hived.scheduling import Kind, Scheduler
-from hived.scheduling.queue import Status
+from hived.scheduling.checks import check_scheduler
+from hived.scheduling.states import Status
 from hived.simulator.exchange import HourlyTrading
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
@@ -71,7 +72,7 @@ class Watch:
         self.seen: dict[int, list[tuple[float, bool]]] = {}
 
     def __call__(self, scheduler: Scheduler) -> None:
-        scheduler.validate()
+        check_scheduler(scheduler)
         spec = scheduler.cluster.spec
         if self._fresh is None or self._fresh.spec != spec:
             self._fresh = Cluster(spec)
@@ -80,7 +81,7 @@ class Watch:
                 fits = not self._fresh.never_fits(entry.request)
                 assert (entry.line is not None) == fits, f"{entry} has a turn where it fits its VC"
             if entry.holds:
-                self.seen.setdefault(number, []).append((scheduler._now, entry.status is Status.GUARANTEED))
+                self.seen.setdefault(number, []).append((scheduler.now, entry.status is Status.GUARANTEED))
 
 
 def play(policy: str, seed: int) -> None:
@@ -114,7 +115,7 @@ def test_no_job_lacks_what_its_tenant_reserved() -> None:
             jobs.append(TraceJob(f"j{number}", rng.choice("abc"), at, lasts, gpus, ""))
 
         def check(scheduler: Scheduler, spec: ClusterSpec = spec) -> None:
-            scheduler.validate()
+            check_scheduler(scheduler)
             now = scheduler.cluster.spec
             assert [scheduler.stranded(vc, now, spec) for vc in "abc"] == [[], [], []]
 

@@ -11,6 +11,7 @@ from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.engines.kubernetes.gangs.nodes import Nodes
 from hived.errors import RequestError, ensure
 from hived.scheduling import Status
+from hived.scheduling.checks import check_scheduler
 from hived.spec.compiled import Device
 
 #: state of a gang in the core; None: the core may not have it
@@ -131,7 +132,7 @@ def _check_entries(gang_scheduler: GangTable) -> None:
 
 
 def _check_lines(gang_scheduler: GangTable) -> None:
-    gang_scheduler.scheduler.validate()
+    check_scheduler(gang_scheduler.scheduler)
     gang_scheduler.trading.validate()
     known = {gang.id: gang.entry for gang in gang_scheduler.gangs.values() if gang.entry.status is not Status.NOWHERE}
     ensure(known.items() <= gang_scheduler.scheduler.jobs.items(), "jobs that wait or hold GPUs")

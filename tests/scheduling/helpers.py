@@ -23,6 +23,7 @@ from hived.scheduling import (
     Start,
     Stop,
 )
+from hived.scheduling.checks import check_scheduler
 from hived.spec.compiled import ClusterSpec
 
 from ..cluster.helpers import devices
@@ -193,7 +194,7 @@ class Harness:
 
     def _check(self) -> None:
         self.tracker.apply(self.instructions)
-        self.scheduler.validate()
+        check_scheduler(self.scheduler)
         assert set(self.scheduler.jobs) == set(self.tracker.jobs)
 
     def kinds(self, *numbers: int) -> str:

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from hived.cluster import Cluster, Sharing
+from hived.cluster.placement_request import PlacementRequest
 from hived.policies import YarnCS
 from hived.scheduling import Instruction, JobView, Kind
 from hived.spec.compiled import ClusterSpec
@@ -80,7 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for tenant in self.sim.tenants:
             first = self.first(tenant, outsized=False, kinds=(None, Kind.OPPORTUNISTIC))
             if first is not None:
-                assert self.sim.cluster.place(replace(first.request, group="another like it")) is None
+                assert self.sim.cluster.place(PlacementRequest(replace(first.request, group="another like it"))) is None
                 self.check_could_not_be_promoted(first)
 
     def check_could_not_be_promoted(self, job: TrackedJob) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.errors import InvariantError
+from hived.policies.antman import GuestSharing
 from hived.policies.antman.coordinator import (
     Coordinator,
     Event,
@@ -22,7 +23,6 @@ from hived.policies.antman.coordinator import (
     Protection,
     Tick,
 )
-from hived.scheduling import GuestSharing
 
 OWNER = 9
 

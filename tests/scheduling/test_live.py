@@ -29,6 +29,7 @@ from hived.scheduling import (
     Stop,
     Unreserve,
 )
+from hived.scheduling.checks import check_scheduler
 
 from .helpers import Watching, nodes
 
@@ -71,7 +72,7 @@ class SlowEngine:
     def dispatch(self) -> None:
         self.instructions.clear()
         self.scheduler.dispatch(self.now)
-        self.scheduler.validate()
+        check_scheduler(self.scheduler)
 
     def _carry_out(self, instruction: Instruction) -> None:
         self.instructions.append(instruction)

@@ -5,16 +5,16 @@ What holds after any events is in test_any_events.py: first come, first served i
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hived import Bind, Preempt
 from hived.cells import HostClass, shape_of
-from hived.cluster import Cluster, Request, Sharing
+from hived.cluster import Cluster, Sharing
+from hived.cluster.placement_request import PlacementRequest
 from hived.errors import InputError, InvariantError, PolicyError
 from hived.policies import YarnCS, make_policy
 from hived.scheduling import Displaced, JobView, Policy, Reaction
+from hived.scheduling.checks import check_scheduler
 from hived.scheduling.running import work_left
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
@@ -31,9 +31,9 @@ def test_end_retries_only_the_heads_it_can_help() -> None:
     asked: list[str] = []
 
     class Counted(Cluster):
-        def place(self, request: Request, *more: Any, **named: Any) -> Bind | Preempt | None:
-            asked.append(request.vc)
-            return super().place(request, *more, **named)
+        def place(self, one: PlacementRequest, keep: bool = False) -> Bind | Preempt | None:
+            asked.append(one.request.vc)
+            return super().place(one, keep)
 
     sim = Harness(Counted(spec, Sharing.QUOTA), spec, opportunistic=False)
     running = [sim.submit(name, 8) for name in names]
@@ -160,7 +160,7 @@ def test_policy_orders_the_queue_as_it_likes() -> None:
     started = [decision.job for decision in engine.finish([0])]
     assert started == [3, 2], "two and four; six would be eight too many"
     assert [d.job for d in engine.submit(9, "a", JobView("job-9", 1, 9, 9))] == [9], "it is smaller than those waiting"
-    sim.scheduler.validate()
+    check_scheduler(sim.scheduler)
 
 
 class NeverPlaces(SmallestFirst):

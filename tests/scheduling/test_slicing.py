@@ -7,15 +7,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
-from hived.errors import PolicyError
+from hived.errors import PolicyError, ensure
 from hived.policies import FIFO, Gandiva
+from hived.policies.gandiva.rotation import rotation
+from hived.policies.gandiva.servers import Host, Servers
 from hived.scheduling import Policies, Scheduler
-from hived.scheduling.slicing.rotation import rotation
-from hived.scheduling.slicing.servers import Host, Servers
 
 from .helpers import nodes
 
 gangs = st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=9)
+
+
+def check_servers(of: Servers, jobs: dict[Host, int], free: dict[Host, int]) -> None:
+    """Compare with the number of jobs and free GPUs of each host, counted anew. O(hosts)."""
+    ensure(of.free == free, f"free GPUs of servers: {of.free} {free}")
+    ensure({h: n for h, n in of.jobs.items() if n} == jobs, f"jobs on servers: {of.jobs} {jobs}")
+    ensure(of.idle == sum(free.values()), "idle GPUs of servers")
+    at: dict[tuple[int, int], list[Host]] = {}
+    for host in sorted(of.gpus):
+        at.setdefault((of.affinity[host], of.free[host]), []).append(host)
+        ensure(bool(of.affinity[host]) == bool(jobs.get(host)), f"affinity of {host}")
+    ensure(at == of._at, "servers by affinity and free GPUs")
+    nearly = [len(hosts) for (affinity, free), hosts in at.items() if affinity and 4 * free >= 3 * of.smallest]
+    ensure(of.nearly_empty == sum(nearly), "nearly empty servers")
 
 
 def test_six_jobs_on_four_gpus() -> None:
@@ -149,9 +163,9 @@ def test_index_is_right_after_every_change() -> None:
     of = servers(4, 2, 4)
     of.take(((host(0), 4),), 4)
     of.take(((host(1), 1),), 1)
-    of.validate({host(0): 1, host(1): 1}, {host(0): 0, host(1): 1, host(2): 4})
+    check_servers(of, {host(0): 1, host(1): 1}, {host(0): 0, host(1): 1, host(2): 4})
     of.give(((host(0), 4),))
-    of.validate({host(1): 1}, {host(0): 4, host(1): 1, host(2): 4})
+    check_servers(of, {host(1): 1}, {host(0): 4, host(1): 1, host(2): 4})
 
 
 def test_engine_without_a_probe_refuses_taking_turns() -> None:

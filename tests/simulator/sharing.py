@@ -9,6 +9,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
 from hived.policies import AntMan, Gandiva
 from hived.scheduling import Policies, Policy
+from hived.scheduling.checks import check_scheduler
 from hived.simulator.models import Models
 from hived.simulator.record import Record, Run
 from hived.simulator.simulation import simulate
@@ -62,9 +63,9 @@ def play(
     """Simulate, with every index re-derived after every event, and the runs checked from outside."""
     work = Work(jobs, spec, models)
     cluster = Cluster(spec, sharing=sharing)
-    record = simulate(cluster, policy, jobs, early, after_event=lambda s: s.validate(), work=work)
+    record = simulate(cluster, policy, jobs, early, after_event=check_scheduler, work=work)
     if isinstance(policy, AntMan):
-        check_guests(record, models, spec, policy.guests.gpu_memory_gib if policy.guests else 0.0)
+        check_guests(record, models, spec, policy.gpu_sharing.parameters.gpu_memory_gib if policy.gpu_sharing else 0.0)
     elif isinstance(policy, Gandiva):
         check_runs(record, {model.model: model.memory_gib for model in models})
     return record

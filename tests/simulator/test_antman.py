@@ -316,10 +316,10 @@ def test_senseless_parameters_refused() -> None:
         with pytest.raises(InputError, match="guests: "):
             AntMan(**wrong)
     spec, jobs = cluster_spec({"a": 1, "b": 1}), [job("one", 1, 1)]
-    with pytest.raises(PolicyError, match="not beside jobs that take turns"):
+    with pytest.raises(PolicyError, match="cannot share GPUs in one cluster with those of gandiva"):
         play(spec, jobs, Policies(Gandiva(), {"a": AntMan()}))
     tiresias = Tiresias()
-    tiresias.guests = AntMan().guests
+    tiresias.gpu_sharing = AntMan().gpu_sharing
     with pytest.raises(PolicyError, match="without preempts"):
         play(spec, jobs, tiresias)
 

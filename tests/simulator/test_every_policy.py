@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hived.cluster import BindingKind, Cluster
 from hived.scheduling import JobView, Kind, Policy, Scheduler
+from hived.scheduling.checks import check_scheduler
 from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob
@@ -28,7 +29,7 @@ PREEMPTED = st.sampled_from(Preempted)
 
 def played(spec: str, trace: Trace, options: Options) -> Results:
     """An experiment with every index re-derived after every event."""
-    return run_experiment(parse_spec(spec, "any"), trace, options, after_event=Scheduler.validate)
+    return run_experiment(parse_spec(spec, "any"), trace, options, after_event=check_scheduler)
 
 
 def history(results: Results) -> list[tuple[object, ...]]:
@@ -97,7 +98,7 @@ def test_no_more_are_suspended_than_needed(sharing: Sharing) -> None:
     """Two jobs of four GPUs and a later one of two, which needs half of what either has: the last in order goes."""
     cluster = Cluster(parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two"), sharing)
     jobs = jobs_of((0, 100, 4, "a"), (1, 100, 4, "a"), (10, 5, 2, "a"))
-    record = simulate(cluster, LeastAttained((0.030,)), jobs, False, after_event=Scheduler.validate)
+    record = simulate(cluster, LeastAttained((0.030,)), jobs, False, after_event=check_scheduler)
     # at 10 ms both have attained more than 30; the later one is behind, gives way for 5 ms, and goes on
     assert record.first_start == [0, 1, 10]
     assert record.finish == [100, 106, 15]
@@ -118,7 +119,7 @@ def test_a_lost_place_leaves_the_turn() -> None:
     """The head of the line loses its place with its loan: it wanted more than its VC has free; the next one fits."""
     cluster = Cluster(parse_spec(nodes_of_8(5, {"v": 2, "w": 3}), "five"))
     jobs = jobs_of((0, 500, 8, "v"), (1, 400, 16, "v"), (2, 400, 8, "v"), (50, 100, 16, "w"))
-    record = simulate(cluster, SecondLosesItsPlace(), jobs, True, after_event=Scheduler.validate)
+    record = simulate(cluster, SecondLosesItsPlace(), jobs, True, after_event=check_scheduler)
     kinds = {(run.job, run.kind) for run in record.runs}
     assert (1, Kind.OPPORTUNISTIC) in kinds, "it has lost a loan"
     assert all(run.start == 50 for run in record.runs if (run.job, run.kind) == (2, Kind.GUARANTEED))

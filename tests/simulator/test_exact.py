@@ -20,7 +20,8 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.sharing import Sharing
 from hived.errors import PolicyError
-from hived.scheduling import Displaced, JobView, Policy, Reaction, Scheduler
+from hived.scheduling import Displaced, JobView, Policy, Reaction
+from hived.scheduling.checks import check_scheduler
 from hived.simulator import Options, Preempted
 from hived.simulator.experiment import make_policies, soft_jobs
 from hived.simulator.models import Models
@@ -63,7 +64,7 @@ def both(spec: ClusterSpec, trace: Trace, options: Options, exact: Sequence[str]
     private = run(Sharing.PRIVATE, [trace.jobs[number] for number in kept], False, soft=ours_soft)
     virtual = VirtualRuns()
     ours = run(
-        Sharing.HIVED, trace.jobs, True, soft=soft, exact=exact, after_event=Scheduler.validate,
+        Sharing.HIVED, trace.jobs, True, soft=soft, exact=exact, after_event=check_scheduler,
         on_virtual_run=lambda number, *run: virtual.append((numbers[number], *run)),
     )  # fmt: skip
     ours.finish = [ours.finish[number] for number in kept]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hived.cluster.cluster import Cluster
 from hived.cluster.sharing import Sharing
 from hived.policies import policies_of
+from hived.scheduling.checks import check_scheduler
 from hived.simulator.multi_job import Explorer, MultiJob
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
@@ -38,7 +39,7 @@ def explore(
     explorer = Explorer(searches, len(jobs), policy != "yarn-cs")
     cluster = Cluster(spec, sharing=Sharing.PRIVATE, rank=policies.rank, ranks=policies.ranks)
     work = Work([*jobs, *explorer.jobs], spec, MODELS)
-    record = simulate(cluster, policies, jobs, False, after_event=lambda s: s.validate(), work=work, driver=explorer)
+    record = simulate(cluster, policies, jobs, False, after_event=check_scheduler, work=work, driver=explorer)
     check_runs(record, {model.model: model.memory_gib for model in MODELS})
     return record, explorer
 

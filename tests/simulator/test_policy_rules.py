@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hived.cluster import Cluster
 from hived.policies import make_policy
-from hived.scheduling import Scheduler
+from hived.scheduling.checks import check_scheduler
 from hived.simulator import Options, Sharing, run_experiment
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
@@ -68,7 +68,7 @@ def test_loans_come_in_the_order_of_the_rule(jobs: list[TraceJob]) -> None:
 def test_nothing_is_idle_that_could_be_lent(jobs: list[TraceJob], policy: str, sharing: Sharing) -> None:
     """As the scheduler's own check says at every moment."""
     cluster = Cluster(parse_spec(nodes_of_8(3, {"a": 2, "b": 1}), "any"), sharing)
-    simulate(cluster, make_policy(policy), jobs, after_event=Scheduler.validate)
+    simulate(cluster, make_policy(policy), jobs, after_event=check_scheduler)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from hived.errors import InvariantError, ensure
+from hived.errors import InvariantError
 
 from . import healthy_first
 from .hierarchy import Hierarchy
@@ -59,11 +59,6 @@ OPEN: Final = 0
 SPLIT: Final = 1
 TAKEN: Final = 2
 
-#: attributes derived from which cells are taken, in opportunistic use and bad
-_DERIVED: Final = (
-    "_state", "opportunistic", "_left", "_masks", "_counts", "_order", "free", "allocated", "bad", "bad_leaves",
-    "bad_under", "free_bad",
-)  # fmt: skip
 #: top cells per mask
 _ROOT_FANOUT: Final = 1024
 
@@ -445,28 +440,3 @@ class BuddyAllocator:
     def _check_kept(self, level: int) -> None:
         if level < self.levels.start:
             raise InvariantError(f"level {level} is below the lowest this allocator was built for")
-
-    def validate(self) -> None:
-        """Check all state against a fresh chain in which the same cells are taken, and that open cells have none taken.
-
-        So split cells have a taken child, every free cell is listed once, and none is inside another. O(cells).
-        """
-        fresh, hierarchy, lowest = BuddyAllocator(self.hierarchy, self.levels.start), self.hierarchy, self.levels.start
-        for k in reversed(self.levels):
-            for cell in range(hierarchy.count[k]):
-                if self._state[k][cell] == TAKEN:
-                    above = self._state[k + 1][cell // self._fanout[k + 1]]
-                    ensure(above != OPEN, f"cell {cell} of level {k} is taken inside an open one")
-                    (fresh.allocate_at if above == SPLIT else fresh.take_child_at)(k, cell)
-        size = hierarchy.gpus[lowest]
-        for node in range(hierarchy.nodes):
-            lent = bad = 0
-            for i in range(hierarchy.node_size // size):
-                cell = node * (hierarchy.node_size // size) + i
-                lent |= (1 << self.opportunistic[lowest][cell]) - 1 << i * size
-                bad |= (1 << self.bad[lowest].get(cell, 0)) - 1 << i * size
-            fresh.set_opportunistic(node, 0, lent)
-            fresh.set_bad(node, 0, bad)
-        for name in _DERIVED:
-            have, want = getattr(self, name), getattr(fresh, name)
-            ensure(have == want, f"{name} of the cells of {hierarchy.spec.name}")

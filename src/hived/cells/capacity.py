@@ -56,11 +56,6 @@ class Counts:
             yield key % n
             key = self._order.first_from(key + 1)
 
-    def validate(self, counts: list[int]) -> None:
-        """Check the counts and their order. O(n)."""
-        ensure(counts == self.counts, "counts")
-        ensure(list(self._order) == sorted(c * len(counts) + i for i, c in enumerate(counts)), "order of counts")
-
 
 class Layout:
     """The cells above the hosts: per level, the range of hosts of each group."""
@@ -186,14 +181,3 @@ class Capacity:
                 if 0 <= other < end:
                     best = kind[1:], other
         return best[1]
-
-    def validate(self, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
-        """Check all state against a fresh build. O(hosts)."""
-        fresh = Capacity(self.need, self.layout, shapes, masks)
-        ensure(self._kind_of == fresh._kind_of, f"kinds of hosts for {self.need}")
-        ensure(self.total == fresh.total, f"pods that fit for {self.need}")
-        for groups, others in zip(self._groups, fresh._groups, strict=True):
-            groups.validate(others.counts)
-        ensure(self._kinds == sorted(self._by_kind), f"order of kinds for {self.need}")
-        filled = {kind: hosts for kind, hosts in self._by_kind.items() if hosts}
-        ensure(filled == fresh._by_kind, f"hosts by kind for {self.need}")

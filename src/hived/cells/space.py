@@ -23,7 +23,7 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Any
 
-from hived.errors import InvariantError, ensure
+from hived.errors import InvariantError
 
 from .capacity import Capacity, Layout
 from .host_fit import Leaves, Need, level_of, place
@@ -346,26 +346,3 @@ class Space:
     def place(self, host: int, needs: tuple[Need, ...], cap: int = 0) -> tuple[int, ...] | None:
         """Masks for several pods on ``host``, ``None`` when they do not fit (see :func:`.host_fit.place`)."""
         return _place(self.shapes[host], self.free[host], self.idle[host], self.within_idle, needs, cap)
-
-    def validate(self) -> None:
-        """Check every index against the masks. O(hosts * capacities kept)."""
-        seen: dict[int, Bucket] = {}
-        for number, bucket in enumerate(self.buckets):
-            ensure(bool(bucket) == bool(self.occupied >> number & 1), f"occupied bit of class {number}")
-            for host in bucket:
-                ensure(host not in seen, f"host {host} in one class only")
-                seen[host] = bucket
-        ensure([seen.get(host) for host in range(self.hosts)] == self._bucket_of, "hosts are where they are said to be")
-        ensure(self.total == sum(mask.bit_count() for mask in self.obtainable), "leaves that can be had")
-        for host, (shape, free, idle) in enumerate(zip(self.shapes, self.free, self.idle, strict=True)):
-            ensure(not idle & ~free and not free & ~shape.full, f"host {host}: idle leaves are free ones of its own")
-            wanted = HostClass(shape.profile(free), shape.profile(idle))
-            ensure(self.class_of(host) == wanted, f"class of host {host}")
-            if shape.depth < self.node_level:
-                ensure(all(of_host[host] < 0 for of_host in self.groups), f"host {host} is no node and in no group")
-        costly = not self.within_idle and self.free != self.idle
-        ensure(costly == self.costly, "some hosts have leaves that are free but not idle")
-        ensure(len(self._capacities) <= CAPACITIES, "capacities are bounded")
-        for need, costless in list(self._capacities):
-            masks = self.idle if costless else self.obtainable
-            self.capacity(need, costless).validate(self.shapes, masks)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
@@ -22,7 +23,7 @@ from hived.errors import InputError, RequestError, ensure
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import recovery
+from . import guaranteed, opportunistic, placing, recovery
 from .checks import check_state
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
@@ -32,7 +33,7 @@ from .groups import Group
 from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted
+from .placement_request import ANYWHERE, Anywhere, Beside, OnHosts, OnIdle, Over, PlacementConstraint, PlacementRequest
 from .pool import packed
 from .preemption import select_victims
 from .promotion import promoted, stays_in_place
@@ -160,7 +161,8 @@ class Cluster:
             given = EVERY_NODE if suggested is None else suggested.given
         placed: Group | tuple[Reason, ...] | None
         if known is None:
-            placed = admitted(state, request, demand, suggested, now) or reasons(state, request, demand, suggested)
+            placed = placing.admitted(state, request, demand, suggested, now)
+            placed = placed or reasons(state, request, demand, suggested)
         else:
             placed = replanned(state, known, demand, suggested, now)
             if placed is None:
@@ -171,33 +173,14 @@ class Cluster:
         self._open = decision, placed
         return decision
 
-    def place(
-        self,
-        request: Request,
-        now: float = 0.0,
-        near: Placement | None = None,
-        idle: bool = False,
-        excluded_nodes: Collection[str] = (),
-        keep: bool = False,
-        victims: Sequence[str] = (),
-        hosts: Sequence[tuple[int, int]] = (),
-        beside: Sequence[PodPlacement] | None = None,
-        at: VirtualLeaves | None = None,
-        demand: Demand | None = None,
-    ) -> Bind | Preempt | None:
+    def place(self, asked: PlacementRequest, keep: bool = False) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
 
-        For a scheduler with queues of its own, which needs no reasons. ``near``: the last placement of the group, which
-        it prefers; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as in
-        :meth:`schedule`; ``keep``: commit the answer at once; ``victims``: running groups of its VC that it
-        preempts, as :meth:`select_victims` names them; ``demand``: the answer of :meth:`demand` for
-        this request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
-        cells. ``hosts``: for a scheduler that chooses them itself, one of :meth:`hosts` for each pod of a guaranteed
-        request, each another; it takes their free leaf cells, or none. ``beside``: of a guest, the leaf cells that it
-        may run on, in order of preference; the shortest prefix is used that it fits. None: it may run on any, and
-        prefers those without a group, then those with few guests. ``at``: free leaf cells of its VC, which a guaranteed
-        group takes, or none: those that it has in another cluster of this spec (:meth:`virtual_leaves`).
+        For a scheduler with queues of its own, which needs no reasons. ``keep``: commit the answer at once.
         """
+        if not isinstance(asked, PlacementRequest):
+            raise RequestError("asked", f"a PlacementRequest, not {asked!r}")
+        request, constraint, now, near, excluded_nodes, demand = asked
         _check_seconds(now)
         state = self._committed()
         demand = self._demand(request, demand)
@@ -205,18 +188,36 @@ class Cluster:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         parts = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        groups = self._candidates(request, demand, victims) if victims else ()
-        group = admitted(state, request, demand, suggested, now, parts, idle, groups, hosts, self._leaves(beside), at)
+        way = placing.anywhere if constraint is ANYWHERE else self._way(request, constraint, demand)
+        group = placing.admitted(state, request, demand, suggested, now, parts, way)
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        asked = request, now, near, idle, excluded, False, victims, hosts, beside, at
-        decision = group.answer(Asked("place", asked, state.version))
+        again = asked._replace(excluded_nodes=excluded, demand=None)  # a demand refers to the whole state
+        decision = group.answer(Asked("place", (again,), state.version))
         self._open = decision, group
         return decision
+
+    def _way(self, request: Request, constraint: PlacementConstraint, demand: Demand) -> placing.Way:
+        """How a request is placed under a constraint. Raises :class:`RequestError` if it is none for this request."""
+        match constraint:
+            case OnIdle() if request.opportunistic and not request.guest:
+                return opportunistic.on_idle
+            case OnHosts(hosts) if not request.opportunistic:
+                return partial(guaranteed.on_hosts, hosts=hosts)
+            case VirtualLeaves() if not request.opportunistic:
+                return partial(guaranteed.on_leaves, at=constraint)
+            case Beside(leaves) if request.guest:
+                return partial(opportunistic.as_guest, beside=self._leaves(leaves))
+            case Over(victims):
+                preempting = opportunistic.preempting if request.opportunistic else guaranteed.preempting
+                return partial(preempting, victims=self._candidates(request, demand, victims))
+            case Anywhere():
+                return placing.anywhere
+        raise RequestError("constraint", f"{constraint!r} is none for {request.group!r}")
 
     def demand(self, request: Request) -> Demand:
         """Check a request, and compile it under this spec; requests that differ by name alone share it. O(members)."""
@@ -232,7 +233,9 @@ class Cluster:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
         ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it has to start elsewhere.
-        None: its VC has no room. ``demand``, ``at``, ``excluded_nodes``: as in :meth:`place`. O(levels + pods).
+        None: its VC has no room. ``at``: the leaf cells of its VC
+        that it takes, or none; ``excluded_nodes``, ``demand``: as in :class:`~.placement_request.PlacementRequest`.
+        O(levels + pods).
         """
         group, again = self._promoted(request, at, excluded_nodes, demand)
         if again is None:
@@ -288,7 +291,7 @@ class Cluster:
         that suffices is taken, and every group is then spared whose leaf cells are not needed. (): the request can
         start without victims. None: all candidates do not suffice. A group that is being preempted already is no
         candidate. The group of the request has no leaf cells, or runs on a loan, which counts as given up.
-        ``excluded_nodes``, ``demand``: as in :meth:`place`.
+        ``excluded_nodes``, ``demand``: as in :class:`~.placement_request.PlacementRequest`.
         O(candidates + (log victims + victims) * (victims + what placing the request costs)).
         """
         state, demand = self._committed(), self._demand(request, demand)
@@ -313,7 +316,7 @@ class Cluster:
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods).
 
-        ``demand``: as in :meth:`place`.
+        ``demand``: as in :class:`~.placement_request.PlacementRequest`.
         """
         return can_lend(self._committed(), self._demand(request, demand))
 
@@ -363,10 +366,8 @@ class Cluster:
         names = self._by_name()
         return tuple([part for pod in placement.pods for part in names.parts(*pod, placement.chain)[0]])
 
-    def _leaves(self, beside: Sequence[PodPlacement] | None) -> Leaves | None:
+    def _leaves(self, beside: Sequence[PodPlacement]) -> Leaves:
         """Leaf cells by name, as parts; each name is looked up once."""
-        if beside is None:
-            return None
         names = self._by_name()
         return lambda start, end: [part for pod in beside[start:end] for part in names.parts_of(pod)]
 

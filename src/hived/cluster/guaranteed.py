@@ -49,7 +49,9 @@ def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | N
     return _place_up_to(state, group, demand, -1, suggested)
 
 
-def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[int, int]]) -> bool:
+def on_hosts(
+    state: State, group: Group, demand: Demand, suggested: Suggested | None, hosts: Sequence[tuple[int, int]]
+) -> bool:
     """Bind free leaves of these hosts, a chain and a host of the VC in it per pod; ``False`` where one has too few.
 
     The hosts of the pods are different ones, in one chain. O(pods).
@@ -79,9 +81,7 @@ def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[i
     return True
 
 
-def on_leaves(
-    state: State, group: Group, demand: Demand, at: VirtualLeaves, suggested: Suggested | None = None
-) -> bool:
+def on_leaves(state: State, group: Group, demand: Demand, suggested: Suggested | None, at: VirtualLeaves) -> bool:
     """Bind these leaves of its VC; ``False`` where one is not free, or bad or other hardware cannot be avoided.
 
     O(pods).

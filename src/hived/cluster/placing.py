@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from . import guaranteed, opportunistic
-from .decisions import VirtualLeaves
 from .demands import Demand
 from .groups import Group
-from .guests import Leaves
 from .parts import Part
 from .requests import Request
 from .state import State
 from .suggested import Suggested
+
+#: chooses leaves for a group, which are bound then; ``False``, and nothing changed, when it has to wait
+Way = Callable[[State, Group, Demand, Suggested | None], bool]
+
+
+def anywhere(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Choose leaves for a group, with victims if need be."""
+    if group.request.priority >= 0:
+        return guaranteed.place(state, group, demand, suggested)
+    return opportunistic.place(state, group, demand, suggested)
 
 
 def admitted(
@@ -22,39 +30,18 @@ def admitted(
     suggested: Suggested | None,
     now: float,
     near: tuple[Part, ...] = (),
-    idle: bool = False,
-    victims: Sequence[Group] = (),
-    hosts: Sequence[tuple[int, int]] = (),
-    beside: Leaves | None = None,
-    at: VirtualLeaves | None = None,
+    way: Way = anywhere,
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
-    ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
-    ``victims``: running groups of its VC that it preempts; ``hosts``: of its VC, one for each pod, that it takes free
-    leaves of; ``beside``: of a guest, leaves that it may run on, the best first; ``at``: the leaves of its VC that it
-    takes, which are free.
+    ``near``: the leaves where it ran, which it prefers.
     """
     if state.ever_bad:
         state.refresh_doomed()
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
-    if victims and request.opportunistic:
-        found = opportunistic.preempting(state, group, demand, suggested, victims)
-    elif victims:
-        found = guaranteed.preempting(state, group, demand, suggested, victims)
-    elif at is not None:
-        found = guaranteed.on_leaves(state, group, demand, at, suggested)
-    elif hosts:
-        found = guaranteed.on_hosts(state, group, demand, hosts)
-    elif request.priority >= 0:
-        found = guaranteed.place(state, group, demand, suggested)
-    elif request.guest:
-        found = opportunistic.as_guest(state, group, demand, suggested, beside)
-    else:
-        found = (opportunistic.on_idle if idle else opportunistic.place)(state, group, demand, suggested)
-    if not found:
+    if not way(state, group, demand, suggested):
         return None
     state.admit(group)
     return group

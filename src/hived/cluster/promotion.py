@@ -70,7 +70,7 @@ def _bind(
     if not (
         guaranteed.on_free(state, group, demand, suggested)
         if at is None
-        else guaranteed.on_leaves(state, group, demand, at, suggested)
+        else guaranteed.on_leaves(state, group, demand, suggested, at)
     ):
         return False
     if sorted(group.parts) == sorted(loan.parts):

@@ -7,6 +7,7 @@ from .demands import Demand
 from .explain.diagnose import reasons
 from .explain.reasons import Reason
 from .groups import Group
+from .placing import anywhere
 from .requests import EVERY_NODE
 from .state import State
 from .suggested import Suggested
@@ -30,8 +31,7 @@ def replanned(
     again = Group(request, group.tenant, now)
     if suggested is not None and not all(map(suggested.of(group.chain), {part.node for part in group.parts})):
         state.give_up_reservation(group)
-        place = opportunistic.place if request.opportunistic else guaranteed.place
-        if place(state, again, demand, suggested):
+        if anywhere(state, again, demand, suggested):
             state.replace(group, again)
             return again
         why = reasons(state, request, demand, suggested)

@@ -10,9 +10,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves
+from hived.cluster.placement_request import (
+    ANYWHERE,
+    ON_IDLE,
+    Anywhere,
+    Beside,
+    OnHosts,
+    OnIdle,
+    Over,
+    PlacementConstraint,
+    PlacementRequest,
+)
 from hived.cluster.requests import Request
 from hived.cluster.trade import TradeEffect
-from hived.errors import InputError
+from hived.errors import InputError, RequestError
 from hived.spec.compiled import ClusterSpec
 
 
@@ -96,9 +107,45 @@ class Placed(Call):
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        """The arguments of the method, without the last if there is none."""
+        """What a log has of a call that was refused, without the last if there is none."""
         given = self.request, self.now, self.near, self.idle, self.excluded_nodes, self.keep, self.victims, self.hosts
         return (*given, self.beside) if self.at is None else (*given, self.beside, self.at)
+
+    @classmethod
+    def asked(cls, asked: PlacementRequest, excluded_nodes: Any, keep: bool) -> Placed:
+        """The call, not answered yet. The field of its constraint says which it is; none: anywhere."""
+        constraint, fields = asked.constraint, dict[str, Any]()
+        match constraint:
+            case Anywhere():
+                pass
+            case OnIdle():
+                fields = {"idle": True}
+            case OnHosts(hosts):
+                fields = {"hosts": tuple(hosts)}
+            case VirtualLeaves():
+                fields = {"at": constraint}
+            case Beside(leaves):
+                fields = {"beside": tuple(leaves)}
+            case Over(victims):
+                fields = {"victims": tuple(victims)}
+            case _:
+                raise RequestError("constraint", f"a PlacementConstraint, not {constraint!r}")
+        return cls(asked.request, asked.now, asked.near, excluded_nodes=excluded_nodes, keep=keep, **fields)
+
+    def apply(self, cluster: Any) -> Any:
+        """Ask for the placement. Raises what ``Cluster.place`` raises."""
+        constraint: PlacementConstraint = ON_IDLE if self.idle else ANYWHERE
+        if self.victims:
+            constraint = Over(self.victims)
+        elif self.at is not None:
+            constraint = self.at
+        elif self.hosts:
+            constraint = OnHosts(self.hosts)
+        elif self.beside is not None:
+            constraint = Beside(self.beside)
+        return cluster.place(
+            PlacementRequest(self.request, constraint, self.now, self.near, self.excluded_nodes), self.keep
+        )
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:
         """The same call with its answer."""

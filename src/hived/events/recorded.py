@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
-from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record, VirtualLeaves
 from hived.cluster.demands import Demand
+from hived.cluster.placement_request import PlacementRequest
 from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Request
@@ -70,23 +71,10 @@ class RecordedCluster(Cluster):
         decision: Decision = self._recorded(call)
         return decision
 
-    def place(
-        self,
-        request: Request,
-        now: float = 0.0,
-        near: Placement | None = None,
-        idle: bool = False,
-        excluded_nodes: Collection[str] = (),
-        keep: bool = False,
-        victims: Sequence[str] = (),
-        hosts: Sequence[tuple[int, int]] = (),
-        beside: Sequence[PodPlacement] | None = None,
-        at: VirtualLeaves | None = None,
-        demand: Demand | None = None,
-    ) -> Bind | Preempt | None:
-        excluded = _in_order(excluded_nodes) or ()
-        leaves = None if beside is None else tuple(beside)
-        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts), leaves, at)
+    def place(self, asked: PlacementRequest, keep: bool = False) -> Bind | Preempt | None:
+        if not isinstance(asked, PlacementRequest):
+            return super().place(asked, keep)  # which refuses what has no form in a log
+        call = journal.Placed.asked(asked, _in_order(asked.excluded_nodes) or (), keep)
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

@@ -1,7 +1,7 @@
 """The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
-from .guests import GuestSharing
+from .extension import Extension
 from .instructions import (
     Downgrade,
     Hold,
@@ -17,17 +17,19 @@ from .instructions import (
     Turn,
     Unreserve,
 )
-from .policy import Displaced, JobView, Policy, Reaction
-from .queue import Entry, Status, loan_of
+from .policy import Displaced, GpuSharing, JobView, Policy, Reaction
+from .probe import Probe
+from .queue import Entry, loan_of
 from .scheduler import Scheduler
-from .slicing import Probe, TimeSlicing
+from .states import Status
 
 __all__ = [
     "CheckedPolicy",
     "Displaced",
     "Downgrade",
     "Entry",
-    "GuestSharing",
+    "Extension",
+    "GpuSharing",
     "Hold",
     "Instruction",
     "JobView",
@@ -46,7 +48,6 @@ __all__ = [
     "Start",
     "Status",
     "Stop",
-    "TimeSlicing",
     "Turn",
     "Unreserve",
     "loan_of",

@@ -10,9 +10,7 @@ from hived.cells import HostClass, Rank
 from hived.cluster.pool import packed
 from hived.errors import PolicyError
 
-from .guests.parameters import GuestSharing
-from .policy import Displaced, JobView, Policy, Reaction
-from .slicing.parameters import TimeSlicing
+from .policy import Displaced, GpuSharing, JobView, Policy, Reaction
 
 _SUSPEND = Reaction.SUSPEND
 #: questions for a sort key that are asked twice: so many at first, and then every so manyth
@@ -37,16 +35,11 @@ class CheckedPolicy:
         self.rank: Rank = packed if type(policy).rank is Policy.rank else self._rank
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
-        slicing: Any = self._policy.time_slicing
-        if not isinstance(slicing, TimeSlicing | None) or (self.preempts and slicing):
-            what = f"time_slicing is {slicing!r}; it must be None or a TimeSlicing, without preempts"
+        sharing: Any = self._policy.gpu_sharing
+        if not isinstance(sharing, GpuSharing | None) or (self.preempts and sharing):
+            what = f"gpu_sharing is {sharing!r}; it must be None or a GpuSharing, without preempts"
             raise PolicyError(self.name, what)
-        guests: Any = self._policy.guests
-        if not isinstance(guests, GuestSharing | None) or ((self.preempts or slicing) and guests):
-            what = f"guests is {guests!r}; it must be None or a GuestSharing, without preempts and time_slicing"
-            raise PolicyError(self.name, what)
-        self.time_slicing: TimeSlicing | None = slicing
-        self.guests: GuestSharing | None = guests
+        self.gpu_sharing: GpuSharing | None = sharing
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
 
     @property
@@ -200,7 +193,7 @@ class Policies:
 
     def _check(self, policies: list[CheckedPolicy]) -> None:
         for policy in policies:
-            if (policy.time_slicing or policy.guests) and not self._may_share:
+            if policy.gpu_sharing and not self._may_share:
                 what = "its jobs share GPUs, which is only simulated so far: hived simulate --policy NAME"
                 raise PolicyError(policy.name, what)
 

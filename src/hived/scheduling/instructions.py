@@ -15,7 +15,7 @@ class Kind(Enum):
 
     GUARANTEED = "guaranteed"  #: within its tenant's reservation
     OPPORTUNISTIC = "opportunistic"  #: on idle GPUs of any tenant; preemptible by guaranteed jobs
-    GUEST = "guest"  #: beside an owner, on its GPUs, without cells of its own; limited, never killed (AntMan, 3.3)
+    GUEST = "guest"  #: beside an owner, on its GPUs, without cells of its own; limited, never killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Turn(NamedTuple):
 
 
 class Share(NamedTuple):
-    """``job`` starts, or goes on, and has these turns from now on (Gandiva, OSDI'18, 4.2.2; AntMan, OSDI'20, 3.3)."""
+    """``job`` starts, or goes on, and has these turns from now on."""
 
     job: int
     kind: Kind

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from hived.errors import ensure
-
 from .queue import Entry, Key
 
 #: share, place in the order of the VC, head
@@ -70,15 +68,6 @@ class LoanHeads:
     def kinds(self) -> Iterable[tuple[Hashable, list[_Item]]]:
         """The heads of each kind of request, in the order in which they borrow."""
         return self._by_kind.items()
-
-    def validate(self, heads: set[Entry]) -> None:
-        """Check these against the heads of the backlogs, and their shares. O(heads)."""
-        ensure(self._items.keys() == heads, "heads of backlogs")
-        ensure({entry for entries in self._of_vc.values() for entry in entries} == heads, "heads of backlogs by VC")
-        for kind, items in self._by_kind.items():
-            ensure(items == sorted(items), f"heads of kind {kind} in their order")
-            ensure(all(item[2].loan_kind == kind and item[1] == item[2].key for item in items), f"heads of kind {kind}")
-            ensure(all(item[0] == self._share_of(item[2].vc) for item in items), f"shares of heads of kind {kind}")
 
     def __iter__(self) -> Iterator[Entry]:
         """All heads, of whatever kind, in the order in which they borrow."""

@@ -12,16 +12,14 @@ relax          whether a job gives up its affinity
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hived.cells import HostClass
 from hived.cluster.pool import packed
-
-from .guests.parameters import GuestSharing
-from .slicing.parameters import TimeSlicing
 
 
 class JobView(NamedTuple):
@@ -43,6 +41,15 @@ class JobView(NamedTuple):
     duration: float | None = None  #: how long it runs in all; for a clairvoyant policy alone
     remaining: float | None = None  #: of which is left; the duration unless the policy preempts
     elastic: bool = False  #: whether it may run on more GPUs than it asked for, and give them up again
+
+
+class GpuSharing(NamedTuple):
+    """How jobs share GPUs: an extension of the scheduler, and its parameters."""
+
+    #: makes the :class:`~.extension.Extension` of a :class:`~.scheduler.Scheduler`, None where its cluster has no use
+    #: for it. There is one for all VCs, by the parameters of the first policy that has any
+    extend: Callable[[Any, Any], Any]
+    parameters: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +89,8 @@ class Policy:
     resume_s: float = 0.0
     #: what :meth:`react` answers
     displaced: Reaction = Reaction.SUSPEND
-    #: how jobs that find no free GPUs share those of running jobs of their VC; None: they wait
-    time_slicing: TimeSlicing | None = None
-    #: how jobs that wait are guests, in clusters whose VCs accept some; None: they run on loans, where they may
-    guests: GuestSharing | None = None
+    #: how its jobs share GPUs; None: each has GPUs of its own, and lends none of them. Not with ``preempts``
+    gpu_sharing: GpuSharing | None = None
 
     def order(self, job: JobView) -> tuple[float, ...]:
         """Sort key of a job: the smallest is next. Jobs of a higher priority come first in any case.

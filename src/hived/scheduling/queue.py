@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from enum import Enum
 from heapq import merge
 from math import inf
 
@@ -15,26 +14,12 @@ from hived.cluster.requests import OPPORTUNISTIC, Request
 
 from .checked_policy import CheckedPolicy
 from .policy import JobView
+from .states import GUARANTEED, LEAVING, LENT, MOVING, NOWHERE, Status
 
 #: sort key in a queue: negated priority, the policy's key, the job's number
 Key = tuple[float, ...]
 
 
-class Status(Enum):
-    """The state of a job; every transition is made in :mod:`hived.scheduling.scheduler`."""
-
-    NOWHERE = "nowhere"  #: holds nothing and is in no queue
-    WAITING = "waiting"
-    RESERVED = "reserved"  #: has a reservation and waits for its victims to end
-    LENT = "lent"  #: runs on a loan
-    MOVING = "moving"  #: runs on a loan, and is being stopped to start elsewhere at its turn
-    LEAVING = "leaving"  #: runs on a loan, and is being stopped for good
-    GUARANTEED = "guaranteed"
-    SHARING = "sharing"  #: has turns on GPUs of other jobs of its VC, and holds none
-
-
-# module constants: enum members are slow to look up before Python 3.12, and every step reads them
-NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED, SHARING = Status
 _HOLDS = (GUARANTEED, LENT, MOVING, LEAVING)
 _BEFORE_TURN = (LENT, MOVING, LEAVING)
 
@@ -52,7 +37,7 @@ class Entry:
     may_preempt = True
     #: its place in the order; () before it was first queued
     key: Key = ()
-    status = NOWHERE
+    status: Status = NOWHERE
     #: the policy of its VC, from the time it is first queued
     policy: CheckedPolicy | None = None
     #: GPUs times the time for which it had them, in the engine's unit; counted where the policy preempts

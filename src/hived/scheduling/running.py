@@ -11,9 +11,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
-from hived.errors import ensure
-
-from .queue import GUARANTEED, LEAVING, Entry, Key
+from .queue import Entry, Key
+from .states import GUARANTEED, LEAVING
 
 _Order = list[tuple[Key, Entry]]
 
@@ -146,16 +145,3 @@ class RunningJobs:
             at = self._review_at[entry] = max(now + round(after * self._per_second, 6), nextafter(now, inf))
             if at < inf:
                 heappush(self._reviews, (at, entry.number, entry))
-
-    def validate(self, holding: set[Entry]) -> None:
-        """The jobs that are followed are those that hold GPUs, by VC and kind in their order. O(jobs)."""
-        ensure(self._counted.keys() == holding, "jobs whose attained service is counted")
-        held = all(entry.placement is not None and entry.held == entry.placement.gpus for entry in holding)
-        ensure(held, "GPUs that jobs hold")
-        placed = {entry for order in self._orders.values() for _, entry in order}
-        ensure(placed == {entry for entry in holding if entry.status is not LEAVING}, "jobs that run, in their order")
-        for (vc, guaranteed), order in self._orders.items():
-            ensure(order == sorted(order), f"running jobs of {vc} in their order")
-            right = all(e.vc == vc and (e.status is GUARANTEED) is guaranteed for _, e in order)
-            ensure(right, f"running jobs of {vc} by kind")
-        ensure(self._review_at.keys() <= holding, "only jobs that run are reviewed")

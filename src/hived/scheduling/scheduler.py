@@ -28,7 +28,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from hived.cluster.cluster import Cluster, fitting
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt, VirtualLeaves, Wait
+from hived.cluster.decisions import Bind, Decision, Preempt, VirtualLeaves, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import (
@@ -39,38 +39,42 @@ from hived.cluster.explain.reasons import (
     Reason,
     WaitingForPreemption,
 )
+from hived.cluster.placement_request import ANYWHERE, ON_IDLE, Over, PlacementRequest
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
 from hived.cluster.trade import TradeEffect
-from hived.errors import InvariantError, PolicyError, RequestError, ensure
-from hived.spec.compiled import NO_GUESTS, ClusterSpec
+from hived.errors import InvariantError, PolicyError, RequestError
+from hived.spec.compiled import ClusterSpec
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
-from .guests.parameters import GuestSharing
-from .guests.scheduler import GuestScheduler
+from .extension import Extension
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .loan_heads import LoanHeads
-from .queue import (
+from .probe import Probe
+from .queue import Entry, Key, PassingQueue, Queue, VcQueues
+from .running import RunningJobs, work_left
+from .states import (
+    DOWNGRADE,
     GUARANTEED,
-    LEAVING,
+    LEAVE,
+    LEND,
     LENT,
+    LOSE,
+    MOVE,
     MOVING,
     NOWHERE,
+    PROMOTE,
+    RESERVE,
     RESERVED,
+    RESTORE,
     SHARING,
+    START,
+    STOP,
+    WAIT,
     WAITING,
-    Entry,
-    Key,
-    PassingQueue,
-    Queue,
-    VcQueues,
+    WITHDRAW,
 )
-from .running import RunningJobs, work_left
-from .slicing.probe import Probe
-from .slicing.servers import Host
-from .slicing.slicer import Slicer
-from .slicing.slicers import Slicers
 
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
@@ -126,18 +130,19 @@ class Scheduler:
         """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued.
 
         ``per_second``: how many of the engine's units of time a second has; ``probe``: what is measured of jobs, for
-        policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it.
+        policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it,
+        and for two that share in different ways.
         ``exact``: the VCs whose jobs take cells only by :meth:`start_on`, and lose them only by :meth:`displace`.
         """
         self.cluster = cluster
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
-        self._per_second = per_second
-        self._carry_out = carry_out
+        self.per_second = per_second
+        self.carry_out = carry_out
         self._explains = explains
         self._quota = cluster.sharing is Sharing.QUOTA
         #: every job that waits or holds GPUs, by number
         self.jobs: dict[int, Entry] = {}
-        self._by_name: dict[str, Entry] = {}
+        self.by_name: dict[str, Entry] = {}
         self._of_vc: dict[str, dict[int, Entry]] = {}
         self.queues: dict[str, VcQueues] = {}
         #: preemptors that wait for their victims to end, in the order of their reservations
@@ -153,27 +158,15 @@ class Scheduler:
         self._reservations = 0
         self._weights = _weights(cluster.spec)
         self._exact = exact
-        self._now = 0.0
+        self.now = 0.0
         # whether some policy lets jobs pass each other
         self._passing = False
         # None: no policy preempts
         self._running = self._follow_running()
-        self._probe = probe
+        #: None: no policy has jobs that share GPUs
+        self.probe = probe
         if probe is None:
             self.policies.forbid_sharing()
-        # None: under no policy jobs take turns on GPUs
-        self._slicers: Slicers | None = None
-        if probe is not None and any(policy.time_slicing for policy in self.policies.all):
-            self._slicers = Slicers(self.policies, cluster, self._take_hosts, carry_out, probe, per_second)
-        guests = next((policy for policy in self.policies.all if policy.guests), None)
-        if guests is not None and self._slicers is not None:
-            raise PolicyError(guests.name, "its jobs are guests of others, not beside jobs that take turns")
-        # None: no policy has guests, or no VC accepts them
-        self._guests = None if guests is None or guests.guests is None else self._make_guests(guests.guests)
-        # whose guests the jobs of each VC accept
-        self._accepts = {vc.name: vc.guests for vc in cluster.spec.virtual_clusters}
-        # guests that the core has requeued, and that have not been stopped yet
-        self._evicted: set[str] = set()
         # the job that a policy is asked about
         self._asked: Entry | None = None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
@@ -197,6 +190,21 @@ class Scheduler:
         # reasons to wait per kind of request, valid for one version of the cluster
         self._reasons: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
         self._reasons_version = -1
+        # None: no jobs share GPUs
+        self._extension = self._extended()
+
+    def _extended(self) -> Extension | None:
+        """The extension of the policies whose jobs share GPUs. Raises :class:`PolicyError` if they need two."""
+        sharing = [(policy, policy.gpu_sharing) for policy in self.policies.all if policy.gpu_sharing is not None]
+        if not sharing:
+            return None
+        first, (extend, parameters) = sharing[0]
+        for policy, other in sharing:
+            if other.extend is not extend:
+                what = f"its jobs cannot share GPUs in one cluster with those of {first.name}, which do it otherwise"
+                raise PolicyError(policy.name, what)
+        extension: Extension | None = extend(self, parameters)
+        return extension
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +220,8 @@ class Scheduler:
             entry.view = entry.view._replace(running=False)
         if not entry.key or policy.preempts:
             entry.key = self._key(entry)
-        entry.status, entry.made_way = WAITING, False
+        entry.status = WAIT[entry.status]
+        entry.made_way = False
         self._know(entry)
         self._join(entry)
 
@@ -221,11 +230,12 @@ class Scheduler:
         if entry.number not in self.jobs:
             return
         self._forget(entry)
-        self._leave(entry)
+        self.leave_queues(entry)
         if entry.number in self.reserved:
             self._end_reservation(entry)
             self._given_back()
-        entry.status, entry.placement = NOWHERE, None
+        entry.status = WITHDRAW[entry.status]
+        entry.placement = None
         entry.demand = entry.loan_demand = None
         self.mark_dirty(entry.vc)
         if self._explains:
@@ -241,23 +251,16 @@ class Scheduler:
         ``waits``: it is requeued, at its old place; where the policy preempts, at the place that it has by now.
         """
         was = entry.status
-        self._now = max(self._now, now)
+        self.now = max(self.now, now)
         if was is SHARING:
             self._free_shared(entry)
             return
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
-        if self._slicers is not None and was is GUARANTEED:
-            self._slicers.leaves(entry)
-        if self._guests is not None:
-            self._guests.forget(entry, self._now)
-        if entry.name in self._evicted:
-            self._evicted.remove(entry.name)
-        else:
+        extension = self._extension
+        if extension is None or not extension.leaves(entry, self.now):
             self.cluster.release(entry.name)
-            if self._guests is not None:
-                self._guests.lend()
-        if self._slicers is not None and was is GUARANTEED and self._slicers.left(entry, self._now):
+        if extension is not None and extension.left(entry, self.now):
             self._dirty[entry.vc] = None
         self._idle = self._any_regained = True
         if was is GUARANTEED:
@@ -277,18 +280,20 @@ class Scheduler:
         if was is GUARANTEED:
             self._given_back()
         if not waits:
-            self._leave(entry)
-            entry.status = NOWHERE
+            self.leave_queues(entry)
+            entry.status = LEAVE[entry.status]
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
             self._forget(entry)
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
         elif entry.place_in is not None and was in (LENT, MOVING) and not preempts:
-            entry.status, entry.made_way = WAITING, False  # it keeps its place in line
-            self._enqueue(entry)
+            entry.status = LEAVE[entry.status]  # and keeps its place in line
+            entry.status = WAIT[entry.status]
+            entry.made_way = False
+            self.enqueue(entry)
         else:
-            self._leave(entry)
-            entry.status = NOWHERE
+            self.leave_queues(entry)
+            entry.status = LEAVE[entry.status]
             if self._running is not None and preempts:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
@@ -307,38 +312,35 @@ class Scheduler:
 
     def _free_shared(self, entry: Entry) -> None:
         """A job that held no GPUs of its own has ended."""
-        slicer = self._slicer(entry.vc)
-        assert slicer is not None
-        slicer.leave(entry, self._now)
-        entry.status = NOWHERE
+        assert self._extension is not None
+        self._extension.left(entry, self.now)
+        entry.status = LEAVE[entry.status]
         entry.demand = entry.loan_demand = None
         self._forget(entry)
         self._dirty[entry.vc] = None
 
     def set_priority(self, entry: Entry, priority: int, now: float) -> None:
-        """Change the priority of a job among those that share GPUs with it: it decides who has turns (Gandiva, 4.2).
+        """Change the priority of a job among those that share GPUs with it; its place in line stays.
 
-        Its place in line stays. Raises :class:`~hived.errors.InvariantError` where jobs do not take turns.
+        Raises :class:`~hived.errors.InvariantError` where jobs do not share GPUs by priority.
         """
-        slicer = self._slicer(entry.vc)
-        self._now = max(self._now, now)
-        if slicer is None:
-            raise InvariantError(f"job {entry.number} does not share GPUs")
+        self.now = max(self.now, now)
         entry.priority = priority
-        if entry.number in slicer.seats:
-            slicer.set_priority(entry, priority, self._now)
+        if self._extension is None or not self._extension.reprioritized(entry, self.now):
+            raise InvariantError(f"job {entry.number} does not share GPUs")
 
     def leaving(self, entry: Entry) -> None:
         """A running job is being stopped for good: it leaves its queues, and holds its GPUs until it has ended."""
         if entry.status in (LENT, MOVING):
-            self._leave(entry)
-            entry.status, entry.near = LEAVING, None
+            self.leave_queues(entry)
+            entry.status = STOP[entry.status]
+            entry.near = None
             self._dirty[entry.vc] = None
-            self._follow(entry)
+            self.follow(entry)
 
     def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
         """Adopt at ``now`` a job that already runs and that the core has recovered."""
-        self._now = max(self._now, now)
+        self.now = max(self.now, now)
         if entry.policy is None:
             self._introduce(entry)
         entry.key = entry.key or self._key(entry)
@@ -353,12 +355,11 @@ class Scheduler:
         It is in line while it is opportunistic, whatever has made it so: a trade, a new spec, a start before its turn.
         The exception is lazy preemption (decision 0022).
         """
-        self._leave(entry)
+        self.leave_queues(entry)
         self._regained[entry.vc] = None
+        entry.status = (RESTORE if guaranteed else DOWNGRADE)[entry.status]
         if guaranteed:
-            entry.status, entry.near, entry.made_way = GUARANTEED, None, False
-        elif entry.status not in (MOVING, LEAVING):
-            entry.status = LENT
+            entry.near, entry.made_way = None, False
         entry.placement = self.cluster.group(entry.name).placement
         if not guaranteed and entry.view.running:
             entry.view = entry.view._replace(running=False)
@@ -367,11 +368,11 @@ class Scheduler:
         if entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
             line.add(entry)
             self._new[entry.number] = entry
-        self._follow(entry)
+        self.follow(entry)
 
     def reshaped(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
         """Follow a running job that has other members by now, or other GPUs."""
-        self._leave(entry)
+        self.leave_queues(entry)
         entry.resize(request, gpus)
         self.became(entry, guaranteed)
         self.mark_dirty(entry.vc)
@@ -380,7 +381,7 @@ class Scheduler:
         """Exclude nodes for a job."""
         waits, lent = entry.status is WAITING, entry.status in (LENT, MOVING)
         if waits or lent:  # its queues find it by its kind
-            self._leave(entry)
+            self.leave_queues(entry)
         self._regained[entry.vc] = None
         entry.exclude(nodes)
         if lent and (line := entry.place_in) is not None:
@@ -391,14 +392,14 @@ class Scheduler:
 
     def rekey(self, entry: Entry) -> None:
         """Update the place of a waiting or running job after the policy has changed its sort key."""
-        self._leave(entry)
+        self.leave_queues(entry)
         entry.key = self._key(entry)
         if entry.status is WAITING:
             self._join(entry)
         elif entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
             line.add(entry)
         if entry.holds:
-            self._follow(entry)
+            self.follow(entry)
         self.mark_dirty(entry.vc)
 
     def mark_dirty(self, vc: str) -> None:
@@ -428,7 +429,7 @@ class Scheduler:
         for entry in self.jobs.values():
             entry.near = None  # those nodes may not exist in the new spec
             if entry.holds and self._running is not None:
-                self._running.count(entry, self._now)
+                self._running.count(entry, self.now)
             entry.line = entry.backlog = None
             entry.queued = False
             self._introduce(entry)
@@ -462,13 +463,13 @@ class Scheduler:
                 found = self._shapes[key] = self._shape_of(info.first)
                 if (found.line, found.backlog) != (info.line, info.backlog):
                     again.add(key)
-        changed = [self._by_name[name] for name in effect.downgraded]
+        changed = [self.by_name[name] for name in effect.downgraded]
         for entry in changed:
             self.became(entry, False)
         for entry in list(self.jobs.values()) if again else ():
             if (entry.vc, entry.shape, entry.early) in again:
                 if entry.status is WAITING:
-                    self._leave(entry)
+                    self.leave_queues(entry)
                     self._join(entry)
                 elif entry.holds:
                     self.became(entry, entry.status is GUARANTEED)
@@ -492,7 +493,7 @@ class Scheduler:
     def _follow_running(self) -> RunningJobs | None:
         self._passing = any(policy.patience > 0 for policy in self.policies.all)
         preempts = any(policy.preempts for policy in self.policies.all)
-        return RunningJobs(self._key, self._per_second) if preempts else None
+        return RunningJobs(self._key, self.per_second) if preempts else None
 
     def _introduce(self, entry: Entry) -> CheckedPolicy:
         """Give a job its policy, and the policy what it may see of the job."""
@@ -516,15 +517,12 @@ class Scheduler:
         Raises :class:`~hived.errors.PolicyError`; nothing may be asked of this scheduler after that.
         """
         try:
-            self._now = now
+            self.now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
-            if self._slicers is not None:
-                self._slicers.wake(now)
-            if self._guests is not None:
-                for number in self._guests.wake(now):
-                    if number in self.jobs and self.jobs[number].status is WAITING:
-                        self._enqueue(self.jobs[number])
+            extension = self._extension
+            if extension is not None:
+                extension.wake(now)
             while True:
                 for entry in self._reservations_due() if self.reserved else ():
                     self._asked = entry
@@ -538,27 +536,24 @@ class Scheduler:
                         self._lend()
                 if self._dirty or self._new or self._idle:
                     continue
-                if self._slicers is not None and self._share(self._slicers, now):
-                    continue
+                if extension is not None:
+                    extension.settle(now)
+                    if self._dirty or self._new or self._idle:
+                        continue
                 if not (self.reserved and self._regains):
                     break
-            if self._guests is not None:
-                self._guests.settle(now)
-                self._guests.publish(now)
-            if self._slicers is not None:
-                self._slicers.publish(now)
+            if extension is not None:
+                extension.publish(now)
         except PolicyError as error:
             if error.at is not None or self._asked is None:
                 raise
-            raise PolicyError(error.policy, error.what, self._asked.name, now / self._per_second) from error
+            raise PolicyError(error.policy, error.what, self._asked.name, now / self.per_second) from error
 
     @property
     def next_review(self) -> float:
         """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
-        review = inf if self._slicers is None else self._slicers.next_wake
-        if self._running is not None:
-            review = min(review, self._running.next_review)
-        return review if self._guests is None else min(review, self._guests.next_step)
+        review = inf if self._extension is None else self._extension.next_wake
+        return review if self._running is None else min(review, self._running.next_review)
 
     @property
     def _regains(self) -> bool:
@@ -571,7 +566,7 @@ class Scheduler:
         any GPUs may be idle. Under a quota all VCs wait for the same GPUs.
         """
         found: dict[int, Entry] = {}
-        if self._all_otherwise or self._quota or self._guests is not None:
+        if self._all_otherwise or self._quota or (self._extension is not None and self._extension.frees_cells):
             found = self.reserved
         else:
             for vc in self._regained:
@@ -596,7 +591,7 @@ class Scheduler:
         """Note whom a reservation waits for."""
         self._reserved_in.get(entry.vc, {}).pop(entry.number, None)
         self._reserved_on_loans.pop(entry.number, None)
-        if any(self._by_name[name].status is GUARANTEED for name in victims):
+        if any(self.by_name[name].status is GUARANTEED for name in victims):
             self._reserved_in.setdefault(entry.vc, {})[entry.number] = entry
         else:
             self._reserved_on_loans[entry.number] = entry
@@ -640,9 +635,9 @@ class Scheduler:
                 if own is None and self._explains:
                     self._schedule(entry)
                 continue
-            if entry.guest and self._guests is not None and self._guests.is_patient(entry, self._now):
+            if self._extension is not None and self._extension.is_patient(entry, self.now):
                 continue
-            self._enqueue(entry)
+            self.enqueue(entry)
             if entry.guest:
                 continue
             if entry.request.opportunistic or (entry.policy is not None and entry.policy.preempts):
@@ -655,7 +650,7 @@ class Scheduler:
 
     def _refresh(self, running: RunningJobs, vc: str, line: Queue) -> None:
         """Update the places in line of jobs on loan whose order changes all the time. O(those jobs)."""
-        for entry in running.drifting_loans(vc, self._now):
+        for entry in running.drifting_loans(vc, self.now):
             if entry.place_in is line:
                 line.remove(entry)
                 entry.key = self._key(entry)
@@ -701,17 +696,16 @@ class Scheduler:
 
     def _next_passing_turn(self, line: PassingQueue, entry: Entry) -> bool:
         """The same, where the head may be passed by jobs that fit."""
-        seconds = self._now / self._per_second
+        seconds = self.now / self.per_second
         if line.holds_back(entry, seconds):
-            return self._blocked(entry)
+            return self.blocked(entry)
         demand = entry.demand
         preempts = entry.request.priority > 0  # jobs of lower priorities, whatever the policy
-        slicer = self._slicer(entry.vc)
-        shrinks = slicer is not None and slicer.grown
+        shrinks = self._extension is not None and self._extension.may_shrink(entry.vc)
         few = demand is not None and demand.least_gpus > self.cluster.free_gpus(demand)
         # most of those that are passed are blocked without a look at hosts
         tries = self._explains or preempts or shrinks or not few
-        started = self._take_turn(entry) if tries else self._blocked(entry)
+        started = self._take_turn(entry) if tries else self.blocked(entry)
         if started is None:
             line.pass_by()
             return True
@@ -736,7 +730,7 @@ class Scheduler:
             return False
         if entry.status is LENT and not entry.early:
             return False  # it runs, and did not ask to run elsewhere: it preempts once it waits
-        behind = running.behind(entry, True, self._now)
+        behind = running.behind(entry, True, self.now)
         if not behind:
             return False
         if entry.demand is not None:  # most that are passed are blocked without a trial
@@ -749,10 +743,8 @@ class Scheduler:
             return False
         if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
             return self._move(entry)
-        request, excluded = entry.request, entry.excluded
-        placed = self.cluster.place(
-            request, self._now, entry.near, False, excluded, True, victims, (), None, None, entry.demand
-        )
+        asked = PlacementRequest(entry.request, Over(victims), self.now, entry.near, entry.excluded, entry.demand)
+        placed = self.cluster.place(asked, True)
         return placed is not None and self._apply(entry, placed, True)
 
     def _preempt_loans(self, running: RunningJobs, entry: Entry) -> bool:
@@ -762,7 +754,7 @@ class Scheduler:
         """
         if not (entry.policy is not None and entry.policy.preempts and entry.may_preempt):
             return False
-        behind = [other for other in running.behind(entry, False, self._now) if not other.yields]
+        behind = [other for other in running.behind(entry, False, self.now) if not other.yields]
         if not behind:
             return False
         by_name = {other.name: other for other in behind}
@@ -770,7 +762,7 @@ class Scheduler:
         for name in victims or ():
             victim = by_name[name]
             victim.yields = True
-            self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
+            self.stop(victim, entry)
         if not victims or entry.status is not WAITING or not entry.queued:
             return False
         return bool(self._start_on_loan(entry) if entry.early else self._schedule(entry))
@@ -781,16 +773,14 @@ class Scheduler:
             return False
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, None, (), entry.demand)
-            if promoted is False and self._guests is not None:
-                promoted = self._promote_beside(self._guests.beside(entry), entry)
+            if promoted is False and self._extension is not None:
+                promoted = self._extension.promote(entry)
             if promoted:
                 self._become_guaranteed(entry)
-                if self._slicers is not None:
-                    self._slicers.placed(entry, self._now)
                 return True
             if promoted is None:
                 return self._blocked_on_loan(entry)
-            if entry.guest and not self._guest_moves(entry):
+            if entry.guest and self._extension is not None and not self._extension.moves(entry):
                 return None
             if not entry.early and not self._is_in_the_way(entry):
                 self._staying.add(entry.vc)
@@ -834,24 +824,26 @@ class Scheduler:
 
     def _become_guaranteed(self, entry: Entry) -> None:
         """The core has promoted a job on its loan."""
-        self._leave(entry)
-        entry.status = GUARANTEED
-        self._follow(entry)
-        self._carry_out(Promote(entry.number))
+        self.leave_queues(entry)
+        entry.status = PROMOTE[entry.status]
+        self.follow(entry)
+        self.carry_out(Promote(entry.number))
+        if self._extension is not None:
+            self._extension.placed(entry, self.now)
 
     def _move(self, entry: Entry) -> bool:
         """Have a job give its loan up, since its turn has come on other GPUs; whether it has ended there already."""
         if self._explains and self.cluster.group(entry.name).preempted_by:
             return False  # it is being evicted already, and is scheduled again once it has ended
         entry.near = entry.placement
-        entry.status = MOVING
-        self._carry_out(Move(entry.number, self._keeps_work(entry, entry)))
+        entry.status = MOVE[entry.status]
+        self.carry_out(Move(entry.number, self._keeps_work(entry, entry)))
         return entry.status is not MOVING
 
     def _blocked_on_loan(self, entry: Entry) -> bool | None:
         """The VC has no room for a job that runs on a loan. Returns as :meth:`_take_turn`."""
         if not self._explains:
-            return self._blocked(entry)
+            return self.blocked(entry)
         key = "turn", entry.vc, entry.kind
         reasons = self._cached_reasons(key)
         if reasons is None:
@@ -864,9 +856,9 @@ class Scheduler:
         """A head of a line waits, for these reasons."""
         if any(isinstance(reason, _OTHERS_MAY_END) for reason in reasons):
             self._await_others.add(entry.vc)
-        self._blocked(entry)
+        self.blocked(entry)
 
-    def _blocked(self, entry: Entry) -> bool:
+    def blocked(self, entry: Entry) -> bool:
         """The head of a line waits and blocks the jobs behind it: always False."""
         if self._quota and self.cluster.within_quota(entry.request):
             self._await_others.add(entry.vc)
@@ -881,23 +873,24 @@ class Scheduler:
 
     def _schedule(self, entry: Entry) -> bool | None:
         """Submit a job's request to the core and carry out the decision. Returns as :meth:`_take_turn`."""
-        if entry.request.priority >= 0 and (slicer := self._slicer(entry.vc)) is not None:
-            return slicer.start(entry, self._now) or self._blocked(entry)
+        if self._extension is not None:
+            started = self._extension.start(entry, self.now)
+            if started is not None:
+                return started or self.blocked(entry)
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
-            placed = self.cluster.place(
-                request, self._now, entry.near, False, excluded, keep, (), (), None, None, entry.demand
-            )
+            asked = PlacementRequest(request, ANYWHERE, self.now, entry.near, excluded, entry.demand)
+            placed = self.cluster.place(asked, keep)
             if placed is not None:
                 return self._apply(entry, placed, keep)
             if not self._explains:
-                return self._blocked(entry)
+                return self.blocked(entry)
         key = entry.vc, entry.kind
         reasons = self._cached_reasons(key) if entry.status is WAITING else None
         if reasons is None:
             try:
-                decision: Decision = self.cluster.schedule(request, now=self._now, excluded_nodes=excluded)
+                decision: Decision = self.cluster.schedule(request, now=self.now, excluded_nodes=excluded)
             except RequestError as error:
                 reasons = (Misconfigured(error.field, error.message),)
             else:
@@ -906,10 +899,10 @@ class Scheduler:
                 reasons = self._reasons[key] = decision.reasons
         if entry.line is not None:
             self._awaits(entry, reasons)
-        self._carry_out(Hold(entry.number, reasons))
+        self.carry_out(Hold(entry.number, reasons))
         if entry.status is RESERVED:  # the nodes of its reservation are not usable any more
             self._drop_reservation(entry)
-            self._carry_out(Unreserve(entry.number))
+            self.carry_out(Unreserve(entry.number))
         return None if isinstance(reasons[0], NON_BLOCKING) else False
 
     def _apply(self, entry: Entry, decision: Bind | Preempt, kept: bool = False) -> bool:
@@ -919,51 +912,50 @@ class Scheduler:
             if decision.placement == had:
                 return True  # unchanged: some victims have not ended yet
             if not entry.may_preempt:
-                self._carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
+                self.carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
                 return False
         if not kept:
             self.cluster.commit(decision)
         if had is None:
-            self._leave(entry)
+            self.leave_queues(entry)
         elif decision.placement != had:
             self.mark_dirty(entry.vc)
         for name in decision.overtaken:
-            other = self._by_name[name]
+            other = self.by_name[name]
             self._drop_reservation(other)
-            self._carry_out(Unreserve(other.number, entry.number))
+            self.carry_out(Unreserve(other.number, entry.number))
         for name in decision.downgraded:
-            other = self._by_name[name]
+            other = self.by_name[name]
             other.made_way = True
             self.became(other, False)
-            self._carry_out(Downgrade(other.number, entry.number))
+            self.carry_out(Downgrade(other.number, entry.number))
         entry.placement, entry.near = decision.placement, None
         if isinstance(decision, Preempt):
             return self._reserve(entry, decision)
         if had is not None:
             self._end_reservation(entry)
-        entry.status, kind = LENT, _OPPORTUNISTIC
-        if entry.request.priority >= 0:
-            entry.status, kind = GUARANTEED, _GUARANTEED
-        self._follow(entry)
-        self._carry_out(Start(entry.number, kind, decision.placement))
-        if self._slicers is not None and entry.status is GUARANTEED:
-            self._slicers.placed(entry, self._now)
+        kind = _OPPORTUNISTIC if entry.request.priority < 0 else _GUARANTEED
+        entry.status = (LEND if entry.request.priority < 0 else START)[entry.status]
+        self.follow(entry)
+        self.carry_out(Start(entry.number, kind, decision.placement))
+        if self._extension is not None and entry.status is GUARANTEED:
+            self._extension.placed(entry, self.now)
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
-        entry.status = RESERVED
+        entry.status = RESERVE[entry.status]
         if entry.number not in self.reserved:
             self._reservations += 1
             entry.reservation = self._reservations
         self.reserved[entry.number] = entry
         self._index_reservation(entry, decision.victims)
-        self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
-        victims = [self._by_name[name] for name in decision.victims]
+        self.carry_out(Reserve(entry.number, decision.placement, decision.victims))
+        victims = [self.by_name[name] for name in decision.victims]
         for victim in [*victims]:
-            if self._becomes_guest(victim, entry):
+            if self._extension is not None and self._extension.stays(victim, entry):
                 victims.remove(victim)
-                continue
-            self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
+            else:
+                self.stop(victim, entry)
         if not any(victim.holds for victim in victims):  # all ended within the instruction
             self._schedule(entry)
         return True
@@ -971,30 +963,29 @@ class Scheduler:
     def _drop_reservation(self, entry: Entry) -> None:
         """Forget a reservation that the core has released."""
         self._end_reservation(entry)
-        entry.status, entry.placement = NOWHERE, None
+        entry.status = LOSE[entry.status]
+        entry.placement = None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
         self._given_back()
 
-    def _follow(self, entry: Entry) -> None:
+    def follow(self, entry: Entry) -> None:
         """A job has GPUs, or has them otherwise than before."""
         if self._running is not None and entry.policy is not None and entry.policy.preempts:
-            self._running.follow(entry, self._now)
-        if self._guests is not None:
-            evicted = self.cluster.evicted()
-            self._evicted.update(evicted)
-            for name in evicted:
-                self.cluster.cancel(name)
-                guest = self._by_name[name]
-                self._carry_out(Stop(guest.number, entry.number, self._keeps_work(guest, entry)))
-            self._guests.follow(entry, self._now)
+            self._running.follow(entry, self.now)
+        if self._extension is not None:
+            self._extension.follow(entry, self.now)
+
+    def stop(self, victim: Entry, by: Entry) -> None:
+        """Have a running job give up its GPUs for another."""
+        self.carry_out(Stop(victim.number, by.number, self._keeps_work(victim, by)))
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
         policy = victim.policy
         assert policy is not None
         if self._running is not None:
-            self._running.count(victim, self._now)  # the policy sees what it has attained
-        keeps = victim.keeps = policy.keeps_work(victim.view, by.view, self._now / self._per_second)
+            self._running.count(victim, self.now)  # the policy sees what it has attained
+        keeps = victim.keeps = policy.keeps_work(victim.view, by.view, self.now / self.per_second)
         return keeps
 
     def _settle_work(self, entry: Entry) -> None:
@@ -1004,10 +995,10 @@ class Scheduler:
         if not entry.keeps:
             entry.kept = 0.0
         elif entry.kept > entry.settled:  # it ran
-            entry.kept -= entry.policy.resume_s * self._per_second
+            entry.kept -= entry.policy.resume_s * self.per_second
         entry.settled = entry.kept
         if duration is not None:
-            entry.view = entry.view._replace(remaining=work_left(duration, entry.kept, self._per_second))
+            entry.view = entry.view._replace(remaining=work_left(duration, entry.kept, self.per_second))
 
     # -- exact safety -------------------------------------------------------------------------------------------------
 
@@ -1016,122 +1007,30 @@ class Scheduler:
 
         Raises :class:`~hived.errors.InvariantError` where they are not free; bad hardware is not provided for yet.
         """
-        self._now = max(self._now, now)
+        self.now = max(self.now, now)
         if entry.status is LENT:
             if self.cluster.promote(entry.request, at, (), entry.demand):
                 self._become_guaranteed(entry)
                 return
             if not self._move(entry):
                 raise InvariantError(f"job {entry.number} does not leave its loan at once")
-        request, near, excluded = entry.request, entry.near, entry.excluded
-        placed = self.cluster.place(request, now, near, False, excluded, True, (), (), None, at, entry.demand)
+        asked = PlacementRequest(entry.request, at, now, entry.near, entry.excluded, entry.demand)
+        placed = self.cluster.place(asked, True)
         if placed is None:
             raise InvariantError(f"job {entry.number} does not get the cells of its VC: safety is broken")
         self._apply(entry, placed, True)
 
     def displace(self, entry: Entry, stop: Stop, now: float) -> None:
         """Take its cells from a job whose virtual job was stopped."""
-        self._now = max(self._now, now)
+        self.now = max(self.now, now)
         entry.keeps = stop.keeps_work
-        self._carry_out(stop)
+        self.carry_out(stop)
 
-    # -- sharing GPUs -------------------------------------------------------------------------------------------------
+    # -- for an extension ---------------------------------------------------------------------------------------------
 
-    def _slicer(self, vc: str) -> Slicer | None:
-        """The slicer of a VC; None where its jobs do not share GPUs."""
-        return None if self._slicers is None else self._slicers.of(vc)
-
-    def _take_hosts(
-        self,
-        entry: Entry,
-        request: Request,
-        hosts: tuple[Host, ...],
-        near: Placement | None,
-        demand: Demand | None,
-    ) -> Placement | None:
-        """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
-        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts, None, None, demand)
-        if placed is None:
-            return None
-        if entry.status is WAITING:
-            self._leave(entry)
-        if isinstance(placed, Preempt):
-            for name in placed.victims:
-                victim = self._by_name[name]
-                self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
-            bound = self.cluster.schedule(request, now=self._now)
-            if not isinstance(bound, Bind):
-                raise InvariantError(f"job {entry.number} waits for victims that have ended")
-            self.cluster.commit(bound)
-            return bound.placement
-        return placed.placement
-
-    def _share(self, slicers: Slicers, now: float) -> bool:
-        """Let jobs that found no GPUs take turns; whether to look at the lines again. O(jobs in line)."""
-        for vc, slicer in slicers.unsettled():
-            for entry in slicer.settle(now):
-                entry.status = NOWHERE
-                self.wait(entry)
-            line = self._queues_of(vc).line
-            if len(line):
-                self._share_waiting(slicer, line)
-            if slicer.moved:  # GPUs elsewhere are idle now
-                slicer.moved, self._idle = False, True
-                self._dirty[vc] = None
-        return bool(self._dirty or self._new or self._idle)
-
-    def _share_waiting(self, slicer: Slicer, line: Queue) -> None:
-        """The jobs in line take turns where they can, in their order. O(kinds of requests * jobs on loan)."""
-        seconds = self._now / self._per_second
-        for entry in line.of_kinds(WAITING):
-            if slicer.can_oversubscribe(entry) and not (
-                isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
-            ):
-                self._leave(entry)
-                slicer.oversubscribe(entry, self._now)
-                self._dirty[entry.vc], self._idle = None, True  # those behind it are tried now
-                break
-            if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
-                break
-        if line.first is not None:
-            self._blocked(line.first)
-
-    # -- guests -------------------------------------------------------------------------------------------------------
-
-    def _make_guests(self, parameters: GuestSharing) -> GuestScheduler | None:
-        if self._probe is None or all(vc.guests == NO_GUESTS for vc in self.cluster.spec.virtual_clusters):
-            return None
-        return GuestScheduler(
-            parameters, self.cluster, self._probe, self._start_as_guest, self._carry_out, self._per_second
-        )
-
-    def _start_as_guest(self, entry: Entry, placement: Placement, kind: Kind) -> None:
-        self._dequeue(entry)
-        entry.status, entry.placement = LENT, placement
-        self.cluster.hold(entry.name, True)
-        self._follow(entry)
-        self._carry_out(Start(entry.number, kind, placement))
-
-    def _becomes_guest(self, victim: Entry, owner: Entry) -> bool:
-        """Have a victim stay as a guest of the job that gets its GPUs, where that one's VC accepts it."""
-        accepted = self._accepts.get(owner.vc)
-        if self._guests is None or not (accepted == "all" or (accepted == "own" and owner.vc == victim.vc)):
-            return False
-        return self.cluster.hold(victim.name, False)
-
-    def _promote_beside(self, others: list[Entry], entry: Entry) -> bool | None:
-        """Upgrade a guest where it runs, and have those who hold its GPUs as loans stay as its guests."""
-        accepted = self._accepts.get(entry.vc)
-        hosts = [other for other in others if accepted == "all" or (accepted == "own" and other.vc == entry.vc)]
-        held = [other for other in hosts if self.cluster.hold(other.name, False)]
-        promoted = self.cluster.promote(entry.request, None, (), entry.demand) if held else False
-        for other in held if not promoted else ():
-            self.cluster.hold(other.name, True)
-        return promoted
-
-    def _guest_moves(self, entry: Entry) -> bool:
-        """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
-        return entry.policy is not None and entry.policy.guests is not None and entry.policy.guests.moves
+    def look_again(self, vc: str) -> None:
+        """Have this dispatch look at the turns of a VC once more, and at loans."""
+        self._dirty[vc], self._idle = None, True
 
     # -- loans --------------------------------------------------------------------------------------------------------
 
@@ -1212,12 +1111,12 @@ class Scheduler:
     def _held_back(self, entry: Entry) -> bool:
         """Whether a job of its backlog that was passed by, and is out of patience, is before the head of it."""
         backlog = entry.backlog
-        return isinstance(backlog, PassingQueue) and backlog.holds_back(entry, self._now / self._per_second)
+        return isinstance(backlog, PassingQueue) and backlog.holds_back(entry, self.now / self.per_second)
 
     def _pass_loan(self, backlog: Queue) -> bool:
         """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
         first = backlog.first
-        if first is None or not (isinstance(backlog, PassingQueue) and backlog.may_pass(self._now / self._per_second)):
+        if first is None or not (isinstance(backlog, PassingQueue) and backlog.may_pass(self.now / self.per_second)):
             return False
         self._pass_by(backlog, first)
         return True
@@ -1241,22 +1140,21 @@ class Scheduler:
         reasons = self._cached_reasons(key) if self._explains else None
         decision = None
         if reasons is None:
-            loan, excluded = entry.loan, entry.excluded
-            decision = self.cluster.place(
-                loan, self._now, None, True, excluded, True, (), (), None, None, entry.loan_demand
-            )
+            asked = PlacementRequest(entry.loan, ON_IDLE, self.now, None, entry.excluded, entry.loan_demand)
+            decision = self.cluster.place(asked, True)
         if decision is not None:
-            self._dequeue(entry)
-            entry.status, entry.placement = LENT, decision.placement
-            self._follow(entry)
-            self._carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
+            self.dequeue(entry)
+            entry.status = LEND[entry.status]
+            entry.placement = decision.placement
+            self.follow(entry)
+            self.carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
             return True
         if not self._explains or (entry.line is not None and not entry.excluded):
             return False  # it waits for its turn as well, and for no nodes in particular
         if reasons is None:
             reasons = self._reasons[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
         if entry.line is None and reasons:  # it waits for nothing else
-            self._carry_out(Hold(entry.number, reasons))
+            self.carry_out(Hold(entry.number, reasons))
         return None if reasons and isinstance(reasons[0], NON_BLOCKING) else False
 
     # -- the queues ---------------------------------------------------------------------------------------------------
@@ -1264,12 +1162,12 @@ class Scheduler:
     def _key(self, entry: Entry) -> Key:
         policy = entry.policy
         assert policy is not None
-        return (-entry.request.priority, *policy.order(entry.view, self._now / self._per_second), entry.number)
+        return (-entry.request.priority, *policy.order(entry.view, self.now / self.per_second), entry.number)
 
     def _find_queues(self, entry: Entry) -> None:
         """Find a job's line and backlog, None where its request can never fit. O(1) for a cached shape."""
-        if self._guests is not None and not entry.guest and entry.policy is not None and entry.policy.guests:
-            entry.guest = entry.early or entry.request.opportunistic
+        if self._extension is not None and not entry.guest:
+            entry.guest = self._extension.is_guest(entry)
         key = entry.vc, entry.shape, entry.early
         found = self._shapes.get(key)
         if found is None:
@@ -1277,12 +1175,12 @@ class Scheduler:
                 self._shapes.clear()
             found = self._shapes[key] = self._shape_of(entry)
         entry.line, entry.backlog, entry.demand, entry.loan_demand, _ = found
-        if entry.guest and self._guests is not None and entry.backlog is not None:
-            entry.backlog = self._guests.backlog(entry)
+        if entry.guest and self._extension is not None and entry.backlog is not None:
+            entry.backlog = self._extension.backlog(entry)
 
     def _shape_of(self, entry: Entry) -> _ShapeInfo:
         """The queues and demands of all jobs of a job's shape, under the present spec."""
-        queues = self._queues_of(entry.vc)
+        queues = self.queues_of(entry.vc)
         opportunistic = entry.request.opportunistic
         turn = self._demand(entry.request)
         fits = turn is not None and not self.cluster.never_fits(entry.request)
@@ -1295,7 +1193,7 @@ class Scheduler:
             backlog = queues.backlog if opportunistic or line is not None or (follows and fits) else queues.outsized
         return _ShapeInfo(line, backlog, turn, loan, entry)
 
-    def _queues_of(self, vc: str) -> VcQueues:
+    def queues_of(self, vc: str) -> VcQueues:
         queues = self.queues.get(vc)
         if queues is None:
             policy = self.policies[vc]
@@ -1311,12 +1209,12 @@ class Scheduler:
 
     def _know(self, entry: Entry) -> None:
         """Note a job that waits or holds GPUs from now on."""
-        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self.jobs[entry.number] = self.by_name[entry.name] = entry
         self._of_vc.setdefault(entry.vc, {})[entry.number] = entry
 
     def _forget(self, entry: Entry) -> None:
         """A job has ended, or was withdrawn."""
-        del self.jobs[entry.number], self._by_name[entry.name], self._of_vc[entry.vc][entry.number]
+        del self.jobs[entry.number], self.by_name[entry.name], self._of_vc[entry.vc][entry.number]
 
     def _join(self, entry: Entry) -> None:
         """Queue a waiting job. A job with a line joins its backlog only if it does not get its turn at once."""
@@ -1326,14 +1224,14 @@ class Scheduler:
             if entry.vc in self._staying:
                 self._dirty[entry.vc] = None  # what stays may be in its way
         elif entry.backlog is not None:
-            self._enqueue(entry)
+            self.enqueue(entry)
         else:
             self.queues[entry.vc].misfits.add(entry)
         self._new[entry.number] = entry
-        if self._slicers is not None:
-            self._slicers.queued(entry.vc)
+        if self._extension is not None:
+            self._extension.queued(entry)
 
-    def _leave(self, entry: Entry) -> None:
+    def leave_queues(self, entry: Entry) -> None:
         """Remove a job from its queues."""
         self._new.pop(entry.number, None)
         if entry.status is GUARANTEED or entry.status is SHARING:
@@ -1341,11 +1239,11 @@ class Scheduler:
         if entry.line is not None:
             entry.line.remove(entry)
         if entry.queued:
-            self._dequeue(entry)
+            self.dequeue(entry)
         elif entry.line is None and entry.backlog is None and entry.vc in self.queues:
             self.queues[entry.vc].misfits.remove(entry)
 
-    def _enqueue(self, entry: Entry) -> None:
+    def enqueue(self, entry: Entry) -> None:
         """Add a job that does not run to its backlog."""
         backlog = entry.backlog
         if backlog is None or entry.queued:
@@ -1357,7 +1255,7 @@ class Scheduler:
         if backlog.first is not before and not entry.guest:
             self._head_changed(before, backlog.first)
 
-    def _dequeue(self, entry: Entry) -> None:
+    def dequeue(self, entry: Entry) -> None:
         """Remove a job from its backlog."""
         backlog = entry.backlog
         assert backlog is not None
@@ -1414,65 +1312,6 @@ class Scheduler:
         loans = [_waiting(True, queues.backlog, queues.misfits) for queues in vcs]
         rounds = zip_longest(*turns, *loans)
         return list(islice((entry for one in rounds for entry in one if entry is not None), most))
-
-    # -- checks -------------------------------------------------------------------------------------------------------
-
-    def validate(self) -> None:
-        """Check the queues against the jobs' statuses, and the cluster itself. O(jobs + cluster)."""
-        self.cluster.validate()
-        groups = set(self.cluster.groups())
-        if self._running is not None:
-            entries = [entry for entry in self.jobs.values() if entry.holds]
-            self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
-        if self._slicers is not None:
-            self._slicers.validate()
-        ensure(sum(map(len, self._of_vc.values())) == len(self.jobs), "jobs by VC")
-        lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
-        backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
-        for number, entry in self.jobs.items():
-            ensure(entry.number == number and self._by_name[entry.name] is entry, f"{entry} by number and name")
-            ensure(self._of_vc[entry.vc].get(number) is entry, f"{entry} among the jobs of its VC")
-            if entry.holds:
-                core = self.cluster.group(entry.name)
-                ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
-                ensure(core.state is not GroupState.PREEMPTING, f"{entry} waits for nobody")
-                at = [placement and placement.pods for placement in (core.placement, entry.placement)]
-                ensure(at[0] == at[1], f"{entry} is where it is")
-            elif not self._explains:
-                ensure(entry.name not in groups, f"{entry} holds nothing")
-            ensure((number in self.reserved) is (entry.status is RESERVED), f"{entry} is among those reserved")
-            if entry.status is RESERVED and not self._regains:
-                ensure(not self._reservation_changed(entry), f"{entry} waits for its victims where it does")
-            if entry.status is WAITING:
-                if entry.line is not None:
-                    lines[entry.vc].append(entry)
-                if entry.backlog is not None and not entry.guest:
-                    backlogs[entry.backlog].append(entry)
-            elif entry.status in (LENT, MOVING) and entry.place_in is not None:
-                lines[entry.vc].append(entry)
-        if self._guests is not None:
-            self._guests.validate(list(self.jobs.values()))
-        for vc, entries in lines.items():
-            line = self.queues[vc].line
-            ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
-            ensure(line.gpus == sum(entry.view.gpus for entry in entries), f"GPUs in the line of {vc}")
-            if line.first is not None and self.cluster.within_quota(line.first.request):
-                ensure(vc in self._await_others, f"the first in line of {vc} may wait for others")
-        for backlog, entries in backlogs.items():
-            entries.sort(key=_by_key)
-            ensure(entries == list(backlog), f"a backlog: {entries}")
-            first = backlog.first
-            # those that it lets pass, and itself
-            of_kinds = {entry.kind: entry for entry in reversed(entries) if first is None or entry.key <= first.key}
-            for entry in of_kinds.values():
-                free = entry.early and not entry.excluded and not self._held_back(entry)
-                idle = free and self.cluster.can_lend(entry.loan)
-                ensure(not idle, f"{entry} could borrow, and waits")
-        ensure(
-            self._takers == sum(e.queued and not e.early for e in self.jobs.values()), "opportunistic jobs that wait"
-        )
-        self._update_shares()
-        self._heads.validate({backlog.first for backlog in backlogs if backlog.first is not None})
 
 
 def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:

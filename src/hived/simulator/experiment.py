@@ -133,7 +133,7 @@ def _check_exchange(spec: ClusterSpec, options: Options, policies: Policies) -> 
     if options.binding is not BindingKind.DYNAMIC:
         raise InputError("exchange with static binding: cells that are bound for good change no hands; leave one out")
     for policy in policies.all:
-        if policy.time_slicing or policy.guests:
+        if policy.gpu_sharing:
             raise PolicyError(policy.name, "its jobs share GPUs, and trades of cells under them are not simulated")
 
 

@@ -152,7 +152,7 @@ class Simulation:
         number, total = 0, len(jobs) if driver is None else len(jobs) - len(driver.jobs)
         next_submit = jobs[0].submit_ms if total else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
-        reviews = any(policy.preempts or policy.time_slicing or policy.guests for policy in self._policies.all)
+        reviews = any(policy.preempts or policy.gpu_sharing for policy in self._policies.all)
         while True:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
@@ -595,7 +595,7 @@ def simulate(
     policies = policies if isinstance(policies, Policies) else Policies(policies)
     if driver is not None:
         jobs = [*jobs, *driver.jobs]
-    if work is None and (driver is not None or any(policy.time_slicing or policy.guests for policy in policies.all)):
+    if work is None and (driver is not None or any(policy.gpu_sharing for policy in policies.all)):
         work = Work(jobs, cluster.spec, Models.load())
     record = Record(cluster.sharing.value, policies.name, jobs)
     timeline = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hived.cells.checks import check_space
 from hived.cluster.groups import Group
 from hived.cluster.guests import MOST_GUESTS, Guests
 from hived.cluster.states import GroupState
@@ -31,6 +32,6 @@ def check_guests(guests_on: Guests, guests: Iterable[Group]) -> None:
     for key in guests_on._spaces:
         tenant = key if key >= 0 else next((t for t, s in enumerate(guests_on._sharing) if s != "own"), -1)
         for number, space in enumerate(guests_on.spaces(tenant) if tenant >= 0 else ()):
-            space.validate()
+            check_space(space)
             for node in range(len(guests_on._nodes.shapes)):
                 ensure(space.free[node] == guests_on._healthy_room(node, tenant)[number], f"room on node {node}")

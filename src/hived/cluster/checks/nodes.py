@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hived.cells.checks import check_counts, check_space
 from hived.cluster.groups import Group
 from hived.cluster.nodes import Nodes
 from hived.errors import ensure
@@ -24,9 +25,9 @@ def check_nodes(nodes: Nodes, groups: Iterable[Group]) -> None:
                 of_node[group] = of_node.get(group, 0) | mask
     ensure(held == nodes.held, "groups per node")
     space = nodes.idle_space()
-    space.validate()
+    check_space(space)
     if nodes._open is not None:
-        nodes._open.validate()
+        check_space(nodes._open)
         ensure((nodes._open.free, nodes._open.idle) == (space.free, space.idle), "both spaces say the same")
     for node, shape in enumerate(nodes.shapes):
         ensure(nodes.used[node] == used.get(node, 0), f"leaf cells of node {node} that are used")
@@ -42,4 +43,4 @@ def check_nodes(nodes: Nodes, groups: Iterable[Group]) -> None:
     ensure(nodes.bad_nodes == {node for node, bad in enumerate(nodes.bad) if bad}, "nodes with bad leaf cells")
     if nodes._per_top > 1:
         counts = [mask.bit_count() for mask in nodes.owned]
-        nodes._tops.validate([sum(counts[i : i + nodes._per_top]) for i in range(0, len(counts), nodes._per_top)])
+        check_counts(nodes._tops, [sum(counts[i : i + nodes._per_top]) for i in range(0, len(counts), nodes._per_top)])

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
+from hived.cells.checks import check_space
 from hived.cluster.groups import Group
 from hived.cluster.pool import VIEWS, Pool, precedence_of
 from hived.cluster.sharing import QuotaPool, Unbound
@@ -58,5 +59,5 @@ def _check_spaces(pool: Pool) -> None:
             ensure(view.free[host] == obtainable, f"leaves to be had at precedence {up_to} in host {host}")
             ensure(view.idle[host] == free, f"free ones among them in host {host}")
     for view in [pool._space, *pool._views.values()]:
-        view.validate()
+        check_space(view)
     ensure(pool._unused.keys() == pool._views.keys() and len(pool._views) <= VIEWS, "views that are kept")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hived.cells import assert_safe
+from hived.cells.checks import check_allocator
 from hived.cluster.groups import Group
 from hived.cluster.sharing import Quota, QuotaPool
 from hived.cluster.state import State
@@ -35,7 +36,7 @@ def check_state(state: State) -> None:
         check_nodes(nodes, [group for group in groups if not group.guest])
         if guests is not None:
             check_guests(guests, [group for group in groups if group.guest and group.chain == nodes.number])
-        nodes.allocator.validate()
+        check_allocator(nodes.allocator)
         allocated = [0] * (nodes.allocator.hierarchy.top + 1)
         for (level, cell), (binding, virtual) in chain.owners.items():
             ensure(binding.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")

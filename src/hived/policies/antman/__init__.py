@@ -1,5 +1,6 @@
 """AntMan (OSDI'20): the policy, and what an agent of a node decides beside the jobs of a GPU."""
 
-from .policy import AntMan
+from .parameters import GuestSharing
+from .policy import AntMan, as_guests
 
-__all__ = ["AntMan"]
+__all__ = ["AntMan", "GuestSharing", "as_guests"]

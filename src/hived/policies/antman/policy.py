@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hived.scheduling import GuestSharing, Policy
+from hived.scheduling import GpuSharing, Policy
+
+from .guest_scheduler import guests_of
+from .parameters import GuestSharing
 
 
 class AntMan(Policy):
@@ -25,9 +28,15 @@ class AntMan(Policy):
         moves: bool = True,
         patience: float = 0.0,
     ) -> None:
-        """``patience``: as of any policy, in seconds; the others: :class:`~hived.scheduling.GuestSharing`."""
+        """``patience``: as of any policy, in seconds; the others: :class:`GuestSharing`."""
         self.patience = patience
-        self.guests = GuestSharing(
+        parameters = GuestSharing(
             most_utilization=most_utilization, window_s=window_s, wait_s=wait_s, settle_s=settle_s, step_s=step_s,
             steps=steps, gpu_memory_gib=gpu_memory_gib, moves=moves,
         )  # fmt: skip
+        self.gpu_sharing = as_guests(parameters)
+
+
+def as_guests(parameters: GuestSharing) -> GpuSharing:
+    """For a policy whose jobs are guests: how they share GPUs."""
+    return GpuSharing(guests_of, parameters)

@@ -102,10 +102,6 @@ class Following:
         if done < virtual - ROUNDED:
             raise InvariantError(f"job {number} has done {done:g}, less than alone, which is {virtual:g}")
 
-    def validate(self) -> None:
-        """Check the timeline. O(jobs + cluster)."""
-        self.timeline.validate()
-
 
 class Borrowing(Policy):
     """How the jobs of a VC of exact safety take loans: in the order in which their virtual jobs are.
@@ -137,7 +133,7 @@ def check_exact(policies: Policies, vcs: frozenset[str]) -> None:
     """Raise :class:`~hived.errors.PolicyError` for a policy under which the safety of these VCs cannot be exact."""
     for vc in sorted(vcs):
         policy = policies[vc]
-        if policy.time_slicing or policy.guests:
+        if policy.gpu_sharing:
             raise PolicyError(
                 policy.name,
                 f"its jobs share GPUs, so how fast they run depends on others; the safety of {vc} can be exact under "

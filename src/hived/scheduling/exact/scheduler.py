@@ -16,14 +16,15 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import VirtualLeaves, Wait
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import KeptForEnded, Reason, VcExhausted
+from hived.cluster.placement_request import PlacementRequest
 from hived.cluster.requests import Request
-from hived.errors import ensure
 from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..checked_policy import Policies
 from ..instructions import Instruction, Start, Stop, Unreserve
-from ..queue import GUARANTEED, LENT, RESERVED, WAITING, Entry
+from ..queue import Entry
 from ..scheduler import Scheduler
+from ..states import GUARANTEED, LENT, RESERVED, WAITING
 from .following import borrowing_policies, check_exact
 from .timeline import VirtualState, VirtualTimeline
 
@@ -152,7 +153,7 @@ class ExactScheduler(Scheduler):
         """Whether the head start of a job pays for giving a loan back at once (docs/explanation/exact-safety.md)."""
         timeline = self.timeline
         number = None if timeline is None else timeline.follower(entry.name)
-        virtual = 0.0 if timeline is None or number is None else timeline.done(number, self._now)
+        virtual = 0.0 if timeline is None or number is None else timeline.done(number, self.now)
         policy = self._chosen[entry.vc]
         return virtual <= 0 or (policy.always_keeps_work and work.done - policy.resume_s >= virtual)
 
@@ -170,7 +171,7 @@ class ExactScheduler(Scheduler):
                 self._moved[entry.name] = entry
                 work = self._work_of(entry)
                 if entry.holds and work.since is None:
-                    work.since = self._now
+                    work.since = self.now
         return super().reconfigured()
 
     def hardware_changed(self) -> list[Entry]:
@@ -193,7 +194,7 @@ class ExactScheduler(Scheduler):
             self._restored = None
             super().dispatch(now)
             return
-        self._now = now
+        self.now = now
         if self._restored is not None:
             self._adopt(timeline, self._restored, now)
         while True:
@@ -268,7 +269,7 @@ class ExactScheduler(Scheduler):
                 runs = entry.status is GUARANTEED and not entry.yields
                 # a ghost: the job was started again, and has lost its head start; others have come back on other cells
                 if known is not None and (
-                    ghost or timeline.request(name) != entry.request or (runs and not self._is_in_place(entry))
+                    ghost or timeline.request(name) != entry.request or (runs and not self.is_in_place(entry))
                 ):
                     timeline.withdraw(known, now)
                     known = None
@@ -303,15 +304,15 @@ class ExactScheduler(Scheduler):
             self._refuse(timeline, now)
             stops, starts = timeline.changes(now)
             for stop in stops:
-                entry = self._by_name.get(timeline.name_of(stop.job))
+                entry = self.by_name.get(timeline.name_of(stop.job))
                 if entry is not None:
-                    by = self._by_name.get(timeline.name_of(stop.by)) if stop.by is not None else None
+                    by = self.by_name.get(timeline.name_of(stop.by)) if stop.by is not None else None
                     self._stop(entry, Stop(entry.number, None if by is None else by.number, stop.keeps_work), now)
             for number, leaves in starts:
                 if not timeline.is_ghost(number):
                     self._owed[timeline.name_of(number)] = leaves
             for name, leaves in list(self._owed.items()):
-                entry = self._by_name.get(name)
+                entry = self.by_name.get(name)
                 if entry is not None and self._give(timeline, entry, leaves, now):
                     del self._owed[name]
                     if timeline.has_changed:  # hardware has refused them
@@ -323,7 +324,7 @@ class ExactScheduler(Scheduler):
         """Have hardware refuse cells before any job is stopped for them: those that would be may go on then."""
         while True:
             for name, leaves in timeline.starts():
-                entry = self._by_name.get(name)
+                entry = self.by_name.get(name)
                 refused = () if entry is None else self.cluster.refused(entry.request, leaves)
                 if refused:
                     timeline.refuse(name, refused, now)
@@ -361,9 +362,8 @@ class ExactScheduler(Scheduler):
         elif entry.status is not WAITING:
             return False  # its processes have not ended yet
         if entry.status is WAITING and entry.demand is not None:
-            placed = self.cluster.place(
-                entry.request, now, entry.near, False, entry.excluded, keep, (), (), None, leaves, entry.demand
-            )
+            asked = PlacementRequest(entry.request, leaves, now, entry.near, entry.excluded, entry.demand)
+            placed = self.cluster.place(asked, keep)
             if placed is not None:
                 self._apply(entry, placed, keep)
         if promoted is None and placed is None and not entry.excluded:
@@ -387,7 +387,7 @@ class ExactScheduler(Scheduler):
             return super()._schedule(entry)
         if entry.status is not RESERVED:
             return False
-        decision = self.cluster.schedule(entry.request, now=self._now)
+        decision = self.cluster.schedule(entry.request, now=self.now)
         if not isinstance(decision, Wait):
             return self._apply(entry, decision)
         self._drop_reservation(entry)
@@ -403,7 +403,7 @@ class ExactScheduler(Scheduler):
             entry = self.jobs[instruction.job]
             work = self._work.get(entry.name)
             if work is not None:
-                work.since = self._now
+                work.since = self.now
         self._told(instruction)
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -464,22 +464,7 @@ class ExactScheduler(Scheduler):
         timeline = self.timeline
         return [(name, None if timeline is None else timeline.state(name)) for name in touched]
 
-    def validate(self) -> None:
-        """See :meth:`Scheduler.validate`. A job whose virtual job runs has its cells, or they are owed to it."""
-        super().validate()
-        timeline = self.timeline
-        if timeline is None:
-            return
-        timeline.validate()
-        for entry in self.jobs.values():
-            if not self.follows(entry) or entry.name in self._moved:
-                continue
-            leaves = timeline.runs_on(entry.name)
-            has = entry.status is GUARANTEED and not entry.yields
-            right = not has if leaves is None else has and self._is_in_place(entry)
-            ensure(right or (leaves is not None and entry.name in self._owed), f"{entry} follows its virtual job")
-
-    def _is_in_place(self, entry: Entry) -> bool:
+    def is_in_place(self, entry: Entry) -> bool:
         """Whether a guaranteed job has the cells of its virtual job."""
         leaves = None if self.timeline is None else self.timeline.runs_on(entry.name)
         return leaves is not None and self.cluster.virtual_leaves(entry.name).cells == leaves.cells

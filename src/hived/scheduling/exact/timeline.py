@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 from hived.cells import leaves_of
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, VirtualLeaves
+from hived.cluster.placement_request import ANYWHERE, PlacementConstraint, PlacementRequest
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError, PolicyError, RequestError
@@ -183,10 +184,10 @@ class VirtualTimeline:
 
     def _placed(self, request: Request, leaves: VirtualLeaves, now: float) -> Placement | None:
         """The placement on these leaf cells, else on any that are free."""
-        cluster = self.cluster
-        for at in (leaves, None):
+        cluster, either = self.cluster, list[PlacementConstraint]((leaves, ANYWHERE))
+        for constraint in either:
             try:
-                placed = cluster.place(request, now, at=at)
+                placed = cluster.place(PlacementRequest(request, constraint, now))
             except RequestError:
                 return None  # its VC is no more, or is too small for it
             if isinstance(placed, Bind):
@@ -230,7 +231,7 @@ class VirtualTimeline:
         job, had = self._jobs.get(number), self._known.get(number)
         if job is None or job.since is not None or had is None:
             return
-        placed = self.cluster.place(job.entry.request, now, keep=True, at=had)
+        placed = self.cluster.place(PlacementRequest(job.entry.request, had, now), True)
         if placed is None:
             return
         self._scheduler.withdraw(job.entry)
@@ -411,16 +412,6 @@ class VirtualTimeline:
         """All of them, in the order of the numbers. O(jobs)."""
         found = [self.state(job.entry.name) for _, job in sorted(self._jobs.items())]
         return [state for state in found if state is not None]
-
-    def validate(self) -> None:
-        """Check the private clusters, and the counts of ghosts. O(jobs + cluster)."""
-        self._scheduler.validate()
-        held = dict.fromkeys(self.vcs, 0)
-        for job in self._jobs.values():
-            if job.since is not None and job.work < inf:
-                held[job.entry.vc] += job.entry.view.gpus
-        if held != self.ghost_gpus:
-            raise InvariantError(f"GPUs of ghosts: {self.ghost_gpus}, not {held}")
 
     # -- the private clusters -----------------------------------------------------------------------------------------
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
-from hived.errors import ensure
-
 #: numbers of a chain, and of a host of the VC in it
 Host = tuple[int, int]
 #: GPUs on hosts, each host once
@@ -140,16 +138,3 @@ class Servers:
         for key in sorted(self._at, key=lambda key: (-key[1], key[0])):
             if key[0] and key[1]:
                 yield from list(self._at[key])
-
-    def validate(self, jobs: dict[Host, int], free: dict[Host, int]) -> None:
-        """Compare with the number of jobs and free GPUs of each host, counted anew. O(hosts)."""
-        ensure(self.free == free, f"free GPUs of servers: {self.free} {free}")
-        ensure({h: n for h, n in self.jobs.items() if n} == jobs, f"jobs on servers: {self.jobs} {jobs}")
-        ensure(self.idle == sum(free.values()), "idle GPUs of servers")
-        at: dict[tuple[int, int], list[Host]] = {}
-        for host in sorted(self.gpus):
-            at.setdefault((self.affinity[host], self.free[host]), []).append(host)
-            ensure(bool(self.affinity[host]) == bool(jobs.get(host)), f"affinity of {host}")
-        ensure(at == self._at, "servers by affinity and free GPUs")
-        nearly = [len(of) for (affinity, free), of in at.items() if affinity and 4 * free >= 3 * self.smallest]
-        ensure(self.nearly_empty == sum(nearly), "nearly empty servers")

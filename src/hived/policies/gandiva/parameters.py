@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from hived.errors import InputError
-
-from ..numbers import check_number
+from hived.scheduling.numbers import check_number
 
 
 @dataclass(frozen=True, slots=True)

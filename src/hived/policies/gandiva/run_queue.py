@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement, PodPlacement
+from hived.scheduling.instructions import Turn
 
-from ..instructions import Turn
 from .rotation import rotation
 from .servers import Host, Spread
 
 if TYPE_CHECKING:
-    from ..queue import Entry
+    from hived.scheduling.queue import Entry
 
 
 class Seat:

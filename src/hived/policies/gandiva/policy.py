@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hived.scheduling import Policy, TimeSlicing
+from hived.scheduling import GpuSharing, Policy
+
+from .parameters import TimeSlicing
+from .slicers import Slicers
 
 
 class Gandiva(Policy):
@@ -30,10 +33,11 @@ class Gandiva(Policy):
         exact: bool = False,
         patience: float = 3_600.0,
     ) -> None:
-        """``patience``: ours, in seconds; the others: :class:`~hived.scheduling.TimeSlicing`."""
+        """``patience``: ours, in seconds; the others: :class:`TimeSlicing`."""
         self.patience = patience
-        self.time_slicing = TimeSlicing(
+        parameters = TimeSlicing(
             quantum_s=quantum_s, packs=packs, migrates=migrates, grows=grows, most_height=most_height,
             profile_s=profile_s, trial_s=trial_s, most_trials=most_trials, warm_s=warm_s, idle_s=idle_s, exact=exact,
             gpu_memory_gib=gpu_memory_gib,
         )  # fmt: skip
+        self.gpu_sharing = GpuSharing(Slicers, parameters)

@@ -24,12 +24,13 @@ from hived.cluster.decisions import Placement
 from hived.cluster.demands import Demand
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError, ensure
+from hived.scheduling.instructions import Instruction, Kind, Share, Shares, Turn
+from hived.scheduling.probe import Probe
+from hived.scheduling.queue import Entry
+from hived.scheduling.states import GUARANTEED, SHARE, SHARING, START
 
-from ..instructions import Instruction, Kind, Share, Shares, Turn
-from ..queue import GUARANTEED, SHARING, Entry
 from .packing import members, next_packing, throughput
 from .parameters import TimeSlicing
-from .probe import Probe
 from .run_queue import RunQueue, Seat
 from .servers import Host, Servers, Spread
 
@@ -104,7 +105,8 @@ class Slicer:
         placement = self._placed(entry, spread, None)
         if placement is None:
             return False
-        entry.status, entry.placement = GUARANTEED, placement
+        entry.status = START[entry.status]
+        entry.placement = placement
         self._seat(Seat(entry, gpus, spread, placement))
         return True
 
@@ -142,7 +144,8 @@ class Slicer:
         host = self._least_loaded(gpus)
         assert host is not None
         seat = self.seats[entry.number] = Seat(entry, gpus)
-        entry.status, entry.placement = SHARING, None
+        entry.status = SHARE[entry.status]
+        entry.placement = None
         self.sharers += 1
         self.queues[host].add(seat)
         self._moved[seat] = False
@@ -266,7 +269,8 @@ class Slicer:
             queue.remove(seat)
             self._changed(queue.host)
             self._settle_on(seat, spread, placement)
-        seat.entry.status, seat.entry.placement = GUARANTEED, placement
+        seat.entry.status = START[seat.entry.status]
+        seat.entry.placement = placement
         return True
 
     def _settle_on(self, seat: Seat, spread: Spread, placement: Placement) -> None:
@@ -455,7 +459,8 @@ class Slicer:
                     self._stays(seat)
                     self._cluster.release(seat.entry.name)
                     self.moved = True
-                    seat.entry.status, seat.entry.placement = SHARING, None
+                    seat.entry.status = SHARE[seat.entry.status]
+                    seat.entry.placement = None
                     self._unseat_owner(seat, queue)
                 else:
                     queue.remove(seat)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from hived.errors import InputError
-
-from ..numbers import check_number
+from hived.scheduling.numbers import check_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
+from hived.scheduling.probe import Probe
+
 from .parameters import TimeSlicing
-from .probe import Probe
 from .run_queue import RunQueue, Seat, Unit
 
 

@@ -16,7 +16,7 @@ class Probe(Protocol):
         """Most memory that a job uses on each of its GPUs."""
 
     def memory_min_gib(self, job: int) -> float:
-        """Least memory with which a job can go on, on each of its GPUs: between two mini-batches (AntMan, 3.2)."""
+        """Least memory with which a job can go on, on each of its GPUs: between two mini-batches."""
 
     def packed(self, jobs: Sequence[int]) -> float:
         """The rate of each job of a set packed on the same GPUs, against running alone: from profiles of such sets."""

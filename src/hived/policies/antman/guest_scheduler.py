@@ -18,21 +18,25 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt
+from hived.cluster.decisions import Bind, PodPlacement, Preempt
 from hived.cluster.demands import Demand
 from hived.cluster.guests import MOST_GUESTS
+from hived.cluster.placement_request import Beside, PlacementRequest
 from hived.errors import ensure
+from hived.scheduling.extension import Extension
+from hived.scheduling.instructions import Kind, Share, Shares, Start, Turn
+from hived.scheduling.probe import Probe
+from hived.scheduling.queue import Entry, Queue
+from hived.scheduling.scheduler import Scheduler
+from hived.scheduling.states import GUARANTEED, LEND, WAITING
+from hived.spec.compiled import NO_GUESTS
 
-from ..instructions import Instruction, Kind, Share, Shares, Turn
-from ..queue import GUARANTEED, WAITING, Entry, Queue
-from ..slicing.probe import Probe
 from .parameters import GuestSharing
 
 #: so many GPUs, and four times those that it asks for, are tried for a guest before all are
@@ -95,21 +99,25 @@ class _Shared(NamedTuple):
     limit: float = 1.0
 
 
-class GuestScheduler:
+def guests_of(scheduler: Scheduler, parameters: GuestSharing) -> GuestScheduler | None:
+    """The guests of a scheduler; None where no VC accepts any."""
+    accept = any(vc.guests != NO_GUESTS for vc in scheduler.cluster.spec.virtual_clusters)
+    return GuestScheduler(scheduler, parameters, scheduler.probe) if accept and scheduler.probe is not None else None
+
+
+class GuestScheduler(Extension):
     """All guests of a cluster. An event costs O(GPUs of the job * jobs there), a guest's start O(GPUs with room)."""
 
-    def __init__(
-        self,
-        parameters: GuestSharing,
-        cluster: Cluster,
-        probe: Probe,
-        started: Callable[[Entry, Placement, Kind], None],
-        carry_out: Callable[[Instruction], None],
-        per_second: float,
-    ) -> None:
-        """``started``: a waiting job runs as a guest from now on."""
-        self.parameters, self._cluster, self._probe = parameters, cluster, probe
-        self._started, self._carry_out, self._per_second = started, carry_out, per_second
+    frees_cells = True
+
+    def __init__(self, scheduler: Scheduler, parameters: GuestSharing, probe: Probe) -> None:
+        cluster = scheduler.cluster
+        self.parameters, self._scheduler, self._cluster, self._probe = parameters, scheduler, cluster, probe
+        self._per_second = scheduler.per_second
+        #: whose guests the jobs of each VC accept
+        self._accepts = {vc.name: vc.guests for vc in cluster.spec.virtual_clusters}
+        #: guests that the core has requeued, and that have not been stopped yet
+        self._evicted: set[str] = set()
         self._leaves = [_Leaf(number, pod) for number, pod in enumerate(cluster.leaves())]
         self._by_name = {(leaf.pod.node, leaf.pod.leaf_cells[0]): leaf for leaf in self._leaves}
         #: GPUs with room, the freest first
@@ -142,6 +150,11 @@ class GuestScheduler:
 
     # -- jobs come and go ---------------------------------------------------------------------------------------------
 
+    def is_guest(self, entry: Entry) -> bool:
+        """Whether a job may start before its turn, or has none."""
+        sharing = None if entry.policy is None else entry.policy.gpu_sharing
+        return sharing is not None and (entry.early or entry.request.opportunistic)
+
     def backlog(self, entry: Entry) -> GuestQueue:
         """The queue of the jobs that fit where this one does."""
         probe, number = self._probe, entry.number
@@ -158,8 +171,10 @@ class GuestScheduler:
         """Whether a job waits for its turn for now, since its wait is predicted to be short: the automatic mode (3.3).
 
         The prediction is the mean of what jobs of its VC and size have waited lately, or what it has waited itself.
-        :meth:`wake` names it when that is long.
+        :meth:`wake` queues it when that is long.
         """
+        if not entry.guest:
+            return False
         least = self.parameters.wait_s * self._per_second
         if not least or entry.request.opportunistic or self._waits.get((entry.vc, entry.view.gpus), 0.0) >= least:
             return False
@@ -175,14 +190,19 @@ class GuestScheduler:
         self._waits[kind] = before + (waited - before) * _WEIGHT
 
     def follow(self, entry: Entry, now: float) -> None:
-        """A job has GPUs, or has them otherwise than before."""
+        """A job has GPUs, or has them otherwise than before; guests that its VC does not accept have to go."""
+        evicted = self._cluster.evicted()
+        self._evicted.update(evicted)
+        for name in evicted:
+            self._cluster.cancel(name)
+            self._scheduler.stop(self._scheduler.by_name[name], entry)
         guest, before = entry.runs_as_guest, self._at.get(entry)
         if entry.status is GUARANTEED:
             self._got_turn(entry, now)
         if before is not None:
             if not guest and entry in self._since and before[0].owner is entry:
                 return  # it was an owner before
-            self.gone(entry, now)
+            self._gone(entry, now)
         assert entry.placement is not None
         by_name = self._by_name
         leaves = [by_name[node, leaf] for node, of_pod in entry.placement.pods for leaf in of_pod]
@@ -206,7 +226,7 @@ class GuestScheduler:
             self._shared[entry] = self._shared[entry]._replace(kind=Kind.GUARANTEED)
             self._changed[entry] = None
 
-    def gone(self, entry: Entry, now: float) -> None:
+    def _gone(self, entry: Entry, now: float) -> None:
         """A job has left its GPUs."""
         for leaf in self._at.pop(entry):
             if leaf.owner is entry:
@@ -224,11 +244,16 @@ class GuestScheduler:
             self._trying.update(self._lacking)
             self._lacking.clear()
 
-    def beside(self, entry: Entry) -> list[Entry]:
-        """The guests on the GPUs of a job, itself left out."""
-        return list({guest: None for leaf in self._at[entry] for guest in leaf.guests if guest is not entry})
+    def leaves(self, entry: Entry, now: float) -> bool:
+        """A job runs no more; whether the core has evicted it."""
+        evicted = entry.name in self._evicted
+        self._evicted.discard(entry.name)
+        self._left = [] if evicted else self._at[entry]
+        self._gone(entry, now)
+        del self._shared[entry]
+        return evicted
 
-    def lend(self) -> None:
+    def left(self, entry: Entry, now: float) -> bool:
         """On the GPUs that a job has left, have guests hold the cells as loans: other jobs take these last."""
         for leaf in self._left:
             if leaf.owner is None:
@@ -236,12 +261,30 @@ class GuestScheduler:
                     if self._cluster.hold(guest.name, True):
                         break
         self._left = []
+        return False
 
-    def forget(self, entry: Entry, now: float) -> None:
-        """A job runs no more."""
-        self._left = self._at[entry]
-        self.gone(entry, now)
-        del self._shared[entry]
+    def _accepted(self, guest: Entry, owner: Entry) -> bool:
+        """Whether the VC of an owner accepts a guest."""
+        accepts = self._accepts.get(owner.vc)
+        return accepts == "all" or (accepts == "own" and owner.vc == guest.vc)
+
+    def stays(self, victim: Entry, owner: Entry) -> bool:
+        """Have a victim stay as a guest of the job that gets its GPUs, where that one's VC accepts it."""
+        return self._accepted(victim, owner) and self._cluster.hold(victim.name, False)
+
+    def promote(self, entry: Entry) -> bool | None:
+        """Upgrade a guest where it runs, and have those who hold its GPUs as loans stay as its guests."""
+        beside = {guest: None for leaf in self._at[entry] for guest in leaf.guests if guest is not entry}
+        held = [other for other in beside if self.stays(other, entry)]
+        promoted = self._cluster.promote(entry.request, None, (), entry.demand) if held else False
+        for other in held if not promoted else ():
+            self._cluster.hold(other.name, True)
+        return promoted
+
+    def moves(self, entry: Entry) -> bool:
+        """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
+        sharing = None if entry.policy is None else entry.policy.gpu_sharing
+        return sharing is not None and bool(sharing.parameters.moves)
 
     def _count(self, leaf: _Leaf, now: float) -> None:
         """The jobs of a GPU have changed."""
@@ -302,7 +345,7 @@ class GuestScheduler:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def settle(self, now: float) -> None:
+    def _start_waiting(self, now: float) -> None:
         """Start waiting jobs where there is room, in their order; a kind that finds none lets the others pass."""
         if not self._trying:
             return
@@ -343,7 +386,13 @@ class GuestScheduler:
             return False
         at = [self._by_name[node, leaf] for node, of_pod in placed.placement.pods for leaf in of_pod]
         kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
-        self._started(entry, placed.placement, kind)
+        scheduler = self._scheduler
+        scheduler.dequeue(entry)
+        entry.status = LEND[entry.status]
+        entry.placement = placed.placement
+        self._cluster.hold(entry.name, True)
+        scheduler.follow(entry)
+        scheduler.carry_out(Start(entry.number, kind, placed.placement))
         return True
 
     def _with_room(self, entry: Entry) -> Iterator[PodPlacement]:
@@ -367,20 +416,21 @@ class GuestScheduler:
     def _place(self, entry: Entry, demand: Demand, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
         if demand.gpus > 1 and not _suffice(demand, Counter(Counter([pod.node for pod in beside]).values())):
             return None
-        return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, None, demand)
+        asked = PlacementRequest(entry.loan, Beside(beside), now, None, entry.excluded, demand)
+        return self._cluster.place(asked, True)
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
     @property
-    def next_step(self) -> float:
+    def next_wake(self) -> float:
         """When a limit changes, a GPU that was busy has room, or a job has waited for long."""
         step = self._steps[0][0] if self._steps else inf
         if self._patient:
             step = min(step, self._patient[0][0])
         return min(step, self._rests[0][0]) if self._rests else step
 
-    def wake(self, now: float) -> list[int]:
-        """Limits have risen, and GPUs have room again. Returns the numbers of the jobs whose wait has become long."""
+    def wake(self, now: float) -> None:
+        """Limits have risen, GPUs have room again, and the wait of some jobs has become long."""
         long = []
         while self._patient and self._patient[0][0] <= now:
             long.append(heappop(self._patient)[1])
@@ -398,10 +448,14 @@ class GuestScheduler:
                 self._changed[entry] = None
                 if leaf.owner is not None:
                     self._changed[leaf.owner] = None
-        return long
+        jobs = self._scheduler.jobs
+        for number in long:
+            if number in jobs and jobs[number].status is WAITING:
+                self._scheduler.enqueue(jobs[number])
 
     def publish(self, now: float) -> None:
-        """Issue what has changed for each job, guests before owners."""
+        """Start guests, and issue what has changed for each job, guests before owners."""
+        self._start_waiting(now)
         if not self._changed:
             return
         changed = [entry for entry in self._changed if entry in self._at]
@@ -416,7 +470,7 @@ class GuestScheduler:
                 self._shared[entry] = shared
                 assert entry.placement is not None
                 turn = Turn(entry.placement, 1.0, shared.beside, shared.owner)
-                self._carry_out(Shares((Share(entry.number, shared.kind, (turn,), limit=shared.limit),)))
+                self._scheduler.carry_out(Shares((Share(entry.number, shared.kind, (turn,), limit=shared.limit),)))
 
     def _kind(self, entry: Entry) -> Kind:
         if not entry.runs_as_guest:
@@ -472,8 +526,9 @@ class GuestScheduler:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    def validate(self, entries: list[Entry]) -> None:
+    def validate(self) -> None:
         """Check the GPUs against the jobs that hold some. O(GPUs * jobs there)."""
+        entries = list(self._scheduler.jobs.values())
         ensure(set(self._at) == {entry for entry in entries if entry.holds}, "the jobs on GPUs")
         for entry, leaves in self._at.items():
             assert entry.placement is not None

@@ -1,0 +1,208 @@
+"""The slicers of all VCs: who is called when, and which of them have something to do before a dispatch ends.
+
+Under a quota the VCs share the servers of the cluster, so every guaranteed job counts on them, also one of a VC whose
+jobs do not take turns. Else each VC has servers of its own.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+
+from hived.cluster.decisions import Bind, Placement, Preempt
+from hived.cluster.demands import Demand
+from hived.cluster.placement_request import OnHosts, PlacementRequest
+from hived.cluster.requests import Request
+from hived.cluster.sharing import Sharing
+from hived.errors import InvariantError
+from hived.scheduling.extension import Extension
+from hived.scheduling.queue import Entry, PassingQueue, Queue
+from hived.scheduling.scheduler import Scheduler
+from hived.scheduling.states import GUARANTEED, LEAVE, SHARING, WAITING
+
+from .parameters import TimeSlicing
+from .servers import Host, Servers
+from .slicer import Slicer
+
+
+class Slicers(Extension):
+    """One slicer per VC whose jobs take turns, made when its first job comes. Calls cost O(1) beyond the slicers'."""
+
+    def __init__(self, scheduler: Scheduler, parameters: TimeSlicing) -> None:
+        """``parameters``: those of the first policy; each VC has its own."""
+        self._scheduler, self._cluster = scheduler, scheduler.cluster
+        self._of: dict[str, Slicer | None] = {}
+        # under a quota: of all VCs
+        self._servers: Servers | None = None
+        # VCs whose slicers have something to do before the dispatch ends, and those of them with new jobs in line
+        self._restless: dict[str, None] = {}
+        self._new: set[str] = set()
+        # when a slicer is called, and its VC, earliest first
+        self._wakes: list[tuple[float, str]] = []
+
+    def of(self, vc: str) -> Slicer | None:
+        """The slicer of a VC; None where its jobs do not share GPUs. O(nodes) for the first time."""
+        try:
+            return self._of[vc]
+        except KeyError:
+            slicer = self._of[vc] = self._made(vc)
+            return slicer
+
+    def _made(self, vc: str) -> Slicer | None:
+        if self._servers is None and self._cluster.sharing is Sharing.QUOTA:
+            self._servers = Servers(self._cluster.hosts(vc))
+        scheduler = self._scheduler
+        sharing = scheduler.policies[vc].gpu_sharing
+        if sharing is None or scheduler.probe is None:
+            return None
+        return Slicer(
+            sharing.parameters,
+            self._servers or Servers(self._cluster.hosts(vc)),
+            self._cluster,
+            self._take_hosts,
+            scheduler.carry_out,
+            scheduler.probe,
+            lambda at: heappush(self._wakes, (at, vc)),
+            lambda: self._restless.setdefault(vc),
+            scheduler.per_second,
+        )
+
+    # -- jobs come and go ---------------------------------------------------------------------------------------------
+
+    def queued(self, entry: Entry) -> None:
+        """A job has joined its VC's line."""
+        if self.of(entry.vc) is not None:
+            self._new.add(entry.vc)
+            self._restless[entry.vc] = None
+
+    def start(self, entry: Entry, now: float) -> bool | None:
+        """Start a job on GPUs that its slicer chooses."""
+        slicer = None if entry.request.opportunistic else self.of(entry.vc)
+        return None if slicer is None else slicer.start(entry, now)
+
+    def may_shrink(self, vc: str) -> bool:
+        """Whether elastic jobs have grown."""
+        slicer = self.of(vc)
+        return slicer is not None and slicer.grown
+
+    def reprioritized(self, entry: Entry, now: float) -> bool:
+        """Its priority decides who has turns (Gandiva, 4.2); its place in line stays."""
+        slicer = self.of(entry.vc)
+        if slicer is not None and entry.number in slicer.seats:
+            slicer.set_priority(entry, entry.priority, now)
+        return slicer is not None
+
+    def placed(self, entry: Entry, now: float) -> None:
+        """A loan was promoted, or a job started in a VC without a slicer."""
+        slicer = self.of(entry.vc)
+        if slicer is not None:
+            slicer.adopt(entry, now)
+        elif self._servers is not None:
+            self._servers.take(self._cluster.hosts_of(entry.name), entry.view.gpus)
+
+    def leaves(self, entry: Entry, now: float) -> bool:
+        """A job is about to release its GPUs, guaranteed ones if a server is to know."""
+        if entry.status is GUARANTEED and self._servers is not None and self.of(entry.vc) is None:
+            self._servers.give(self._cluster.hosts_of(entry.name))
+        return False
+
+    def left(self, entry: Entry, now: float) -> bool:
+        """A job has left its GPUs, or its turns on those of others: its VC is looked at if it has a slicer."""
+        slicer = self.of(entry.vc) if entry.status is GUARANTEED or entry.status is SHARING else None
+        if slicer is not None:
+            slicer.leave(entry, now)
+        return slicer is not None
+
+    def _take_hosts(
+        self,
+        entry: Entry,
+        request: Request,
+        hosts: tuple[Host, ...],
+        near: Placement | None,
+        demand: Demand | None,
+    ) -> Placement | None:
+        """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
+        scheduler, cluster = self._scheduler, self._cluster
+        placed = cluster.place(PlacementRequest(request, OnHosts(hosts), scheduler.now, near, (), demand), True)
+        if placed is None:
+            return None
+        if entry.status is WAITING:
+            scheduler.leave_queues(entry)
+        if isinstance(placed, Preempt):
+            for name in placed.victims:
+                scheduler.stop(scheduler.by_name[name], entry)
+            bound = cluster.schedule(request, now=scheduler.now)
+            if not isinstance(bound, Bind):
+                raise InvariantError(f"job {entry.number} waits for victims that have ended")
+            cluster.commit(bound)
+            return bound.placement
+        return placed.placement
+
+    # -- a dispatch ---------------------------------------------------------------------------------------------------
+
+    @property
+    def next_wake(self) -> float:
+        """When :meth:`wake` has something to do; infinity for never."""
+        return self._wakes[0][0] if self._wakes else inf
+
+    def wake(self, now: float) -> None:
+        """Call the slicers whose time has come."""
+        while self._wakes and self._wakes[0][0] <= now:
+            slicer = self._of[heappop(self._wakes)[1]]
+            if slicer is not None:
+                slicer.wake(now)
+
+    def settle(self, now: float) -> None:
+        """Let jobs that found no GPUs take turns. O(jobs in line)."""
+        scheduler = self._scheduler
+        for vc, slicer in self._unsettled():
+            for entry in slicer.settle(now):
+                entry.status = LEAVE[entry.status]
+                scheduler.wait(entry)
+            line = scheduler.queues_of(vc).line
+            if len(line):
+                self._share_waiting(slicer, line, now)
+            if slicer.moved:  # GPUs elsewhere are idle now
+                slicer.moved = False
+                scheduler.look_again(vc)
+
+    def _share_waiting(self, slicer: Slicer, line: Queue, now: float) -> None:
+        """The jobs in line take turns where they can, in their order. O(kinds of requests * jobs on loan)."""
+        scheduler = self._scheduler
+        seconds = now / scheduler.per_second
+        for entry in line.of_kinds(WAITING):
+            if slicer.can_oversubscribe(entry) and not (
+                isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
+            ):
+                scheduler.leave_queues(entry)
+                slicer.oversubscribe(entry, now)
+                scheduler.look_again(entry.vc)  # those behind it are tried now
+                break
+            if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
+                break
+        if line.first is not None:
+            scheduler.blocked(line.first)
+
+    def _unsettled(self) -> list[tuple[str, Slicer]]:
+        """VCs in which GPUs have become free or jobs have come since the last call."""
+        found = []
+        for vc in self._restless:
+            slicer = self._of[vc]
+            if slicer is not None and (slicer.changed or slicer.moved or vc in self._new):
+                self._new.discard(vc)
+                found.append((vc, slicer))
+        return found
+
+    def publish(self, now: float) -> None:
+        """Tell the engine of the jobs whose turns have changed."""
+        for vc in self._restless:
+            slicer = self._of[vc]
+            if slicer is not None:
+                slicer.publish(now)
+        self._restless.clear()
+
+    def validate(self) -> None:
+        """Check every slicer. O(jobs)."""
+        for slicer in self._of.values():
+            if slicer is not None:
+                slicer.validate()

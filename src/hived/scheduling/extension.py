@@ -1,0 +1,94 @@
+"""The interface of what lets jobs share GPUs: it decides beside the scheduler's turns and loans.
+
+A policy names its extension (:class:`~.policy.GpuSharing`); a scheduler has one or none. It is asked at fixed points,
+and acts by the scheduler's methods *for an extension*.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from .queue import Entry, Queue
+
+
+class Extension:
+    """An extension that shares nothing. Times are in the engine's unit."""
+
+    #: whether running jobs give cells up by themselves, so that any event may change any reservation
+    frees_cells = False
+
+    @property
+    def next_wake(self) -> float:
+        """When :meth:`wake` has something to do; infinity for never."""
+        return inf
+
+    # -- jobs that wait -----------------------------------------------------------------------------------------------
+
+    def is_guest(self, entry: Entry) -> bool:
+        """Whether a job is a guest before its turn, in place of a loan; its start is decided here."""
+        return False
+
+    def backlog(self, entry: Entry) -> Queue | None:
+        """The queue in which a guest waits."""
+        return entry.backlog
+
+    def queued(self, entry: Entry) -> None:
+        """A job has joined its queues."""
+
+    def is_patient(self, entry: Entry, now: float) -> bool:
+        """Whether a job waits for its turn for now, and not for a loan."""
+        return False
+
+    def start(self, entry: Entry, now: float) -> bool | None:
+        """Start a job whose turn has come: whether it runs; None: the scheduler places it."""
+        return None
+
+    def may_shrink(self, vc: str) -> bool:
+        """Whether running jobs of a VC have GPUs to give up for one whose turn has come."""
+        return False
+
+    # -- jobs that run ------------------------------------------------------------------------------------------------
+
+    def follow(self, entry: Entry, now: float) -> None:
+        """A job has GPUs, or has them otherwise than before; the engine does not know yet."""
+
+    def placed(self, entry: Entry, now: float) -> None:
+        """A job has got guaranteed GPUs that :meth:`start` has not chosen, and the engine knows."""
+
+    def promote(self, entry: Entry) -> bool | None:
+        """Promote a job where it runs, though others have its cells. As ``Cluster.promote``."""
+        return False
+
+    def moves(self, entry: Entry) -> bool:
+        """Whether a guest whose turn has come, and that cannot be promoted, leaves its GPUs for free cells."""
+        return True
+
+    def stays(self, victim: Entry, owner: Entry) -> bool:
+        """Whether a victim runs on beside the job that gets its cells."""
+        return False
+
+    def reprioritized(self, entry: Entry, now: float) -> bool:
+        """A job has another priority among those that share its GPUs; ``False``: none do."""
+        return False
+
+    def leaves(self, entry: Entry, now: float) -> bool:
+        """A job is about to release its cells; whether the core has taken them already."""
+        return False
+
+    def left(self, entry: Entry, now: float) -> bool:
+        """A job has left its GPUs, or its turns on those of others; whether its VC is to be looked at."""
+        return False
+
+    # -- a dispatch ---------------------------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> None:
+        """A dispatch begins."""
+
+    def settle(self, now: float) -> None:
+        """No job gets a turn or a loan any more; the dispatch goes on if this changes that."""
+
+    def publish(self, now: float) -> None:
+        """A dispatch ends: tell the engine what has changed for each job."""
+
+    def validate(self) -> None:
+        """Check against the jobs of the scheduler. O(jobs)."""
