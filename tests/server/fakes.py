@@ -19,7 +19,7 @@ from hived.errors import ConflictError, ForbiddenError, NeverFitsError, NotFound
 from hived.server import pictures, schema
 from hived.server.app import make_app, new_app
 from hived.server.exchange import ExchangeService
-from hived.server.failures import Unexpected, declared
+from hived.server.failures import declared
 from hived.server.guard import Guard
 from hived.server.kubernetes import schema as kubernetes
 from hived.server.kubernetes.app import api_routes
@@ -591,7 +591,6 @@ def kubernetes_app(service: FakeKubernetes, token: str | None = None) -> FastAPI
     app.include_router(api_routes(service), responses=declared() if token is None else declared(401))
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=("testserver", "hived"), local=False)
-    app.add_middleware(Unexpected)
     return app
 
 

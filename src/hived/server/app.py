@@ -12,7 +12,7 @@ from hived.errors import ensure
 
 from .dashboard import Source, dashboard_routes
 from .exchange import exchange_routes
-from .failures import Unexpected, answer_failures, declared
+from .failures import answer_failures, declared
 from .guard import Guard
 from .limits import Limits
 from .routes import engine_routes, job_routes, refuse_repeats
@@ -101,7 +101,6 @@ def guarded(
     # the last that is added is the first that sees a request
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=hosts, local=local, **more)
-    app.add_middleware(Unexpected)
     return app
 
 
