@@ -14,10 +14,9 @@ from rich.table import Table
 from hived.cli.app import main
 from hived.cli.console import messages, note, output
 from hived.cli.reading import Running, SkipBadRows
-from hived.simulator.parallel import all_cores
-from hived.simulator.traces import StillRunning
 
 from .command import reproduce as run_reproduction
+from .inside import StillRunning, all_cores
 from .papers import Paper
 from .report import INDEX, Report
 

@@ -9,18 +9,15 @@ from pathlib import Path
 
 from hived.errors import InputError
 from hived.installed import command_for
-from hived.simulator.experiment import some
-from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
-from hived.simulator.traces import StillRunning, Trace
-from hived.simulator.traces.table1 import TOTAL_JOBS
 from hived.words import counted
 
 from . import section53
-from .experiment import FULL, QUICK, Experiment, Outcome, Runnable, Scale
+from .experiment import FULL, QUICK, Experiment, Outcome, Scale
+from .inside import TOTAL_JOBS, Kept, StillRunning, Task, Trace, kept_results, run_tasks, some
 from .papers import EVALUATIONS, Paper
 from .report import Part, Report, is_ours, write
 from .results import Result
-from .simulations import TENANTS, Workload, digest, offered_load, tenants_of, trace_of
+from .simulations import TENANTS, Trial, Workload, digest, offered_load, tenants_of, trace_of
 
 #: the folder of the results of simulations, from which an interrupted reproduction continues
 RUNS = "runs"
@@ -38,7 +35,7 @@ class Plan:
 
     experiment: Experiment
     workload: Workload
-    simulations: Mapping[str, Runnable]
+    simulations: Mapping[str, Trial]
 
 
 def synthetic(quick: bool) -> Workload:
@@ -96,8 +93,8 @@ def reproduce(
 
     Raises :class:`~hived.errors.InputError`, and :class:`~hived.simulator.parallel.TaskError` for a failure.
     """
-    if find_spec("matplotlib") is None:
-        raise InputError(f"a report has figures, which need matplotlib: {command_for('figures')}")
+    if find_spec("matplotlib") is None or find_spec("jinja2") is None:
+        raise InputError(f"a report has figures, which need matplotlib and jinja2: {command_for('figures')}")
     check_folder(out)
     evaluation = EVALUATIONS[paper]
     known = [experiment.name for experiment in evaluation.experiments]

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hived.simulator.experiment import Results
-from hived.simulator.fragmentation import Pods, Spans
-from hived.simulator.metrics import (
+from .inside import (
     HOUR_MS,
     WINDOW_MS,
+    Pods,
+    Record,
+    Results,
+    Spans,
+    Trace,
     Usage,
     arrival_window,
     interval_means,
@@ -22,14 +25,12 @@ from hived.simulator.metrics import (
     time_alone,
     window_means,
 )
-from hived.simulator.record import Record
-from hived.simulator.traces import Trace
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 #: for how long a node has to be idle of guaranteed jobs to count (the draft's Figure 10)
 IDLE_HOURS = (10, 100)
-_SHARES = ("utilization", "guaranteed", "fragmentation", "internal", "external")
+_SHARES = ("utilization", "guaranteed", "fragmentation")
 
 
 def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int]) -> dict[str, Any]:
@@ -92,7 +93,6 @@ def _of_run(
             worse = queue[mine] > base[mine]
             late = worse & inside[mine] & several[mine]
             own |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": int(late.sum())}
-            own["excess"] = float((queue[mine] - base[mine])[worse].sum()) / 60_000
         tenants[name] = own
     everybody = np.flatnonzero(chosen)
     half_days = np.arange(0, window + WINDOW_MS, WINDOW_MS, dtype=np.int64)
@@ -188,3 +188,10 @@ def _within_quota(trace: Trace, pods: Pods, names: NDArray[Any], quotas: Mapping
             used += sign * sums[np.searchsorted(times[order], submit[mine], side="left")]
         found[mine] = used + gpus[mine] <= quota
     return found
+
+
+def completion(record: Record, tenant: str = "") -> float:
+    """Mean completion time in minutes of the jobs that ended, of a tenant or all."""
+    ended = zip(record.jobs, record.finish, strict=True)
+    times = [end - one.submit_ms for one, end in ended if end >= 0 and tenant in ("", one.tenant)]
+    return float(np.mean(times)) / 60_000 if times else float("nan")

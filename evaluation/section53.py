@@ -12,11 +12,10 @@ import yaml
 
 from hived import __version__
 from hived.cluster import Bind, Cluster, Member, Preempt, Request
-from hived.simulator.parallel import Task
-from hived.spec import ClusterSpec, parse_spec
+
+from .inside import ClusterSpec, Task, parse_spec
 
 RACKS, NODES_PER_RACK, TENANTS = 8, 1024, 8
-PAPER_MS = 2.18
 _SEED = 1
 
 
