@@ -111,7 +111,7 @@ def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) ->
         job._replace(tenant=GUARANTEED, mode=modes[arm]) if arm in modes else job._replace(mode=job.tenant)
         for job in jobs
     ]
-    policy = {ARMS[2]: Packing(), ARMS[3]: "antman"}.get(arm, "yarn-cs")
+    policy = Packing() if arm == ARMS[2] else "antman" if arm == ARMS[3] else "yarn-cs"
     spec = servers(8, {GUARANTEED: number, OPPORTUNISTIC: 0}, guests="all")
     record = play(spec, seen, policy, Sharing.QUOTA, arm != ARMS[0], models=models, restarts=arm == ARMS[1])
     record.jobs = jobs
@@ -228,8 +228,10 @@ def figure_13(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
 
 #: a job waits for its tenant's quota; or borrows meanwhile, and may be preempted; or is a guest meanwhile
 _QUEUES = {
-    "quotas alone": ("yarn-cs", "1,132, 1,978, 5,960"), "loans": ("yarn-cs", "-"), "AntMan": ("antman", "550, 124, 489"),
-}  # fmt: skip
+    "quotas alone": ("yarn-cs", "1,132, 1,978, 5,960"),
+    "loans": ("yarn-cs", "-"),
+    "AntMan": ("antman", "550, 124, 489"),
+}
 
 
 def queue(workload: Workload, arm: str, nodes: int, crowded: bool, factor: float) -> dict[str, Any]:

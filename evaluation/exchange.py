@@ -63,12 +63,13 @@ def figure_3(workload: Workload, scale: Scale, results: Results) -> dict[str, An
     of_pairs = {pair: correlation(demand[pair[0]], demand[pair[1]]) for pair in combinations(large, 2)}
     pair = min(of_pairs, key=lambda pair: (np.isnan(of_pairs[pair]), of_pairs[pair]))
     days = (np.arange(steps) + 0.5) * 12 / 24
+    peaks = [float(days[int(demand[tenant].argmax())]) for tenant in pair]
     one, other = (
         {
-            "tenant": tenant, "gpus": gpus[tenant], "peak": float(days[int(demand[tenant].argmax())]),
+            "tenant": tenant, "gpus": gpus[tenant], "peak": peak,
             "above": float((demand[tenant] > gpus[tenant]).mean()),
         }
-        for tenant in pair
+        for tenant, peak in zip(pair, peaks, strict=True)
     )  # fmt: skip
     title = f"The draft's Figure 3: GPUs asked for ({trace_label(workload)})"
     panels = [Panel("GPUs asked for", {tenant: (days, demand[tenant]) for tenant in pair})]
@@ -76,7 +77,7 @@ def figure_3(workload: Workload, scale: Scale, results: Results) -> dict[str, An
         "one": one,
         "other": other,
         "lowest": of_pairs[pair],
-        "apart": abs(one["peak"] - other["peak"]),
+        "apart": abs(peaks[0] - peaks[1]),
         "in_turn": float(((demand[pair[0]] > gpus[pair[0]]) & (demand[pair[1]] < gpus[pair[1]])).mean()),
         "figures": {"draft-fig3": partial(over_time, title, panels, "days")},
     }

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TEXTS = Path(__file__).parent / "texts"
-_SECTION = re.compile(r"^## (.*) \{#(.*)\}\n\n\*The paper:\* (.*)\n\n", re.MULTILINE)
 #: a line of a text for its control alone
 _CONTROL = re.compile(r"^% (.*)\n", re.MULTILINE)
 _CLAIM = re.compile(r"(?<=: \*\*)[a-z ]+(?=\*\*$)", re.MULTILINE)
@@ -91,8 +90,8 @@ class Experiment:
     text: str
     simulations: Simulations
     series: Series
-    by_hand: bool = False  #: it is of jobs made by hand, so that a quick run is a full one
-    second: bool = False  #: whether it is run on the synthetic trace too, where another is given
+    by_hand: bool  #: it is of jobs made by hand, so that a quick run is a full one
+    second: bool  #: whether it is run on the synthetic trace too, where another is given
 
     def evaluate(self, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
         """Its series, drawn and judged."""
@@ -106,17 +105,22 @@ class Evaluation:
     """The experiments of a paper, in the order of their texts."""
 
     def __init__(self, paper: str, *, table1: bool, timed: bool = False) -> None:
-        """``table1``: its traces have the tenants of HiveD's Table 1, and a second one is run; ``timed``: section 5.3."""
-        head, *sections = _SECTION.split(_read(f"{paper}.md"))
-        self.heading, self.intro = head.removeprefix("# ").strip().split("\n\n")
-        self._texts = dict(zip(sections[1::4], zip(*(sections[at::4] for at in (0, 2, 3)), strict=True), strict=True))
+        """``table1``: its traces have HiveD's tenants, and a second one is run; ``timed``: section 5.3 is run too."""
+        head, *sections = _read(f"{paper}.md").split("\n## ")
+        self.heading, _, self.intro = head.removeprefix("# ").strip().partition("\n\n")
+        self._texts: dict[str, tuple[str, str, str]] = {}
+        for section in sections:
+            title, shows, text = section.split("\n\n", 2)
+            title, _, name = title.removesuffix("}").partition(" {#")
+            self._texts[name] = title, shows.removeprefix("*The paper:* ").removesuffix("."), text
         self.experiments: list[Experiment] = []
         self.table1, self.timed = table1, timed
 
-    def add(self, name: str, simulations: Simulations, series: Series, **more: bool) -> None:
+    def add(
+        self, name: str, simulations: Simulations, series: Series, *, by_hand: bool = False, second: bool = False
+    ) -> None:
         """An experiment whose text has this name."""
-        title, shows, text = self._texts[name]
-        self.experiments.append(Experiment(name, title, shows.removesuffix("."), text, simulations, series, **more))
+        self.experiments.append(Experiment(name, *self._texts[name], simulations, series, by_hand, second))
         self.experiments.sort(key=lambda one: list(self._texts).index(one.name))
 
     def of(self, name: str, simulations: Simulations, **more: bool) -> Callable[[Series], Series]:

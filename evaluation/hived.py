@@ -125,7 +125,8 @@ def middle(values: Sequence[float]) -> tuple[float, float, float]:
 def figure_5(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Medians over the samples."""
     samples = {policy: [results[f"{policy} {seed}"] for seed in range(1, scale.samples + 1)] for policy in _POLICIES}
-    columns, policies = {}, []
+    columns: dict[tuple[str, str], dict[str, Any]] = {}
+    policies = []
     for (policy, arm), paper in _COLUMNS.items():
         excess = [highest(one.excess(arm, TENANT)) for one in samples[policy]]
         label = f"{_POLICIES[policy][0]}, {'HiveD' if arm == 'hived' else arm}"

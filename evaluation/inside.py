@@ -49,13 +49,13 @@ from hived.spec import ClusterSpec, parse_spec, share_nodes, spec_from_dict
 from hived.spec.quotas import equal_nodes, share_out
 
 __all__ = [
-    "HOUR_MS", "TABLE1", "TOTAL_JOBS", "WINDOW_MS", "ClusterSpec", "Explorer", "GuestSharing",
-    "HourlyTrading", "Kept", "Kind", "Levels", "Models", "MultiJob", "Pods", "Policy", "Record", "Results",
-    "Run", "Sharing", "Spans", "StillRunning", "Task", "Trace", "TraceJob", "Usage", "all_cores", "arrival_window",
-    "assign_models", "compared", "compress_clock", "cut_window", "demands_of", "equal_base", "equal_nodes", "estimate", "exchanged",
+    "HOUR_MS", "TABLE1", "TOTAL_JOBS", "WINDOW_MS", "ClusterSpec", "Explorer", "GuestSharing", "HourlyTrading", "Kept",
+    "Kind", "Levels", "Models", "MultiJob", "Pods", "Policy", "Record", "Results", "Run", "Sharing", "Spans",
+    "StillRunning", "Task", "Trace", "TraceJob", "Usage", "all_cores", "arrival_window", "assign_models", "compared",
+    "compress_clock", "cut_window", "demands_of", "equal_base", "equal_nodes", "estimate", "exchanged",
     "generate_table1", "interval_means", "kept_results", "make_plan", "parse_spec", "play", "queues", "read_trace",
-    "run_tasks", "sample_jobs", "series", "servers", "share_nodes", "share_out", "some",
-    "spec_from_dict", "step", "styled", "time_alone", "window_means", "write_whole",
+    "run_tasks", "sample_jobs", "series", "servers", "share_nodes", "share_out", "some", "spec_from_dict", "step",
+    "styled", "time_alone", "window_means", "write_whole",
 ]  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def play(
 ) -> Record:
     """Simulate ``jobs`` under a policy in every VC. ``more``: of the simulator.
 
-    ``loans``: whether jobs run on cells that others leave idle; ``restarts``: whether one that is preempted begins anew.
-    ``models``: how fast the jobs run on GPUs that they share.
+    ``loans``: whether jobs run on cells that others leave idle; ``restarts``: whether a preempted job begins anew;
+    ``models``: how fast jobs run on GPUs that they share.
     """
     policies = policies_of(spec, policy)
     if restarts:

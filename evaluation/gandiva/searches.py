@@ -170,7 +170,7 @@ def _by_accuracy(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
 @GANDIVA.of("table4", _by_accuracy)
 def table_4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
     """A search on 16 GPUs, by the accuracy that it looks for."""
-    found = []
+    found: list[dict[str, Any]] = []
     for target, position, *paper in TABLE4:
         base, ours = _medians(results, scale, 16, position)
         found.append({"target": target, "position": position, "paper": paper, "base": base, "ours": ours})

@@ -1,4 +1,4 @@
-"""Figure 15 (180 GPUs), Table 5 and Figure 17 (100 GPUs): sharing GPUs against bin packing without over-subscription."""
+"""Figure 15, Table 5 and Figure 17: sharing of 180 and of 100 GPUs against bin packing without over-subscription."""
 
 from __future__ import annotations
 
@@ -172,8 +172,9 @@ def _by_load(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
 def table_5(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
     """A trace of nine days, by load."""
 
-    def both(load: float, quantity: str = "", factor: float = 1.0) -> list[Mapping[str, Any]]:
-        return [results[f"{name} {load} {quantity} {factor}"].plain for name in ("YARN-CS", "Gandiva")]
+    def both(load: float, quantity: str = "", factor: float = 1.0) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        base, ours = (results[f"{name} {load} {quantity} {factor}"].plain for name in ("YARN-CS", "Gandiva"))
+        return base, ours
 
     loads = [(load, *both(load)) for load in _loads(scale)]
     yarn, gandiva = both(0.8)
