@@ -17,7 +17,7 @@ from .against_private import add_private
 from .drawing import Panel, over_time
 from .experiment import QUICK, Evaluation, Scale
 from .inside import HOUR_MS, GuestSharing, Kind, Models, Policy, Record, Sharing, TraceJob, assign_models, play, servers
-from .measures import completion
+from .measures import completion, gpu_time
 from .results import Result
 from .simulations import GPUS_PER_NODE, MINUTE_MS, Trial, Workload, cluster_of, drawn, played, trace_label
 
@@ -120,26 +120,11 @@ def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) ->
 
 def in_use(record: Record, models: Models, gpus: int, until: int) -> tuple[float, float]:
     """The mean share of the GPUs with a job up to ``until``, and their mean utilization."""
-    changes: dict[tuple[str, int], list[tuple[int, int]]] = {}
     used = 0.0
     for run in record.runs:
         start, end = min(run.start, until), min(run.end, until)
-        if start < end:
-            used += run.gpus * run.rate * models.of(record.jobs[run.job].model).utilization * (end - start)
-            for pod in run.placement.pods:
-                for leaf in pod.leaf_cells:
-                    changes.setdefault((pod.node, leaf), []).extend(((start, 1), (end, -1)))
-    busy = 0
-    for of_gpu in changes.values():
-        of_gpu.sort()
-        jobs = since = 0
-        for time, change in of_gpu:
-            if not jobs:
-                since = time
-            jobs += change
-            if not jobs:
-                busy += time - since
-    return busy / (until * gpus), used / (until * gpus)
+        used += run.gpus * run.rate * models.of(record.jobs[run.job].model).utilization * (end - start)
+    return gpu_time(record, 0, until, lambda run: 1, 0) / (until * gpus), used / (until * gpus)
 
 
 def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: float) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from .inside import (
     Pods,
     Record,
     Results,
+    Run,
     Spans,
     Trace,
     Usage,
@@ -83,17 +85,12 @@ def _of_run(
     tenants: dict[str, Any] = {}
     for name in quotas:
         mine = np.flatnonzero(chosen & (names == name))
-        own: dict[str, Any] = {
-            "jobs": len(mine),
-            "delay": _mean(queue[mine]),
-            "completion": _mean(queue[mine] + alone[mine]),
-        }
-        own["over_time"] = _rounded(window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000)
+        means = window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000
+        tenants[name] = {"jobs": len(mine), "delay": _mean(queue[mine]), "over_time": _rounded(means)}
         if base is not None and inside is not None:
             worse = queue[mine] > base[mine]
-            late = worse & inside[mine] & several[mine]
-            own |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": int(late.sum())}
-        tenants[name] = own
+            late = int((worse & inside[mine] & several[mine]).sum())
+            tenants[name] |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": late}
     everybody = np.flatnonzero(chosen)
     half_days = np.arange(0, window + WINDOW_MS, WINDOW_MS, dtype=np.int64)
     return {
@@ -195,3 +192,20 @@ def completion(record: Record, tenant: str = "") -> float:
     ended = zip(record.jobs, record.finish, strict=True)
     times = [end - one.submit_ms for one, end in ended if end >= 0 and tenant in ("", one.tenant)]
     return float(np.mean(times)) / 60_000 if times else float("nan")
+
+
+def gpu_time(record: Record, first: int, last: int, weight: Callable[[Run], float], above: float) -> int:
+    """GPU-milliseconds from ``first`` to ``last`` in which the weights of the runs on a GPU exceed ``above``."""
+    changes: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    for run in record.runs:
+        for pod in run.placement.pods:
+            for leaf in pod.leaf_cells:
+                changes[pod.node, leaf] += [(run.start, weight(run)), (run.end, -weight(run))]
+    total = 0
+    for of_gpu in changes.values():
+        since, sum_of_weights = 0, 0.0
+        for time, change in sorted(of_gpu):
+            if sum_of_weights > above:
+                total += max(0, min(time, last) - max(since, first))
+            since, sum_of_weights = time, sum_of_weights + change
+    return total

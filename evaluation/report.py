@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import io
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hived import __version__
@@ -12,7 +13,6 @@ from hived import __version__
 from .experiment import Experiment, Outcome, Scale, Shape, templates
 from .inside import styled, write_whole
 from .papers import EVALUATIONS, Paper
-from .section53 import Timing
 from .simulations import Workload, trace_label
 
 INDEX, TIMINGS = "index.md", "timings.md"
@@ -24,7 +24,7 @@ class Part:
     """An experiment, on one or two traces."""
 
     experiment: Experiment
-    outcomes: tuple[tuple[Workload, Outcome], ...]
+    outcomes: list[tuple[Workload, Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Report:
     scale: Scale
     quick: bool
     parts: tuple[Part, ...]
-    timing: Timing | None
+    timing: Mapping[str, float] | None  #: of section 5.3
 
     def shapes(self) -> list[tuple[str, str, Shape]]:
         """Experiment, trace, verdict."""
@@ -66,7 +66,7 @@ def write(report: Report, out: Path) -> None:
     for name, picture in figures.items():
         write_whole(out / name, picture)
     if report.timing is not None:
-        write_whole(out / TIMINGS, _rendered("timings.md", **asdict(report.timing)))
+        write_whole(out / TIMINGS, _rendered("timings.md", **report.timing))
     known = {"evaluation": EVALUATIONS[report.paper], "version": __version__, "days": report.first.window}
     index = _rendered("report.md", report=report, verdict=_verdict, label=trace_label, file_of=_file, **known)
     write_whole(out / INDEX, index)

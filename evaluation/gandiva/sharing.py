@@ -14,7 +14,7 @@ from ..against_private import add_private
 from ..drawing import Panel, over_time
 from ..experiment import QUICK, Scale
 from ..inside import Models, Record, TraceJob, assign_models
-from ..measures import completion
+from ..measures import completion, gpu_time
 from ..results import Result
 from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two, trace_label
 from .base import GANDIVA, PERTURBED, job, makespan, migrations, perturbed, played
@@ -78,20 +78,8 @@ def utilization(record: Record, models: Models, servers: int) -> list[float]:
 
 def packed_gpus(record: Record) -> float:
     """Mean number of GPUs with packed jobs in the time shown: the shares of the jobs on such a GPU exceed its time."""
-    changes: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-    for run in record.runs:
-        for pod in run.placement.pods:
-            for leaf in pod.leaf_cells:
-                changes[pod.node, leaf] += [(run.start, run.share), (run.end, -run.share)]
-    total = 0
     first, last = _FIRST * MINUTE_MS, _LAST * MINUTE_MS
-    for of_gpu in changes.values():
-        now, shares = 0, 0.0
-        for time, change in sorted(of_gpu):
-            if shares > 1 + 1e-6:
-                total += max(0, min(time, last) - max(now, first))
-            now, shares = time, shares + change
-    return total / (last - first)
+    return gpu_time(record, first, last, lambda run: run.share, 1 + 1e-6) / (last - first)
 
 
 _BOTH = {"bin packing": "yarn-cs", "Gandiva": "gandiva:migrates=false:grows=false"}

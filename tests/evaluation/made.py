@@ -27,7 +27,6 @@ def run(
         tenant: {
             "jobs": 10,
             "delay": delay,
-            "completion": completion,
             "over_time": list((over_time or {}).get(tenant, [delay] * len(HOURS))),
             "worse": 0,
             "several": 100,
