@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from .inside import TOTAL_JOBS, StillRunning, Task, Trace, kept_results, run_tas
 from .papers import EVALUATIONS, Paper
 from .report import Part, Report, is_ours, write
 from .results import Result
-from .simulations import TENANTS, Trial, Workload, digest, offered_load, tenants_of, trace_of
+from .simulations import TENANTS, Trial, Workload, digest, offered_load, trace_of
 
 #: the folder of the results of simulations, from which an interrupted reproduction continues
 RUNS = "runs"
@@ -49,7 +50,7 @@ def given(path: Path, quick: bool, table1: bool, skip_bad_rows: bool, still_runn
 
 def check(trace: Trace) -> None:
     """Raise :class:`~hived.errors.InputError` unless the tenants are Table 1's, all of them."""
-    found = tenants_of(trace)
+    found = Counter(job.tenant for job in trace.jobs)
     if strange := sorted(set(found) - set(TENANTS)):
         raise InputError(
             f"{trace.name}: tenant {strange[0]} ({counted(found[strange[0]], 'job')}) is none of the paper's, "

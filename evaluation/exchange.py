@@ -55,8 +55,7 @@ def figure_3(workload: Workload, scale: Scale, results: Results) -> dict[str, An
     trace, spec, step = trace_of(workload), cluster_of(NODES), 12 * HOUR_MS
     steps = max(3, trace.jobs[-1].submit_ms // step)
     demand = {
-        tenant: np.asarray(demand_over_time([job for job in trace.jobs if job.tenant == tenant], step, steps))
-        for tenant in TENANTS
+        tenant: demand_over_time([job for job in trace.jobs if job.tenant == tenant], step, steps) for tenant in TENANTS
     }
     gpus = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
     large = [tenant for tenant in TENANTS if gpus[tenant] >= 0.05 * spec.gpus and demand[tenant].max() > 0]

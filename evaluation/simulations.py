@@ -8,16 +8,15 @@ reads.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hived import __version__
@@ -41,6 +40,7 @@ from .inside import (
     equal_base,
     equal_nodes,
     generate_table1,
+    interval_means,
     make_plan,
     parse_spec,
     read_trace,
@@ -48,7 +48,7 @@ from .inside import (
     share_nodes,
     share_out,
 )
-from .measures import measured
+from .measures import Floats, measured
 
 #: of what is simulated and measured: results that were kept under another one are not read
 MEASURES = 4
@@ -127,7 +127,7 @@ class Simulation:
     @property
     def identity(self) -> dict[str, Any]:
         """What determines its result."""
-        return {**{name: value for name, value in asdict(self).items() if name != "workload"}, **self.workload.identity}
+        return asdict(self) | {"workload": self.workload.identity}
 
     @property
     def cost(self) -> float:
@@ -278,8 +278,8 @@ def carry_out(simulation: Simulation) -> dict[str, Any]:
             spec = planned_cluster(simulation.nodes, trace)
         else:
             spec = cluster_of(simulation.nodes, simulation.gone, quotas=arm.quotas)
-        jobs = trace if arm.quotas else _merged(trace)
-        runs[arm.name] = compared(spec, jobs, [arm.scheme], arm.policy, arm.binding, simulation.soft, simulation.seed)
+        merged = trace if arm.quotas else _merged(trace)
+        runs[arm.name] = compared(spec, merged, [arm.scheme], arm.policy, arm.binding, simulation.soft, simulation.seed)
     quotas = {tenant: gpus for tenant, gpus in shares_of(simulation.nodes).items() if tenant not in simulation.gone}
     return measured(trace, runs, quotas)
 
@@ -294,20 +294,10 @@ def offered_load(trace: Trace, nodes: int) -> float:
     return asked / max(1, trace.jobs[-1].submit_ms) / (GPUS_PER_NODE * nodes)
 
 
-def demand_over_time(jobs: Sequence[TraceJob], step_ms: int, steps: int) -> list[float]:
-    """Mean GPUs asked for in each step, if every job ran at once. O(jobs + steps)."""
-    change: Counter[int] = Counter()
-    for job in jobs:
-        for time, sign in ((job.submit_ms, 1), (job.submit_ms + job.duration_ms, -1)):
-            at, inside = divmod(min(time, step_ms * steps), step_ms)
-            change[at] += sign * job.gpus * (step_ms - inside)
-            change[at + 1] += sign * job.gpus * inside
-    return [value / step_ms for value in accumulate(change[at] for at in range(steps))]
-
-
-def tenants_of(trace: Trace) -> Mapping[str, int]:
-    """Jobs of each tenant."""
-    return Counter(job.tenant for job in trace.jobs)
+def demand_over_time(jobs: Sequence[TraceJob], step_ms: int, steps: int) -> Floats:
+    """Mean GPUs asked for in each step, if every job ran at once. (steps,)"""
+    submit, duration, gpus = np.asarray([(job.submit_ms, job.duration_ms, job.gpus) for job in jobs]).reshape(-1, 3).T
+    return interval_means(submit, submit + duration, gpus, np.arange(steps + 1) * step_ms)
 
 
 def power_of_two(gpus: int) -> int:
