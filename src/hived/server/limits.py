@@ -111,10 +111,13 @@ class Connection(asyncio.Protocol):
             self._watch()
 
     async def _serve_stream(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._stream:
+            async with stream as self._stream:
                 await app(scope, receive, send)
         except TimeoutError:
+            if not stream.expired():  # a bug of the application
+                raise
             if scope["path"].endswith("/stream"):
                 await send({"type": "http.response.body"})
                 return
