@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .results import Floats
+from .measures import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,8 @@ import yaml
 from .drawing import Panel, bars, over_time, scatter
 from .experiment import Evaluation, Scale, nothing, number
 from .inside import Sharing, Trace, TraceJob, compared, estimate, parse_spec
-from .results import Floats, Result, correlation, highest, over
+from .measures import Floats
+from .results import Result, correlation, highest, over
 from .simulations import Arm, Trial, Workload, arms, simulation, trace_label
 
 HIVED = Evaluation("hived", table1=True, timed=True)

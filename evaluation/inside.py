@@ -19,6 +19,7 @@ from hived.simulator.metrics import (
     WINDOW_MS,
     Usage,
     arrival_window,
+    comparable_jobs,
     interval_means,
     queues,
     series,
@@ -51,11 +52,11 @@ from hived.spec.quotas import equal_nodes, share_out
 __all__ = [
     "HOUR_MS", "TABLE1", "TOTAL_JOBS", "WINDOW_MS", "ClusterSpec", "Explorer", "GuestSharing", "HourlyTrading", "Kept",
     "Kind", "Levels", "Models", "MultiJob", "Pods", "Policy", "Record", "Results", "Run", "Sharing", "Spans",
-    "StillRunning", "Task", "Trace", "TraceJob", "Usage", "all_cores", "arrival_window", "assign_models", "compared",
-    "compress_clock", "cut_window", "demands_of", "equal_base", "equal_nodes", "estimate", "exchanged",
-    "generate_table1", "interval_means", "kept_results", "make_plan", "parse_spec", "play", "queues", "read_trace",
-    "run_tasks", "sample_jobs", "series", "servers", "share_nodes", "share_out", "some", "spec_from_dict", "step",
-    "styled", "time_alone", "window_means", "write_whole",
+    "StillRunning", "Task", "Trace", "TraceJob", "Usage", "all_cores", "arrival_window", "assign_models",
+    "comparable_jobs", "compared", "compress_clock", "cut_window", "demands_of", "equal_base", "equal_nodes",
+    "estimate", "exchanged", "generate_table1", "interval_means", "kept_results", "make_plan", "parse_spec", "play",
+    "queues", "read_trace", "run_tasks", "sample_jobs", "series", "servers", "share_nodes", "share_out", "some",
+    "spec_from_dict", "step", "styled", "time_alone", "window_means", "write_whole",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from .inside import (
     Trace,
     Usage,
     arrival_window,
+    comparable_jobs,
     interval_means,
     queues,
     series,
@@ -41,12 +42,7 @@ def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int
     ``quotas``: GPUs of each tenant. Times are in minutes, moments in days; NaN is undefined.
     """
     jobs = trace.jobs
-    chosen = np.ones(len(jobs), dtype=bool)
-    misfits: set[int] = set()
-    for results in runs.values():
-        misfits |= set(results.never_fit)
-        chosen &= np.asarray(results.records[0].finish, dtype=np.int64) >= 0
-    chosen[list(misfits)] = False
+    chosen = np.all([comparable_jobs(results) for results in runs.values()], axis=0)
     window = arrival_window(jobs)
     names = np.asarray([job.tenant for job in jobs], dtype=object)
     private = runs.get("private")
@@ -55,7 +51,7 @@ def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int
         "jobs": len(jobs),
         "gpus": sum(job.gpus for job in jobs),
         "compared": int(chosen.sum()),
-        "never_fit": len(misfits),
+        "never_fit": len(set().union(*(results.never_fit for results in runs.values()))),
         "days": round(window / (24 * HOUR_MS), 3),
         "load": sum(job.gpus * job.duration_ms for job in jobs) / window / sum(quotas.values()),
         "tenants": list(quotas),
@@ -86,7 +82,7 @@ def _of_run(
     for name in quotas:
         mine = np.flatnonzero(chosen & (names == name))
         means = window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000
-        tenants[name] = {"jobs": len(mine), "delay": _mean(queue[mine]), "over_time": _rounded(means)}
+        tenants[name] = {"jobs": len(mine), "delay": _mean(queue[mine]), "over_time": rounded(means)}
         if base is not None and inside is not None:
             worse = queue[mine] > base[mine]
             late = int((worse & inside[mine] & several[mine]).sum())
@@ -97,14 +93,14 @@ def _of_run(
         "delay": _mean(queue[everybody]),
         "completion": _mean(queue[everybody] + alone[everybody]),
         "tenants": tenants,
-        "at": _rounded(at / (24 * HOUR_MS)),
-        "hours": _rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),
-        "widths": _rounded(np.diff(edges) / HOUR_MS),
-        **{name: _rounded(getattr(shares, name)) for name in _SHARES},
-        **{f"idle_{hours}": _rounded(_idle(usage.pods, record, edges, hours)) for hours in IDLE_HOURS},
+        "at": rounded(at / (24 * HOUR_MS)),
+        "hours": rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),
+        "widths": rounded(np.diff(edges) / HOUR_MS),
+        **{name: rounded(getattr(shares, name)) for name in _SHARES},
+        **{f"idle_{hours}": rounded(_idle(usage.pods, record, edges, hours)) for hours in IDLE_HOURS},
         "preempted_gpus": record.preempted_gpus,
         "preempted": _sums(record.preempted_at, half_days),
-        "bound": _rounded(_in_use(usage.pods, half_days)),
+        "bound": rounded(_in_use(usage.pods, half_days)),
     }
 
 
@@ -112,7 +108,8 @@ def _mean(times: Ints) -> float:
     return float(times.mean()) / 60_000 if len(times) else float("nan")
 
 
-def _rounded(values: Floats | Ints) -> list[float]:
+def rounded(values: Floats | Ints) -> list[float]:
+    """With six digits, which a figure does not show."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 

@@ -24,7 +24,7 @@ from .inside import (
     play,
     share_out,
 )
-from .results import Floats
+from .measures import Floats
 from .simulations import GPUS_PER_NODE, TENANTS, Trial, Workload, cluster_of, played, trace_label
 
 NODES, CROWDED_NODES = 279, 200

@@ -14,7 +14,7 @@ from ..against_private import add_private
 from ..drawing import Panel, over_time
 from ..experiment import QUICK, Scale
 from ..inside import Models, Record, TraceJob, assign_models
-from ..measures import completion, gpu_time
+from ..measures import completion, gpu_time, rounded
 from ..results import Result
 from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two, trace_label
 from .base import GANDIVA, PERTURBED, job, makespan, migrations, perturbed, played
@@ -73,7 +73,7 @@ def utilization(record: Record, models: Models, servers: int) -> list[float]:
         for minute in range(run.start // MINUTE_MS, min(_LAST, -(-run.end // MINUTE_MS))):
             inside = min(run.end, (minute + 1) * MINUTE_MS) - max(run.start, minute * MINUTE_MS)
             use[minute] += weight * inside / MINUTE_MS
-    return [float(f"{value:.6g}") for value in (use / (4 * servers)).tolist()]
+    return rounded(use / (4 * servers))
 
 
 def packed_gpus(record: Record) -> float:
@@ -132,7 +132,7 @@ def by_load(workload: Workload, policy: str, load: float, days: float, quantity:
         "completion": completion(record),
         "makespan": makespan(record),
         "migrations": migrations(record),
-        "cdf": [float(f"{value:.6g}") for value in np.quantile(times, np.linspace(0, 1, 201)).tolist()],
+        "cdf": rounded(np.quantile(times, np.linspace(0, 1, 201))),
     }
 
 

@@ -15,7 +15,8 @@ from hived.words import counted
 from ..drawing import Panel, over_time
 from ..experiment import Scale
 from ..inside import Record, TraceJob
-from ..results import Floats, Result
+from ..measures import Floats
+from ..results import Result
 from ..simulations import MINUTE_MS, Trial, Workload
 from .base import GANDIVA, job, migrations, played
 
