@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from hived.cli.app import main
 from hived.cli.console import messages, note, output
 from hived.cli.reading import Running, SkipBadRows
-from hived.simulator.parallel import all_cores
-from hived.simulator.traces import StillRunning
 
 from .command import reproduce as run_reproduction
+from .inside import StillRunning, all_cores
 from .papers import Paper
-from .report import INDEX, Report
+from .report import INDEX
 
 
 def reproduce(
@@ -64,22 +63,17 @@ def reproduce(
         except KeyboardInterrupt:
             note(f"interrupted: finished simulations are kept in {out}, and the same command continues")
             raise
-    _print(report)
+    table = Table("experiment", "trace", "shape", box=None)
+    for name, label, shape in report.shapes():
+        table.add_row(name, label, shape.value)
+    output().print(table)
     output().print(f"\n{out / INDEX}", markup=False)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A progress bar of finished simulations."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("simulations"),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     bar = Progress(*columns, console=messages(), refresh_per_second=2, speed_estimate_period=7200)
     task = bar.add_task("simulating", start=False)
 
@@ -92,13 +86,6 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield finished
     finally:
         bar.stop()
-
-
-def _print(report: Report) -> None:
-    table = Table("experiment", "trace", "shape", box=None)
-    for name, trace, shape in report.shapes():
-        table.add_row(name, trace, shape.value)
-    output().print(table)
 
 
 if __name__ == "__main__":

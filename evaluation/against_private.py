@@ -10,22 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hived.cluster.cluster import Cluster
-from hived.cluster.sharing import Sharing
-from hived.policies import policies_of
-from hived.scheduling import Kind
-from hived.simulator.models import Models, assign_models
-from hived.simulator.record import Record, Run
-from hived.simulator.simulation import simulate
-from hived.simulator.traces import compress_clock
-from hived.simulator.work import Work
-
-from .experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, Shape, number, percent, trace_label
+from .experiment import Evaluation, Scale
+from .inside import Kind, Models, Record, Run, Sharing, assign_models, play
 from .results import Result
-from .simulations import Workload, cluster_of, trace_of
-from .trial import Trial
+from .simulations import Trial, Workload, cluster_of, played
 
-NODES = 200
 #: a job is worse if it completes later by more than this, and than this part of its time in private
 LATER_MS, LATER_PART = 60_000, 0.01
 REASONS = (
@@ -81,72 +70,29 @@ def compare(ours: Record, private: Record) -> dict[str, Any]:
 
 
 def carry_out(workload: Workload, policy: str, mix: str, guests: str) -> dict[str, Any]:
-    """Play the trace in private clusters without loans and guests, and in virtual clusters with them."""
-    trace = compress_clock(trace_of(workload), workload.crowded)
-    jobs = assign_models(trace.jobs, mix, 1)
-    records = []
-    for sharing, early, accept in ((Sharing.HIVED, True, guests), (Sharing.PRIVATE, False, "none")):
-        spec = cluster_of(NODES, guests=accept)
-        policies = policies_of(spec, policy)
-        cluster = Cluster(spec, sharing=sharing, rank=policies.rank, ranks=policies.ranks)
-        records.append(simulate(cluster, policies, jobs, early, work=Work(jobs, spec, Models.load())))
-    return compare(*records)
+    """Play the trace in virtual clusters with loans and guests, and in private clusters without."""
+    jobs = assign_models(played(workload, crowded=True).jobs, mix, 1)
+    models = Models.load()
+    ours = play(cluster_of(200, guests=guests), jobs, policy, Sharing.HIVED, loans=True, models=models)
+    return compare(ours, play(cluster_of(200), jobs, policy, models=models))
 
 
-def _trials(policy: str, mix: str, guests: str, workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    return {"compared": Trial(carry_out, (workload, policy, mix, guests), 200.0)}
-
-
-def _evaluate(policy: str, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
+def _series(policy: str, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
     plain = results["compared"].plain
     tenants: Mapping[str, Mapping[str, float]] = plain["tenants"]
-    jobs, worse, better = (sum(int(of[what]) for of in tenants.values()) for what in ("jobs", "worse", "better"))
-    later = [tenant for tenant, of in tenants.items() if of["delay"] > of["private"]]
-    rows = [
-        Row(
-            "jobs that complete later than in private, and sooner",
-            "-",
-            f"{worse:,} ({percent(worse / jobs)}), {better:,} ({percent(better / jobs)}) of {jobs:,}",
-        ),
-        *(Row(f"of those later: {name}", "-", f"{plain['reasons'].get(name, 0):,}") for name in REASONS),
-        Row(
-            "tenants with a longer mean delay than in private",
-            "-",
-            f"{len(later)} of {len(tenants)}" + (f": {', '.join(sorted(later))}" if later else ""),
-        ),
-        *(
-            Row(
-                f"{tenant}: mean delay, minutes, private and hived; jobs later and sooner",
-                "-",
-                f"{number(of['private'] / of['jobs'])}, {number(of['delay'] / of['jobs'])}; "
-                f"{int(of['worse']):,} and {int(of['better']):,} of {int(of['jobs']):,}",
-            )
-            for tenant, of in sorted(tenants.items())
-        ),
-    ]
-    return Outcome(
-        f"{trace_label(workload)}, clock x{workload.crowded:g}; {NODES} nodes of 8 GPUs, quotas of HiveD's Table 1, "
-        f"{policy} in every VC; a job is later if it completes more than a minute, and more than 1% of its time, later",
-        rows,
-        [
-            Claim(
-                "no tenant has a longer mean delay than in its private cluster",
-                Shape.HOLDS if not later else Shape.FAILS,
-            ),
-            Claim("no job completes later than in its private cluster", Shape.HOLDS if not worse else Shape.FAILS),
-        ],
-        "Ours, in no paper. Private clusters neither lend nor share across tenants, so the comparison is of all that "
-        "sharing brings and costs. Without loans and guests both are equal, job by job, which tests check."
-        + (" Quick: a window of the trace." if scale is QUICK else ""),
-    )
+    return {
+        "policy": policy,
+        "tenants": tenants,
+        "later": [tenant for tenant, of in tenants.items() if of["delay"] > of["private"]],
+        "reasons": {name: plain["reasons"].get(name, 0) for name in REASONS},
+        **{what: sum(int(of[what]) for of in tenants.values()) for what in ("jobs", "worse", "better")},
+    }
 
 
-def against_private(policy: str, mix: str, guests: str = "none") -> Experiment:
+def add_private(evaluation: Evaluation, policy: str, mix: str, guests: str = "none") -> None:
     """The experiment for a policy. ``guests``: whose every tenant accepts in its virtual cluster."""
-    return Experiment(
-        "private",
-        "Virtual clusters against private ones: who is worse, and why",
-        "nothing; HiveD promises that a tenant is never worse off than in its private cluster",
-        partial(_trials, policy, mix, guests),
-        partial(_evaluate, policy),
-    )
+
+    def trials(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+        return {"compared": Trial(carry_out, (workload, policy, mix, guests), 200.0)}
+
+    evaluation.add("private", trials, partial(_series, policy))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from hived.errors import InputError
 from hived.installed import command_for
-from hived.simulator.experiment import some
-from hived.simulator.parallel import Kept, Task, kept_results, run_tasks
-from hived.simulator.traces import StillRunning, Trace
-from hived.simulator.traces.table1 import TOTAL_JOBS
 from hived.words import counted
 
 from . import section53
-from .experiment import FULL, QUICK, Experiment, Outcome, Runnable, Scale
+from .experiment import FULL, QUICK
+from .inside import TOTAL_JOBS, StillRunning, Task, Trace, kept_results, run_tasks, some
 from .papers import EVALUATIONS, Paper
 from .report import Part, Report, is_ours, write
 from .results import Result
-from .simulations import TENANTS, Workload, digest, offered_load, tenants_of, trace_of
+from .simulations import TENANTS, Trial, Workload, digest, offered_load, trace_of
 
 #: the folder of the results of simulations, from which an interrupted reproduction continues
 RUNS = "runs"
@@ -30,15 +28,6 @@ PAPER_LOAD = 0.7
 #: how much faster the clock of either trace goes at 200 nodes: queues as long as the paper's
 CROWDED = 1.5
 _QUICK_DAYS = (0.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """An experiment on a trace, and its simulations."""
-
-    experiment: Experiment
-    workload: Workload
-    simulations: Mapping[str, Runnable]
 
 
 def synthetic(quick: bool) -> Workload:
@@ -61,7 +50,7 @@ def given(path: Path, quick: bool, table1: bool, skip_bad_rows: bool, still_runn
 
 def check(trace: Trace) -> None:
     """Raise :class:`~hived.errors.InputError` unless the tenants are Table 1's, all of them."""
-    found = tenants_of(trace)
+    found = Counter(job.tenant for job in trace.jobs)
     if strange := sorted(set(found) - set(TENANTS)):
         raise InputError(
             f"{trace.name}: tenant {strange[0]} ({counted(found[strange[0]], 'job')}) is none of the paper's, "
@@ -96,8 +85,9 @@ def reproduce(
 
     Raises :class:`~hived.errors.InputError`, and :class:`~hived.simulator.parallel.TaskError` for a failure.
     """
-    if find_spec("matplotlib") is None:
-        raise InputError(f"a report has figures, which need matplotlib: {command_for('figures')}")
+    if find_spec("matplotlib") is None or find_spec("jinja2") is None:
+        how = f"{command_for('figures')}; pip install jinja2"
+        raise InputError(f"a report has figures, which need matplotlib, and a text, which needs jinja2: {how}")
     check_folder(out)
     evaluation = EVALUATIONS[paper]
     known = [experiment.name for experiment in evaluation.experiments]
@@ -108,47 +98,30 @@ def reproduce(
     scale = QUICK if quick else FULL
     first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1, skip_bad_rows, still_running)
     second = synthetic(quick) if trace is not None and not quick and evaluation.table1 else None
-    plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
-    if second is not None:
-        plans += [Plan(one, second, one.simulations(second, scale)) for one in chosen if one.second]
-    timing = section53.task(scale.requests) if evaluation.timed and not only else None
-    with kept_results(out / RUNS) as kept:
-        run_all(plans, [] if timing is None else [timing], kept, processes, finished)
-        parts = [Part(one, tuple(outcomes(one, plans, scale, kept, judged=not quick or one.by_hand))) for one in chosen]
-        timed = None if timing is None else section53.read(kept.result(timing))
-        report = Report(paper, first, second, scale, quick, tuple(parts), timed)
-        write(report, out)
-    return report
-
-
-def run_all(
-    plans: Sequence[Plan],
-    others: Sequence[Task],
-    kept: Kept,
-    processes: int,
-    finished: Callable[[int, int], None] | None,
-) -> None:
-    """Run the simulations of all plans, equal ones once, the longest first."""
+    runs = [
+        (one, workload, one.simulations(workload, scale))
+        for workload in (first, second)
+        for one in chosen
+        if workload is not None and (workload is first or one.second)
+    ]
+    timing = Trial(section53.measure, (scale.requests,)).task("section 5.3") if evaluation.timed and not only else None
     tasks: dict[str, tuple[float, Task]] = {}
-    for plan in plans:
-        for name, simulation in plan.simulations.items():
-            task = simulation.task(f"{plan.experiment.name} {name} on {plan.workload.name}")
+    for one, workload, simulations in runs:
+        for name, simulation in simulations.items():
+            task = simulation.task(f"{one.name} {name} on {workload.name}")
             tasks.setdefault(task.key(), (simulation.cost, task))
     longest = [task for _, task in sorted(tasks.values(), key=lambda pair: -pair[0])]
-    run_tasks([*longest, *others], kept, processes, finished)
-
-
-def outcomes(
-    experiment: Experiment, plans: Sequence[Plan], scale: Scale, kept: Kept, *, judged: bool
-) -> list[tuple[Workload, Outcome]]:
-    """An experiment on each trace."""
-    found = []
-    for plan in plans:
-        if plan.experiment is experiment:
-            results = {name: Result(kept.result(one.task(name))) for name, one in plan.simulations.items()}
-            outcome = experiment.evaluate(plan.workload, scale, results)
-            found.append((plan.workload, outcome if judged else outcome.unjudged()))
-    return found
+    parts = {one.name: Part(one, []) for one in chosen}
+    with kept_results(out / RUNS) as kept:
+        run_tasks([*longest, *([timing] if timing else [])], kept, processes, finished)
+        for one, workload, simulations in runs:
+            results = {name: Result(kept.result(simulation.task(name))) for name, simulation in simulations.items()}
+            outcome = one.evaluate(workload, scale, results)
+            parts[one.name].outcomes.append((workload, outcome.unjudged() if quick and not one.by_hand else outcome))
+        timed = kept.result(timing) if timing else None
+        report = Report(paper, first, second, scale, quick, tuple(parts.values()), timed)
+        write(report, out)
+    return report
 
 
 def check_folder(out: Path) -> None:

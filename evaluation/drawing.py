@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .results import Floats
+from .measures import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,14 @@ def look(name: str, at: int = 0) -> tuple[str, str, str]:
     return _LOOK.get(name, (_OTHERS[at % len(_OTHERS)], "-", name))
 
 
+def _figure(title: str, width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
+    return figure
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """Lines over days."""
@@ -53,9 +61,7 @@ class Panel:
 
 def over_time(title: str, panels: Sequence[Panel], xlabel: str = "time of submission (days)") -> Figure:
     """Panels one below the other."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(7.2, 1.7 * len(panels) + 0.9), layout="constrained")
+    figure = _figure(title, 7.2, 1.7 * len(panels) + 0.9)
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     shown: dict[str, Line2D] = {}
     for axis, panel in zip(axes, panels, strict=True):
@@ -71,7 +77,6 @@ def over_time(title: str, panels: Sequence[Panel], xlabel: str = "time of submis
     axes[-1].set_xlabel(xlabel)
     figure.align_ylabels(axes)
     figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown))
-    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure
 
 
@@ -79,10 +84,8 @@ def small_panels(
     title: str, panels: Mapping[str, tuple[Floats, Floats]], columns: int, xlabel: str, ylabel: str
 ) -> Figure:
     """A grid of one line each, with axes in common: linear up to 1, where a line is drawn, and logarithmic above."""
-    from matplotlib.figure import Figure as NewFigure
-
     rows = -(-len(panels) // columns)
-    figure = NewFigure(figsize=(7.2, 1.6 * rows + 0.7), layout="constrained")
+    figure = _figure(title, 7.2, 1.6 * rows + 0.7)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, (label, (x, y)) in zip(axes.flat, panels.items(), strict=False):
         axis.plot(x, y, color=_OTHERS[-2], linewidth=0.6)
@@ -94,7 +97,6 @@ def small_panels(
     axes[0, 0].yaxis.set_major_formatter(plain_number)
     figure.supxlabel(xlabel, fontsize=9)
     figure.supylabel(ylabel, fontsize=9)
-    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure
 
 
@@ -113,9 +115,7 @@ def bars(
     spread: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Figure:
     """Bars by group, one for each arm. With ``log`` and a ``line`` they begin at the line; ``spread``: low and high."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(7.2, 3.2), layout="constrained")
+    figure = _figure(title, 7.2, 3.2)
     axis = figure.subplots()
     base = line if log and line else 0.0
     _scale(axis, values, base, log)
@@ -151,7 +151,6 @@ def bars(
     axis.grid(visible=False, axis="x")
     wide = sum(map(len, values)) > 70
     figure.legend(loc="outside lower center", ncols=2 if wide else len(values))
-    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure
 
 
@@ -175,9 +174,7 @@ def _word(value: float) -> str:
 
 def scatter(title: str, points: Mapping[str, tuple[Floats, Floats]], xlabel: str, ylabel: str) -> Figure:
     """Points of two measures."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(5.0, 3.2), layout="constrained")
+    figure = _figure(title, 5.0, 3.2)
     axis = figure.subplots()
     for at, (name, (x, y)) in enumerate(points.items()):
         colour, _, label = look(name, at)
@@ -185,5 +182,4 @@ def scatter(title: str, points: Mapping[str, tuple[Floats, Floats]], xlabel: str
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     figure.legend(loc="outside lower center", ncols=len(points))
-    figure.suptitle(title, fontsize=8.5, x=0.01, ha="left")
     return figure

@@ -1,30 +1,30 @@
-"""What an experiment is: the simulations that it needs, and a function from their results to tables and figures."""
+"""What an experiment is: the simulations that it needs, a function from their results to series, and a text.
+
+The text is a section of ``texts/PAPER.md``: the report itself, with places (Jinja) for numbers and verdicts. It has
+the setting, the claims with ``shape(holds, seen)`` as their verdict, the paper's numbers beside ours, and what differs.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
-
-from hived.simulator.parallel import Task
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .results import Result
-from .simulations import Workload
+from .simulations import Trial, Workload, trace_label
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
-
-class Runnable(Protocol):
-    """What an experiment needs the result of: a simulation of HiveD's evaluation, or a trial."""
-
-    def task(self, label: str) -> Task:
-        """The task that runs it; its result is plain data."""
-
-    @property
-    def cost(self) -> float:
-        """Roughly, to begin with the longest."""
+_TEXTS = Path(__file__).parent / "texts"
+#: a line of a text for its control alone
+_CONTROL = re.compile(r"^% (.*)\n", re.MULTILINE)
+_CLAIM = re.compile(r"(?<=: \*\*)[a-z ]+(?=\*\*$)", re.MULTILINE)
 
 
 class Shape(StrEnum):
@@ -38,43 +38,28 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One number of the paper beside ours."""
-
-    what: str
-    paper: str  #: a dash where it gives none
-    ours: str
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One thing that the paper's figure shows, and whether ours does."""
-
-    text: str
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """An experiment on one trace."""
 
-    setting: str  #: cluster, clock, window, seeds
-    rows: Sequence[Row]
-    claims: Sequence[Claim]
-    differs: str  #: what differs from the paper, and why
-    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)  #: by the name of the file, to draw
+    text: str  #: from the setting on
+    figures: Mapping[str, Callable[[], Figure]]  #: by the name of the file, to draw
+
+    @property
+    def claims(self) -> list[Shape]:
+        """The verdict on each claim."""
+        return [Shape(verdict) for verdict in _CLAIM.findall(self.text)]
 
     @property
     def shape(self) -> Shape:
         """That of the claims: one that fails makes it fail, one that is not seen or judged keeps it from holding."""
-        shapes = [claim.shape for claim in self.claims] or [Shape.NOT_JUDGED]
+        shapes = self.claims or [Shape.NOT_JUDGED]
         return next(
             (shape for shape in (Shape.FAILS, Shape.NOT_SEEN, Shape.NOT_JUDGED) if shape in shapes), Shape.HOLDS
         )
 
     def unjudged(self) -> Outcome:
         """The same numbers without a verdict on them."""
-        return replace(self, claims=[replace(claim, shape=Shape.NOT_JUDGED) for claim in self.claims])
+        return Outcome(_CLAIM.sub(Shape.NOT_JUDGED.value, self.text), self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +75,10 @@ class Scale:
 FULL = Scale(50, 5, 10_000, (1.25, 1.5, 2.0))
 QUICK = Scale(4, 1, 1_000, ())
 
+Simulations = Callable[[Workload, Scale], Mapping[str, Trial]]
+#: what the text of an experiment has places for, and ``figures``, by the name of the file, to draw
+Series = Callable[[Workload, Scale, Mapping[str, Result]], dict[str, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -98,32 +87,92 @@ class Experiment:
     name: str  #: in the names of files
     title: str
     shows: str  #: in the paper
-    simulations: Callable[[Workload, Scale], Mapping[str, Runnable]]
-    evaluate: Callable[[Workload, Scale, Mapping[str, Result]], Outcome]
-    by_hand: bool = False  #: it is of jobs made by hand, so that a quick run is a full one
-    second: bool = False  #: whether it is run on the synthetic trace too, where another is given
+    text: str
+    simulations: Simulations
+    series: Series
+    by_hand: bool  #: it is of jobs made by hand, so that a quick run is a full one
+    second: bool  #: whether it is run on the synthetic trace too, where another is given
+
+    def evaluate(self, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
+        """Its series, drawn and judged."""
+        found = self.series(workload, scale, results)
+        known = {"workload": workload, "trace": trace_label(workload), "scale": scale, "quick": scale is QUICK}
+        text = templates().from_string(self.text).render(results=results, **known, **found)
+        return Outcome(text.rstrip("\n"), found.get("figures", {}))
 
 
-def shape_of(seen: bool, holds: bool) -> Shape:
-    """``seen``: whether the trace shows what the claim is about at all."""
-    if not seen:
-        return Shape.NOT_SEEN
-    return Shape.HOLDS if holds else Shape.FAILS
+class Evaluation:
+    """The experiments of a paper, in the order of their texts."""
+
+    def __init__(self, paper: str, *, table1: bool, timed: bool = False) -> None:
+        """``table1``: its traces have HiveD's tenants, and a second one is run; ``timed``: section 5.3 is run too."""
+        head, *sections = _read(f"{paper}.md").split("\n## ")
+        self.heading, _, self.intro = head.removeprefix("# ").strip().partition("\n\n")
+        self._texts: dict[str, tuple[str, str, str]] = {}
+        for section in sections:
+            title, shows, text = section.split("\n\n", 2)
+            title, _, name = title.removesuffix("}").partition(" {#")
+            self._texts[name] = title, shows.removeprefix("*The paper:* ").removesuffix("."), text
+        self.experiments: list[Experiment] = []
+        self.table1, self.timed = table1, timed
+
+    def add(
+        self, name: str, simulations: Simulations, series: Series, *, by_hand: bool = False, second: bool = False
+    ) -> None:
+        """An experiment whose text has this name."""
+        self.experiments.append(Experiment(name, *self._texts[name], simulations, series, by_hand, second))
+        self.experiments.sort(key=lambda one: list(self._texts).index(one.name))
+
+    def of(self, name: str, simulations: Simulations, **more: bool) -> Callable[[Series], Series]:
+        """The experiment of the decorated series."""
+
+        def added(series: Series) -> Series:
+            self.add(name, simulations, series, **more)
+            return series
+
+        return added
+
+    def __getitem__(self, name: str) -> Experiment:
+        return next(one for one in self.experiments if one.name == name)
 
 
-def trace_label(workload: Workload) -> str:
-    """The trace in a title: a synthetic one is called so."""
-    label = "synthetic trace of Table 1" if workload.path is None else workload.name
-    return label if workload.window is None else f"{label}, days {workload.window[0]:g} to {workload.window[1]:g}"
+def _read(text: str) -> str:
+    return _CONTROL.sub(r"{% \1 %}", (_TEXTS / text).read_text(encoding="utf-8"))
 
 
-def setting(workload: Workload, result: Result, nodes: int, more: str = "") -> str:
+def nothing(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    """No simulations."""
+    return {}
+
+
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """The language of the texts: ``% for`` lines, filters for numbers, and ``shape`` for verdicts."""
+    from jinja2 import Environment as NewEnvironment
+    from jinja2 import FunctionLoader, StrictUndefined
+
+    made = NewEnvironment(loader=FunctionLoader(_read), undefined=StrictUndefined, autoescape=False)
+    made.filters |= {"n": number, "pct": percent, "f": format, "each": each}
+    made.globals |= {"shape": shape_of, "setting": setting, "zip": zip, "nan": float("nan")}
+    return made
+
+
+def each(values: Sequence[Any], text: Callable[..., str] | str = "") -> str:
+    """Values in a line, each as text: of a function, or a format."""
+    return ", ".join(text(value) if callable(text) else format(value, text) for value in values)
+
+
+def shape_of(holds: Any, seen: Any = True) -> str:
+    """The verdict on a claim. ``seen``: whether the trace shows what the claim is about at all."""
+    return (Shape.NOT_SEEN if not seen else Shape.HOLDS if holds else Shape.FAILS).value
+
+
+def setting(workload: Workload, result: Result, nodes: int) -> str:
     """The setting of a simulation in a line."""
-    text = (
+    return (
         f"{trace_label(workload)}; {nodes} nodes of 8 GPUs; {result.number('jobs'):,.0f} jobs submitted in "
         f"{result.number('days'):.1f} days, offered load {result.number('load'):.2f}"
     )
-    return f"{text}; {more}" if more else text
 
 
 def number(value: float, unit: str = "") -> str:

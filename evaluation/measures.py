@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hived.simulator.experiment import Results
-from hived.simulator.fragmentation import Pods, Spans
-from hived.simulator.metrics import (
+from .inside import (
     HOUR_MS,
     WINDOW_MS,
+    Pods,
+    Record,
+    Results,
+    Run,
+    Spans,
+    Trace,
     Usage,
     arrival_window,
+    comparable_jobs,
     interval_means,
     queues,
     series,
@@ -22,14 +28,12 @@ from hived.simulator.metrics import (
     time_alone,
     window_means,
 )
-from hived.simulator.record import Record
-from hived.simulator.traces import Trace
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 #: for how long a node has to be idle of guaranteed jobs to count (the draft's Figure 10)
 IDLE_HOURS = (10, 100)
-_SHARES = ("utilization", "guaranteed", "fragmentation", "internal", "external")
+_SHARES = ("utilization", "guaranteed", "fragmentation")
 
 
 def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int]) -> dict[str, Any]:
@@ -38,12 +42,7 @@ def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int
     ``quotas``: GPUs of each tenant. Times are in minutes, moments in days; NaN is undefined.
     """
     jobs = trace.jobs
-    chosen = np.ones(len(jobs), dtype=bool)
-    misfits: set[int] = set()
-    for results in runs.values():
-        misfits |= set(results.never_fit)
-        chosen &= np.asarray(results.records[0].finish, dtype=np.int64) >= 0
-    chosen[list(misfits)] = False
+    chosen = np.all([comparable_jobs(results) for results in runs.values()], axis=0)
     window = arrival_window(jobs)
     names = np.asarray([job.tenant for job in jobs], dtype=object)
     private = runs.get("private")
@@ -52,7 +51,7 @@ def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int
         "jobs": len(jobs),
         "gpus": sum(job.gpus for job in jobs),
         "compared": int(chosen.sum()),
-        "never_fit": len(misfits),
+        "never_fit": len(set().union(*(results.never_fit for results in runs.values()))),
         "days": round(window / (24 * HOUR_MS), 3),
         "load": sum(job.gpus * job.duration_ms for job in jobs) / window / sum(quotas.values()),
         "tenants": list(quotas),
@@ -82,32 +81,26 @@ def _of_run(
     tenants: dict[str, Any] = {}
     for name in quotas:
         mine = np.flatnonzero(chosen & (names == name))
-        own: dict[str, Any] = {
-            "jobs": len(mine),
-            "delay": _mean(queue[mine]),
-            "completion": _mean(queue[mine] + alone[mine]),
-        }
-        own["over_time"] = _rounded(window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000)
+        means = window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000
+        tenants[name] = {"jobs": len(mine), "delay": _mean(queue[mine]), "over_time": rounded(means)}
         if base is not None and inside is not None:
             worse = queue[mine] > base[mine]
-            late = worse & inside[mine] & several[mine]
-            own |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": int(late.sum())}
-            own["excess"] = float((queue[mine] - base[mine])[worse].sum()) / 60_000
-        tenants[name] = own
+            late = int((worse & inside[mine] & several[mine]).sum())
+            tenants[name] |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": late}
     everybody = np.flatnonzero(chosen)
     half_days = np.arange(0, window + WINDOW_MS, WINDOW_MS, dtype=np.int64)
     return {
         "delay": _mean(queue[everybody]),
         "completion": _mean(queue[everybody] + alone[everybody]),
         "tenants": tenants,
-        "at": _rounded(at / (24 * HOUR_MS)),
-        "hours": _rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),
-        "widths": _rounded(np.diff(edges) / HOUR_MS),
-        **{name: _rounded(getattr(shares, name)) for name in _SHARES},
-        **{f"idle_{hours}": _rounded(_idle(usage.pods, record, edges, hours)) for hours in IDLE_HOURS},
+        "at": rounded(at / (24 * HOUR_MS)),
+        "hours": rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),
+        "widths": rounded(np.diff(edges) / HOUR_MS),
+        **{name: rounded(getattr(shares, name)) for name in _SHARES},
+        **{f"idle_{hours}": rounded(_idle(usage.pods, record, edges, hours)) for hours in IDLE_HOURS},
         "preempted_gpus": record.preempted_gpus,
         "preempted": _sums(record.preempted_at, half_days),
-        "bound": _rounded(_in_use(usage.pods, half_days)),
+        "bound": rounded(_in_use(usage.pods, half_days)),
     }
 
 
@@ -115,7 +108,8 @@ def _mean(times: Ints) -> float:
     return float(times.mean()) / 60_000 if len(times) else float("nan")
 
 
-def _rounded(values: Floats | Ints) -> list[float]:
+def rounded(values: Floats | Ints) -> list[float]:
+    """With six digits, which a figure does not show."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
@@ -188,3 +182,27 @@ def _within_quota(trace: Trace, pods: Pods, names: NDArray[Any], quotas: Mapping
             used += sign * sums[np.searchsorted(times[order], submit[mine], side="left")]
         found[mine] = used + gpus[mine] <= quota
     return found
+
+
+def completion(record: Record, tenant: str = "") -> float:
+    """Mean completion time in minutes of the jobs that ended, of a tenant or all."""
+    ended = zip(record.jobs, record.finish, strict=True)
+    times = [end - one.submit_ms for one, end in ended if end >= 0 and tenant in ("", one.tenant)]
+    return float(np.mean(times)) / 60_000 if times else float("nan")
+
+
+def gpu_time(record: Record, first: int, last: int, weight: Callable[[Run], float], above: float) -> int:
+    """GPU-milliseconds from ``first`` to ``last`` in which the weights of the runs on a GPU exceed ``above``."""
+    changes: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    for run in record.runs:
+        for pod in run.placement.pods:
+            for leaf in pod.leaf_cells:
+                changes[pod.node, leaf] += [(run.start, weight(run)), (run.end, -weight(run))]
+    total = 0
+    for of_gpu in changes.values():
+        since, sum_of_weights = 0, 0.0
+        for time, change in sorted(of_gpu):
+            if sum_of_weights > above:
+                total += max(0, min(time, last) - max(since, first))
+            since, sum_of_weights = time, sum_of_weights + change
+    return total

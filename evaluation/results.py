@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from .measures import Floats
 
 
 @dataclass(frozen=True)
@@ -23,9 +22,9 @@ class Run:
         """Mean queueing delay of a tenant, or of all jobs."""
         return float(self._of(tenant)["delay"])
 
-    def completion(self, tenant: str | None = None) -> float:
-        """Mean completion time of a tenant, or of all jobs."""
-        return float(self._of(tenant)["completion"])
+    def completion(self) -> float:
+        """Mean completion time of all jobs."""
+        return float(self.plain["completion"])
 
     def count(self, tenant: str, what: str) -> int:
         """Jobs of a tenant: ``jobs``, ``worse`` than in private, of ``several`` GPUs, ``late`` though within quota."""

@@ -8,44 +8,52 @@ reads.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hived import __version__
-from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.simulator.experiment import Options, Results, run_experiment
-from hived.simulator.models import assign_models
-from hived.simulator.parallel import Task
-from hived.simulator.planner import Levels, demands_of, equal_base, make_plan
-from hived.simulator.traces import (
+
+from .inside import (
     TABLE1,
+    ClusterSpec,
+    Levels,
+    Results,
+    Sharing,
     StillRunning,
+    Task,
     Trace,
     TraceJob,
+    assign_models,
+    compared,
     compress_clock,
     cut_window,
+    demands_of,
+    equal_base,
+    equal_nodes,
     generate_table1,
+    interval_means,
+    make_plan,
+    parse_spec,
     read_trace,
     sample_jobs,
+    share_nodes,
+    share_out,
 )
-from hived.spec import ClusterSpec, parse_spec, share_nodes
-from hived.spec.quotas import equal_nodes, share_out
+from .measures import Floats, measured
 
-from .measures import measured
-
-#: of the measures and of what is simulated: results that were kept under another one are not read
-MEASURES = 3
+#: of what is simulated and measured: results that were kept under another one are not read
+MEASURES = 4
 GPUS_PER_NODE = 8
+MINUTE_MS = 60_000
 QUOTAS = tuple((row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1)
 TENANTS = tuple(tenant for tenant, _ in QUOTAS)
 #: the one VC of a cluster without quotas
@@ -89,7 +97,7 @@ class Arm:
     name: str
     scheme: str
     policy: str = "yarn-cs"
-    binding: str = BindingKind.DYNAMIC.value
+    binding: str = "dynamic"
     levels: str = Levels.NODE.value  #: of the cells: nodes alone, or from a GPU to a node by each tenant's demand
     quotas: bool = True  #: False: one VC for all tenants
 
@@ -116,17 +124,44 @@ class Simulation:
     seed: int = 1
     mix: str = ""  #: models of the jobs, drawn by these weights; "": none
 
-    def task(self, label: str) -> Task:
-        """The task that runs it."""
-        changes = {name: value for name, value in asdict(self).items() if name != "workload"}
-        identity = {"hived": __version__, "measures": MEASURES, "workload": self.workload.identity, **changes}
-        return Task(label, carry_out, (self,), identity)
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What determines its result."""
+        return asdict(self) | {"workload": self.workload.identity}
 
     @property
     def cost(self) -> float:
         """Roughly, to begin with the longest."""
         weights = {"yarn-cs": 1.0, "gandiva": 10.0}
         return (self.share if self.days else 10.0) * sum(weights.get(arm.policy, 5.0) for arm in self.arms)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A function of a module, whose arguments are plain data, workloads or simulations, and whose result is plain."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    cost: float = 1.0  #: roughly, to begin with the longest
+
+    def task(self, label: str) -> Task:
+        """The task that runs it."""
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        given = [getattr(one, "identity", one) for one in self.arguments]
+        identity = {"hived": __version__, "measures": MEASURES, "function": name, "arguments": given}
+        return Task(label, self.function, self.arguments, identity)
+
+
+def simulation(workload: Workload, nodes: int, arms: tuple[Arm, ...], clock: float, **more: Any) -> Trial:
+    """A :class:`Simulation` as a trial."""
+    made = Simulation(workload, nodes, arms, clock, **more)
+    return Trial(carry_out, (made,), made.cost)
+
+
+def trace_label(workload: Workload) -> str:
+    """The trace in a title: a synthetic one is called so."""
+    label = "synthetic trace of Table 1" if workload.path is None else workload.name
+    return label if workload.window is None else f"{label}, days {workload.window[0]:g} to {workload.window[1]:g}"
 
 
 def digest(path: Path) -> str:
@@ -143,6 +178,11 @@ def trace_of(workload: Workload) -> Trace:
     """The trace of a workload at its own clock."""
     trace = workload.read()
     return trace if workload.window is None else cut_window(trace, *workload.window)
+
+
+def played(workload: Workload, crowded: bool) -> Trace:
+    """The trace at the clock of 200 nodes, or of 279."""
+    return compress_clock(trace_of(workload), workload.crowded if crowded else workload.clock)
 
 
 def prepared(simulation: Simulation) -> Trace:
@@ -238,15 +278,8 @@ def carry_out(simulation: Simulation) -> dict[str, Any]:
             spec = planned_cluster(simulation.nodes, trace)
         else:
             spec = cluster_of(simulation.nodes, simulation.gone, quotas=arm.quotas)
-        played = trace if arm.quotas else _merged(trace)
-        options = Options(
-            (Sharing(arm.scheme),),
-            (arm.policy,),
-            binding=BindingKind(arm.binding),
-            soft=simulation.soft,
-            seed=simulation.seed,
-        )
-        runs[arm.name] = run_experiment(spec, played, options)
+        merged = trace if arm.quotas else _merged(trace)
+        runs[arm.name] = compared(spec, merged, [arm.scheme], arm.policy, arm.binding, simulation.soft, simulation.seed)
     quotas = {tenant: gpus for tenant, gpus in shares_of(simulation.nodes).items() if tenant not in simulation.gone}
     return measured(trace, runs, quotas)
 
@@ -261,17 +294,32 @@ def offered_load(trace: Trace, nodes: int) -> float:
     return asked / max(1, trace.jobs[-1].submit_ms) / (GPUS_PER_NODE * nodes)
 
 
-def demand_over_time(jobs: Sequence[TraceJob], step_ms: int, steps: int) -> list[float]:
-    """Mean GPUs asked for in each step, if every job ran at once. O(jobs + steps)."""
-    change: Counter[int] = Counter()
-    for job in jobs:
-        for time, sign in ((job.submit_ms, 1), (job.submit_ms + job.duration_ms, -1)):
-            at, inside = divmod(min(time, step_ms * steps), step_ms)
-            change[at] += sign * job.gpus * (step_ms - inside)
-            change[at + 1] += sign * job.gpus * inside
-    return [value / step_ms for value in accumulate(change[at] for at in range(steps))]
+def demand_over_time(jobs: Sequence[TraceJob], step_ms: int, steps: int) -> Floats:
+    """Mean GPUs asked for in each step, if every job ran at once. (steps,)"""
+    submit, duration, gpus = np.asarray([(job.submit_ms, job.duration_ms, job.gpus) for job in jobs]).reshape(-1, 3).T
+    return interval_means(submit, submit + duration, gpus, np.arange(steps + 1) * step_ms)
 
 
-def tenants_of(trace: Trace) -> Mapping[str, int]:
-    """Jobs of each tenant."""
-    return Counter(job.tenant for job in trace.jobs)
+def power_of_two(gpus: int) -> int:
+    """Rounded up."""
+    return 1 << (gpus - 1).bit_length()
+
+
+def drawn(workload: Workload, gpus: float, days: float, seed: int = 1) -> list[tuple[float, int, float]]:
+    """Minute of submission, GPUs and minutes alone of jobs that keep ``gpus`` GPUs busy in the mean, in order.
+
+    For papers that give a distribution of durations alone. Drawn at random from the trace, of at most 8 GPUs, which
+    count rounded up to a power of two, and of a minute to a day; each at its own time modulo ``days``. O(jobs of the
+    trace).
+    """
+    left = gpus * days * 24 * 60
+    fitting = [one for one in trace_of(workload).jobs if one.gpus <= 8 and 1 <= one.duration_ms / MINUTE_MS <= 1440]
+    Random(seed).shuffle(fitting)
+    chosen = []
+    for one in fitting:
+        minutes = one.duration_ms / MINUTE_MS
+        chosen.append((one.submit_ms / MINUTE_MS % (days * 24 * 60), one.gpus, minutes))
+        left -= power_of_two(one.gpus) * minutes
+        if left <= 0:
+            break
+    return sorted(chosen)

@@ -1,4 +1,4 @@
-"""Figure 14, and Tables 3 and 4 by simulation (Gandiva, 6.2): hyper-parameter searches as multi-jobs."""
+"""Searches of hyper-parameters as multi-jobs (Gandiva, 6.2 and 6.4): Figures 14 and 18, Tables 3 and 4."""
 
 from __future__ import annotations
 
@@ -9,212 +9,157 @@ from typing import Any
 
 import numpy as np
 
-from hived.cluster.cluster import Cluster
-from hived.cluster.sharing import Sharing
-from hived.policies import policies_of
-from hived.simulator.multi_job import Explorer, MultiJob
-from hived.simulator.simulation import simulate
-
 from ..drawing import Panel, over_time
-from ..experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, Shape, number
+from ..experiment import QUICK, Scale, nothing, number
+from ..inside import Explorer, MultiJob, Sharing, TraceJob, assign_models, play, servers
 from ..results import Result
-from ..simulations import Workload
-from ..trial import Trial
-from . import table3
-from .base import GPUS_PER_SERVER, MINUTE_MS, cluster_of
+from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two
+from .base import GANDIVA, perturbed
+from .sharing import DAYS, MIX, SERVERS
 
 #: every configuration has turns, however many there are
 POLICIES = {"FIFO": "yarn-cs", "Gandiva": "gandiva:packs=false:most_height=1000"}
-#: minutes of a whole training: what is spent once in the paper's row of 4 GPUs, by the line through it
-RUN_MIN = 35.2
-CONFIGURATIONS = 374
-TARGET, WORST = 0.84, 0.1
-SEEDS = 7
+#: Table 3: position of the configuration that qualifies; minutes without and with Gandiva, on 4 and on 16 GPUs
+POSITIONS = (93, 187, 280, 365)
+BASELINE = {4: (691.5, 1373.0, 2067.2, 2726.4), 16: (253.0, 492.7, 731.7, 970.0)}
+GANDIVAS = {4: (125.5, 213.8, 302.4, 387.1), 16: (74.4, 103.7, 135.4, 162.6)}
 #: Table 4: accuracy, position of the first configuration that has it, minutes without and with Gandiva
 TABLE4 = ((0.7, 15, 134.1, 134.1), (0.8, 58, 2849.1, 543.1), (0.9, 87, 5296.7, 935.4))
-TABLE4_RUN_MIN = 134.1
+#: minutes of a whole training: in Table 3 what is spent once in the row of 4 GPUs, by the line through it
+RUN_MIN, TABLE4_RUN_MIN = 35.2, 134.1
+CONFIGURATIONS, TARGET, WORST = 374, 0.84, 0.1
 #: Figure 14 compares when so many have been evaluated under Gandiva; its axis ends at these minutes
-_EVALUATED, _FIG14_MINUTES = 300, 180
-_PERTURBED = (0.0, 0.1)
+_EVALUATED, _MINUTES = 300, 180
+_ERROR, _ERRORS = 0.05, (0.0, 0.1)
 
 
-def accuracies(configurations: int, position: int, target: float, seed: int) -> tuple[float, ...]:
-    """Final accuracies: uniform below the target, but for the one at ``position`` (from 1)."""
-    random = Random(seed)
-    drawn = [random.uniform(WORST, target) for _ in range(configurations)]
-    drawn[position - 1] = target
-    return tuple(drawn)
-
-
-def carry_out(
+def search(
     policy: str, gpus: int, configurations: int, position: int, target: float, run_min: float, seed: int, error: float
 ) -> dict[str, Any]:
-    """Minutes until the search has ended, and configurations evaluated by the minute."""
+    """Minutes until the search has ended, and configurations evaluated by the minute.
+
+    Final accuracies are uniform below the target, but for the one at ``position`` (from 1).
+    """
+    random = Random(seed)
+    found = [random.uniform(WORST, target) for _ in range(configurations)]
+    found[position - 1] = target
     top = gpus // 2
-    found = accuracies(configurations, position, target, seed)
-    search = MultiJob(
-        "search",
-        "all",
-        1,
-        run_min * 60,
-        found,
-        target,
-        first=top,
-        more=top,
-        top=top,
-        error=error,
-        model="LeNet-like",
-        seed=seed,
-    )
-    spec = cluster_of(gpus // GPUS_PER_SERVER)
-    policies = policies_of(spec, policy)
-    cluster = Cluster(spec, sharing=Sharing.PRIVATE, rank=policies.rank, ranks=policies.ranks)
-    explorer = Explorer([search], 0, policy != POLICIES["FIFO"])
-    simulate(cluster, policies, [], opportunistic=False, driver=explorer)
-    by_minute = np.zeros(_FIG14_MINUTES + 1)
+    one = MultiJob(
+        "search", "all", 1, run_min * 60, tuple(found), target, first=top, more=top, top=top, error=error,
+        model="LeNet-like", seed=seed,
+    )  # fmt: skip
+    explorer = Explorer([one], 0, policy != POLICIES["FIFO"])
+    play(servers(4, {"all": gpus // 4}), [], policy, driver=explorer)
+    by_minute = np.zeros(_MINUTES + 1)
     for time, count in explorer.explored["search"]:
-        by_minute[min(_FIG14_MINUTES + 1, -(-time // MINUTE_MS)) :] = count
+        by_minute[min(_MINUTES + 1, -(-time // MINUTE_MS)) :] = count
     return {"minutes": explorer.ended.get("search", 0) / MINUTE_MS, "explored": by_minute.tolist()}
 
 
-def _label(name: str, gpus: int, position: int, seed: int, error: float) -> str:
+def _label(name: str, gpus: int, position: int, seed: int, error: float = _ERROR) -> str:
     return f"{name} {gpus} {position} {seed} {error:g}"
 
 
-def _gpus(scale: Scale) -> tuple[int, ...]:
-    return (4, 16) if scale is not QUICK else (4,)
+def _seeds(scale: Scale, most: int = 7) -> range:
+    return range(1, 1 + (most if scale is not QUICK else 1))
 
 
-def _seeds(scale: Scale) -> range:
-    return range(1, 1 + (SEEDS if scale is not QUICK else 1))
+def _sizes(scale: Scale) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """GPUs and positions."""
+    return ((4, 16), POSITIONS) if scale is not QUICK else ((4,), POSITIONS[:1])
 
 
-def _median(plain: Mapping[str, Any], name: str, gpus: int, position: int, scale: Scale, error: float = 0.05) -> float:
-    """Median minutes over the seeds; NaN if some search has not ended."""
-    found = [plain[_label(name, gpus, position, seed, error)]["minutes"] for seed in _seeds(scale)]
-    return float(np.median(found)) if all(found) else float("nan")
+def _medians(
+    results: Mapping[str, Result], scale: Scale, gpus: int, position: int, error: float = _ERROR
+) -> list[float]:
+    """Median minutes over the seeds, FIFO and Gandiva; NaN if some search has not ended."""
+    medians = []
+    for name in POLICIES:
+        found = [results[_label(name, gpus, position, seed, error)].plain["minutes"] for seed in _seeds(scale)]
+        medians.append(float(np.median(found)) if all(found) else float("nan"))
+    return medians
 
 
-# -- Figure 14 and Table 3 ---------------------------------------------------------------------------------------------
+def _sooner(base: float, ours: float) -> str:
+    return f"{number(base)}, {number(ours)} ({base / ours:.2f} times)"
 
 
-def _positions(scale: Scale) -> tuple[int, ...]:
-    return table3.POSITIONS if scale is not QUICK else table3.POSITIONS[:1]
-
-
-def _fig14_trials(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    arms = [
-        (name, gpus, position, seed, 0.05)
-        for name in POLICIES
-        for gpus in _gpus(scale)
-        for position in _positions(scale)
-        for seed in _seeds(scale)
-    ]
-    if scale is not QUICK:
-        last = table3.POSITIONS[-1]
-        arms += [(name, 4, last, seed, error) for name in POLICIES for seed in _seeds(scale) for error in _PERTURBED]
+def _searches(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    sizes, positions = _sizes(scale)
+    arms = [(gpus, position, _ERROR) for gpus in sizes for position in positions]
+    arms += [(4, POSITIONS[-1], error) for error in _ERRORS if scale is not QUICK]
     return {
-        _label(*arm): Trial(
-            carry_out,
-            (POLICIES[arm[0]], arm[1], CONFIGURATIONS, arm[2], TARGET, RUN_MIN, arm[3], arm[4]),
-            arm[2] / 100,
+        _label(name, gpus, position, seed, error): Trial(
+            search, (policy, gpus, CONFIGURATIONS, position, TARGET, RUN_MIN, seed, error), position / 100
         )
-        for arm in arms
+        for name, policy in POLICIES.items()
+        for gpus, position, error in arms
+        for seed in _seeds(scale)
     }
 
 
-def _fig14(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
-    plain = {name: result.plain for name, result in results.items()}
-    rows, gains, factors = [], [], []
-    last = _positions(scale)[-1]
-    for gpus in _gpus(scale):
-        fifo, ours_by = (
-            np.mean([plain[_label(name, gpus, last, seed, 0.05)]["explored"] for seed in _seeds(scale)], axis=0)
-            for name in POLICIES
-        )
-        minute = int(np.searchsorted(ours_by, min(_EVALUATED, ours_by[-1])))
-        factors.append(ours_by[minute] / fifo[minute])
-        rows.append(
-            Row(
-                f"{gpus} GPUs: configurations evaluated in {minute} minutes, FIFO and Gandiva, means",
-                "about 10 times as many",
-                f"{fifo[minute]:.0f}, {ours_by[minute]:.0f} ({factors[-1]:.1f} times)",
-            )
-        )
-        for at, position in enumerate(_positions(scale)):
-            base, ours = (_median(plain, name, gpus, position, scale) for name in POLICIES)
-            paper = table3.BASELINE[gpus][at], table3.GANDIVA[gpus][at]
-            gains.append(base / ours)
-            rows.append(
-                Row(
-                    f"{gpus} GPUs, configuration {position} (Table 3): minutes, FIFO and Gandiva",
-                    f"{number(paper[0])}, {number(paper[1])} ({paper[0] / paper[1]:.2f} times)",
-                    f"{number(base)}, {number(ours)} ({base / ours:.2f} times)",
-                )
-            )
-    for error in _PERTURBED if scale is not QUICK else ():
-        base, ours = (_median(plain, name, 4, last, scale, error) for name in POLICIES)
-        rows.append(
-            Row(
-                f"4 GPUs, configuration {last}, estimates with an error of {error:g} instead of 0.05",
-                "-",
-                f"{number(base)}, {number(ours)} ({base / ours:.2f} times)",
-            )
-        )
-    minutes = np.arange(_FIG14_MINUTES + 1, dtype=float)
-    panels = []
-    for gpus in _gpus(scale):
-        lines = {
-            name: (
-                minutes,
-                np.mean([plain[_label(name, gpus, last, s, 0.05)]["explored"] for s in _seeds(scale)], axis=0),
+@GANDIVA.of("fig14", _searches)
+def figure_14(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """A search on 4 and on 16 GPUs, and Table 3 by simulation."""
+    sizes, positions = _sizes(scale)
+    found, panels = [], []
+    for gpus in sizes:
+        explored = {
+            name: np.mean(
+                [results[_label(name, gpus, positions[-1], seed)].plain["explored"] for seed in _seeds(scale)], axis=0
             )
             for name in POLICIES
         }
-        panels.append(Panel(f"evaluated, {gpus} GPUs", lines))
-    return Outcome(
-        f"one server of 4 GPUs, and four; {CONFIGURATIONS} configurations of one GPU; final accuracies uniform from "
-        f"{WORST:g} to {TARGET:g}, one qualifies; estimates have an error of 0.05 at first; a training takes "
-        f"{RUN_MIN:g} minutes alone and is evaluated at every 3%; 2 configurations (8 on 16 GPUs) each time; medians "
-        f"of {len(_seeds(scale))} seeds",
-        rows,
-        [
-            Claim(
-                "Gandiva finds the configuration sooner, wherever it is",
-                Shape.HOLDS if min(gains) > 1 else Shape.FAILS,
-            ),
-            Claim(
-                "at least five times as many configurations are evaluated",
-                Shape.HOLDS if min(factors) >= 5 else Shape.FAILS,
-            ),
-        ],
-        "The paper gives no learning curves and no distribution of accuracies: only the time of a training (the line "
-        "through its row of 4 GPUs) and of an evaluation are its own. FIFO stops the configurations that promise less "
-        "than 30% as well. Configurations that have not been evaluated come before others, but for the best.",
-        {
-            "gandiva-fig14": partial(
-                over_time, "Gandiva, Figure 14: configurations evaluated (simulated)", panels, "minutes"
-            )
-        },
-    )
-
-
-FIG14 = Experiment(
-    "fig14",
-    "Figure 14, and Table 3 by simulation: a search on 4 and on 16 GPUs",
-    "about 10 times as many configurations are explored; 5.5 to 7.0 times sooner found on 4 GPUs, 3.4 to 6.0 on 16",
-    _fig14_trials,
-    _fig14,
-)
-
-
-# -- Table 4 -----------------------------------------------------------------------------------------------------------
-
-
-def _table4_trials(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+        fifo, ours = explored.values()
+        minute = int(np.searchsorted(ours, min(_EVALUATED, ours[-1])))
+        rows = [
+            (position, (BASELINE[gpus][at], GANDIVAS[gpus][at]), *_medians(results, scale, gpus, position))
+            for at, position in enumerate(positions)
+        ]
+        found.append({"gpus": gpus, "minute": minute, "fifo": fifo[minute], "ours": ours[minute], "found": rows})
+        minutes = np.arange(_MINUTES + 1, dtype=float)
+        panels.append(Panel(f"evaluated, {gpus} GPUs", {name: (minutes, of) for name, of in explored.items()}))
+    title = "Gandiva, Figure 14: configurations evaluated (simulated)"
     return {
-        _label(name, 16, position, seed, 0.05): Trial(
-            carry_out, (policy, 16, 100, position, target, TABLE4_RUN_MIN, seed, 0.05), 0.5
+        "seeds": len(_seeds(scale)),
+        "sizes": found,
+        "gains": [base / ours for one in found for *_, base, ours in one["found"]],
+        "factors": [one["ours"] / one["fifo"] for one in found],
+        "perturbed": [
+            (error, *_medians(results, scale, 4, POSITIONS[-1], error)) for error in _ERRORS if scale is not QUICK
+        ],
+        "sooner": _sooner,
+        "figures": {"gandiva-fig14": partial(over_time, title, panels, "minutes")},
+    }
+
+
+def fitted(minutes: Sequence[float], gpus: int) -> tuple[float, float]:
+    """GPU minutes of a configuration, and minutes that are spent once: the least-squares line through a row."""
+    slope, once = np.polyfit(POSITIONS, minutes, 1)
+    return float(slope) * gpus, float(once)
+
+
+def predicted(each: float, once: float, gpus: int) -> list[float]:
+    """Minutes on ``gpus`` GPUs: configurations share all GPUs, the full run of the best one is exclusive."""
+    return [each * position / gpus + once for position in POSITIONS]
+
+
+@GANDIVA.of("table3", nothing)
+def table_3(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """One row fitted, the other predicted. Both are the paper's, so that nothing here is a result of ours."""
+    fits, ours = [], []
+    for name, table in (("without Gandiva", BASELINE), ("with Gandiva", GANDIVAS)):
+        each, once = fitted(table[4], 4)
+        ours.append(predicted(each, once, 16))
+        rows = list(zip(POSITIONS, table[16], ours[-1], strict=True))
+        fits.append({"name": name, "each": each, "once": once, "rows": rows})
+    return {"fits": fits, "gains": [base / with_it for base, with_it in zip(*ours, strict=True)]}
+
+
+def _by_accuracy(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    return {
+        _label(name, 16, position, seed): Trial(
+            search, (policy, 16, 100, position, target, TABLE4_RUN_MIN, seed, _ERROR), 0.5
         )
         for name, policy in POLICIES.items()
         for target, position, *_ in TABLE4
@@ -222,38 +167,91 @@ def _table4_trials(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
     }
 
 
-def _table4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
-    plain = {name: result.plain for name, result in results.items()}
-    rows: list[Row] = []
-    gains: list[float] = []
-    for target, position, without, with_it in TABLE4:
-        base, ours = (_median(plain, name, 16, position, scale) for name in POLICIES)
-        gains.append(base / ours)
-        rows.append(
-            Row(
-                f"accuracy {target:.0%}, configuration {position}: minutes, FIFO and Gandiva",
-                f"{number(without)}, {number(with_it)} ({without / with_it:.2f} times)",
-                f"{number(base)}, {number(ours)} ({base / ours:.2f} times)",
-            )
+@GANDIVA.of("table4", _by_accuracy)
+def table_4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """A search on 16 GPUs, by the accuracy that it looks for."""
+    found: list[dict[str, Any]] = []
+    for target, position, *paper in TABLE4:
+        base, ours = _medians(results, scale, 16, position)
+        found.append({"target": target, "position": position, "paper": paper, "base": base, "ours": ours})
+    gains = [one["base"] / one["ours"] for one in found]
+    return {"seeds": len(_seeds(scale)), "found": found, "gains": gains, "sooner": _sooner}
+
+
+# -- Figure 18 ---------------------------------------------------------------------------------------------------------
+
+SEARCHES = ("search-1", "search-2")
+#: GPUs of a search; 100,000 mini-batches of 0.6 s
+GPUS, CHOICES, RUN, START, LOAD, SEEDS = 8, 40, 1000.0, 5607.0, 0.8, 5
+#: policy, and what the paper says
+ARMS = {
+    "FIFO": ("yarn-cs", "13.6 and 12.9 times as long"),
+    "slicing": ("gandiva:packs=false:migrates=false:most_height=1000", "7 times"),
+    "slicing and migration": ("gandiva:packs=false:most_height=1000", "1,216 and 1,111"),
+}
+#: sharing, what the speed between servers is multiplied with (2: a VGG-like model loses nothing), whether the best
+#: configuration is the last in line
+_SETTINGS = (("quota", 1.0, False), ("quota", 1.0, True), ("quota", 2.0, False), ("hived", 1.0, False))
+
+
+def busy_search(
+    workload: Workload, policy: str, sharing: str, days: float, seed: int, across: float, last: bool
+) -> dict[str, Any]:
+    """Minutes from the start of two searches in a busy cluster to the end of each; 0: not ended."""
+    others = [
+        TraceJob(
+            f"job-{at}", "others", round(t * MINUTE_MS), round(span * MINUTE_MS), power_of_two(g), "pass", soft=True
         )
-    return Outcome(
-        f"four servers of 4 GPUs; 100 configurations of one GPU, uniform from {WORST:g} to the accuracy that is looked "
-        f"for; a training takes {TABLE4_RUN_MIN:g} minutes alone; medians of {len(_seeds(scale))} seeds",
-        rows,
-        [Claim("the later the configuration comes, the more is gained", _rising(gains))],
-        "The paper's minutes need trainings of over a thousand GPU minutes, of which it gives none: its 134.1 minutes "
-        "are the time to 70%, not to the end. Only the times as factors are comparable, and those roughly.",
-    )
+        for at, (t, g, span) in enumerate(drawn(workload, LOAD * (SERVERS * 4 - 2 * GPUS), days, seed))
+    ]
+    jobs = assign_models(others, MIX, seed)
+    start = START / DAYS * days
+    searches = []
+    for at, name in enumerate(SEARCHES):
+        random = Random(100 * seed + at)
+        found = [random.uniform(0.1, 0.9) for _ in range(CHOICES)]
+        if last:
+            found.append(found.pop(found.index(max(found))))
+        searches.append(MultiJob(
+            name, name, 2, RUN * 60, tuple(found), max(found), start * 60, first=CHOICES, top=2, model="VGG-like",
+            seed=seed, soft=True,
+        ))  # fmt: skip
+    explorer = Explorer(searches, len(jobs), policy != "yarn-cs")
+    shares = {"others": SERVERS - 2 * GPUS // 4, **dict.fromkeys(SEARCHES, GPUS // 4)}
+    models = perturbed("across_nodes", across)
+    play(servers(4, shares), jobs, policy, Sharing(sharing), models=models, driver=explorer)
+    return {name: (explorer.ended.get(name, 0) - start * MINUTE_MS) / MINUTE_MS for name in SEARCHES}
 
 
-def _rising(gains: Sequence[float]) -> Shape:
-    return Shape.HOLDS if list(gains) == sorted(gains) and gains[-1] > 1 else Shape.FAILS
+def _busy(scale: Scale) -> dict[str, tuple[str, tuple[str, float, bool], int]]:
+    """Arm, setting and seed, by the name of the simulation."""
+    return {
+        f"{name} {setting} {seed}": (name, setting, seed)
+        for setting in (_SETTINGS if scale is not QUICK else _SETTINGS[:1])
+        for name in ARMS
+        for seed in _seeds(scale, SEEDS)
+    }
 
 
-TABLE4_EXPERIMENT = Experiment(
-    "table4",
-    "Table 4: a search on 16 GPUs, by the accuracy that it looks for",
-    "1.00, 5.25 and 5.66 times sooner at 70, 80 and 90%",
-    _table4_trials,
-    _table4,
-)
+def _busy_searches(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    days = DAYS if scale is not QUICK else 1.0
+    return {
+        label: Trial(busy_search, (workload, ARMS[name][0], sharing, days, seed, across, last), 20.0)
+        for label, (name, (sharing, across, last), seed) in _busy(scale).items()
+    }
+
+
+@GANDIVA.of("fig18", _busy_searches)
+def figure_18(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """Two multi-jobs in a busy cluster, and what migration adds to time-slicing."""
+    minutes: dict[tuple[str, tuple[str, float, bool]], list[float]] = {}
+    for label, (name, of, _) in _busy(scale).items():
+        minutes.setdefault((name, of), []).extend(results[label].plain[one] for one in SEARCHES)
+    arms = [
+        {
+            "name": name, "sharing": sharing, "across": across, "last": last, "paper": ARMS[name][1],
+            "minutes": of, "median": float(np.median(of)),
+        }
+        for (name, (sharing, across, last)), of in minutes.items()
+    ]  # fmt: skip
+    return {"arms": arms, "seeds": len(_seeds(scale, SEEDS))}

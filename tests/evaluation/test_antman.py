@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from evaluation.against_private import REASONS, compare, reason
-from evaluation.antman.arms import ARMS, GUARANTEED, OPPORTUNISTIC, completion, in_use, play
-from evaluation.antman.fig2 import waiting
+from evaluation.antman import ARMS, GUARANTEED, OPPORTUNISTIC, in_use, play_arm, waiting
+from evaluation.measures import completion
 
 from hived.cluster.sharing import Sharing
 from hived.policies import AntMan, YarnCS
@@ -25,7 +25,7 @@ def job(name: str, tenant: str, gpus: int, seconds: float, at: float = 0.0, mode
 def test_antman_neither_preempts_nor_delays() -> None:
     jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "RHN") for n in range(8)]
     jobs += [job(f"g{n}", GUARANTEED, 1, 600, 100 + n, "RHN") for n in range(8)]
-    records = {arm: play(arm, jobs, 1, MODELS) for arm in ARMS}
+    records = {arm: play_arm(arm, jobs, 1, MODELS) for arm in ARMS}
     assert {arm: sum(record.preemptions) for arm, record in records.items()} == dict(
         zip(ARMS, (0, 8, 0, 0), strict=True)
     )
@@ -38,10 +38,10 @@ def test_antman_neither_preempts_nor_delays() -> None:
 
 def test_profiles_pack_only_what_gains() -> None:
     jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "LSTM") for n in range(9)]
-    record = play(ARMS[2], jobs, 1, MODELS)
+    record = play_arm(ARMS[2], jobs, 1, MODELS)
     assert {run.rate for run in record.runs} == {1.0}
     jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "VAE") for n in range(16)]
-    record = play(ARMS[2], jobs, 1, MODELS)
+    record = play_arm(ARMS[2], jobs, 1, MODELS)
     assert max(record.finish) <= 616 * MS, "all at once, two on each"
 
 
@@ -56,7 +56,7 @@ def test_gpus_wait_for_a_gang() -> None:
 
 def test_gpus_in_use_count_once() -> None:
     jobs = [job("own", GUARANTEED, 4, 100), job("guest", OPPORTUNISTIC, 8, 100)]
-    record = play("AntMan", jobs, 1, MODELS)
+    record = play_arm("AntMan", jobs, 1, MODELS)
     gpus, used = in_use(record, MODELS, 8, 100 * MS)
     assert gpus == pytest.approx(1.0, abs=1e-3)
     assert MODELS.of("GCN").utilization * 0.5 < used < 2 * MODELS.of("GCN").utilization

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evaluation.exchange import fig10, fig11, fig12, tables, worse
-from evaluation.exchange.trading import cluster_by_demand, loans, nodes_by_demand, spearman, used_gpus
+from evaluation.exchange import EXCHANGE, PAPER_SPEARMAN, changes
 from evaluation.results import Result
 from evaluation.simulations import TENANTS
+from evaluation.trading import cluster_by_demand, loans, nodes_by_demand, spearman, used_gpus
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.exchange import Cells, Trade
@@ -20,14 +20,14 @@ from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
 from ..simulator.helpers import nodes_of_8
-from .made import evaluate, ours, result, run, shapes
+from .made import evaluate, ours, result, rows, run, shapes
 
 
 def test_spearmans_correlation_is_of_ranks() -> None:
     assert spearman([1, 2, 30], [0, 5, 6]) == pytest.approx(1)
     assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
     assert spearman([1, 1, 2, 3], [1, 1, 2, 3]) == pytest.approx(1)
-    assert round(tables.PAPER_SPEARMAN, 2) == 0.83
+    assert round(PAPER_SPEARMAN, 2) == 0.83
 
 
 def test_nodes_by_gpu_time_one_at_least() -> None:
@@ -77,7 +77,7 @@ def traded(**changed: dict[str, Any]) -> Result:
 @pytest.mark.parametrize(("hived", "verdict"), [(0.6, "holds"), (0.3, "does not hold")])
 def test_figure_10_compares_idle_nodes(hived: float, verdict: str) -> None:
     found = result(quota=run(idle_10=[0.4] * 4), hived=run(idle_10=[hived] * 4))
-    assert shapes(evaluate(fig10.EXPERIMENT, both=found))[0] == verdict
+    assert shapes(evaluate(EXCHANGE["draft-fig10"], both=found))[0] == verdict
 
 
 def test_a_loan_is_shared_by_idle_cells() -> None:
@@ -106,21 +106,21 @@ def test_worse_off_by_more_than_it_gave() -> None:
     none = traded()
     arms = dict.fromkeys(("none", "balanced", "hindsight"), none)
     badly = traded(prod_a={"gpu_delay": 19.0}, res_f={"gpu_delay": 32.5}, res_e={"gpu_delay": 30.0, "given": 100.0})
-    (first, second, *_) = worse.changes(badly.plain, none.plain)
+    (first, second, *_) = changes(none.plain, badly.plain)
     assert (first.tenant, first.excess) == ("res-f", 12.5)
     assert (second.tenant, second.excess) == ("prod-a", -1)
-    outcome = evaluate(tables.TABLE4, **arms, auction=badly)
+    outcome = evaluate(EXCHANGE["table4"], **arms, auction=badly)
     assert shapes(outcome) == ["holds", "does not hold"]
-    assert "auction: res-f by 12 GPU hours" in outcome.differs
+    assert "auction: res-f by 12 GPU hours" in outcome.text
     longer = "GPU hours that jobs wait longer than without trades, of those given away"
     assert ours(outcome, f"auction: {longer}").startswith("res-f +32 of 20; prod-a +19 of 20; ")
     most = "the largest excess of the former over the latter; the largest of the former"
     assert ours(outcome, f"auction: {most}") == "res-f +12; res-f +32"
-    assert shapes(evaluate(tables.TABLE4, **arms, auction=none)) == ["holds", "holds"]
-    crowded = evaluate(worse.EXPERIMENT, none=none, balanced=badly)
+    assert shapes(evaluate(EXCHANGE["table4"], **arms, auction=none)) == ["holds", "holds"]
+    crowded = evaluate(EXCHANGE["worse"], none=none, balanced=badly)
     assert shapes(crowded) == ["does not hold"]
-    assert "balanced: res-f by 12 GPU hours" in crowded.differs
-    assert "200 nodes of 8 GPUs" in crowded.setting
+    assert "balanced: res-f by 12 GPU hours" in crowded.text
+    assert "200 nodes of 8 GPUs" in crowded.text
 
 
 def test_figure_11_shows_three_tenants() -> None:
@@ -131,17 +131,17 @@ def test_figure_11_shows_three_tenants() -> None:
         "prod_c": {"contributed": 5.0, "benefited": 400.0},
     }
     others = {tenant.replace("-", "_"): {"contributed": 20.0, "benefited": 50.0} for tenant in TENANTS}
-    outcome = evaluate(fig11.EXPERIMENT, balanced=traded(**others | sides))
-    assert [row.what.split(":")[0] for row in outcome.rows[:3]] == [
+    outcome = evaluate(EXCHANGE["draft-fig11"], balanced=traded(**others | sides))
+    assert [what.split(":")[0] for what, *_ in rows(outcome)[:3]] == [
         "res-e (most balanced)", "res-f (contributes most)", "prod-c (benefits most)",
     ]  # fmt: skip
-    assert outcome.rows[0].ours == "100, 90.0; 1.00, 1.00"
+    assert rows(outcome)[0][2] == "100, 90.0; 1.00, 1.00"
     assert shapes(outcome) == ["holds", "holds"]
 
 
 def test_figure_11_is_not_seen_without_trades() -> None:
     nothing = {tenant.replace("-", "_"): {"contributed": 0.0, "benefited": 0.0} for tenant in TENANTS}
-    outcome = evaluate(fig11.EXPERIMENT, balanced=traded(**nothing))
+    outcome = evaluate(EXCHANGE["draft-fig11"], balanced=traded(**nothing))
     assert shapes(outcome) == ["not seen on this trace"] * 2
     assert not outcome.figures
 
@@ -150,8 +150,8 @@ def test_figure_11_is_not_seen_without_trades() -> None:
 def test_figure_12_shows_most_and_least_gain(fluctuation: float, verdict: str) -> None:
     gains = traded(prod_e={"gain": 0.9}, res_a={"gain": 0.0})
     without = traded(prod_e={"fluctuation": fluctuation, "usage": [2, 10]})
-    outcome = evaluate(fig12.EXPERIMENT, none=without, balanced=gains)
+    outcome = evaluate(EXCHANGE["draft-fig12"], none=without, balanced=gains)
     assert shapes(outcome) == [verdict]
-    (first, *_, last, _) = outcome.rows
-    assert (first.what.split()[0], last.what.split()[0]) == ("prod-e", "res-a")
-    assert first.ours == f"0.75, 1.25; {fluctuation:.2f}"
+    (first, *_, last, _) = rows(outcome)
+    assert (first[0].split()[0], last[0].split()[0]) == ("prod-e", "res-a")
+    assert first[2] == f"0.75, 1.25; {fluctuation:.2f}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from evaluation.experiment import FULL
-from evaluation.hived import EXPERIMENTS, draft, fig1, fig7, fig8, fig9, fig10, fig11
-from evaluation.hived.fig6 import CROWDED
+from evaluation.hived import HIVED, example
 from evaluation.results import Result
 from evaluation.simulations import TENANTS
 
-from .made import WORKLOAD, evaluate, ours, result, run, shapes
+from .made import WORKLOAD, evaluate, ours, result, rows, run, shapes
 
 HOLDS, FAILS, NOT_SEEN = "holds", "does not hold", "not seen on this trace"
 
@@ -22,11 +21,11 @@ def three(quota: float, hived: float, tenant: str = "prod-a") -> Result:
 
 def test_equal_simulations_are_one_task() -> None:
     """And every experiment has a name of its own."""
-    names = [experiment.name for experiment in EXPERIMENTS]
+    names = [experiment.name for experiment in HIVED.experiments]
     assert len(set(names)) == len(names)
     keys = [
         experiment.simulations(WORKLOAD, FULL)[name].task("").key()
-        for experiment, name in ((CROWDED, "all"), (fig7.EXPERIMENT, "all tenants"), (fig9.EXPERIMENT, "0"))
+        for experiment, name in ((HIVED["fig6-200"], "all"), (HIVED["fig7"], "all tenants"), (HIVED["fig9"], "0"))
     ]
     assert len(set(keys)) == 1
 
@@ -36,13 +35,13 @@ def test_a_wait_of_private_is_no_anomaly(private: float, quota: float, verdict: 
     found = result(
         private=run(over_time={"prod-a": [0, private, 0, 0]}), quota=run(over_time={"prod-a": [0, quota, 0, 0]})
     )
-    outcome = evaluate(fig1.EXPERIMENT, crowded=found, full=found)
+    outcome = evaluate(HIVED["fig1"], crowded=found, full=found)
     assert shapes(outcome) == [verdict]
     assert ours(outcome, "200 nodes: the same 12 hours in its private cluster").startswith(f"{private:,}")
 
 
 def test_figure_7_names_who_waits_longer() -> None:
-    outcome = evaluate(fig7.EXPERIMENT, a=three(7.2, 0.1), b=three(1.7, 0.9, "res-f"), c=three(0.9, 0.8))
+    outcome = evaluate(HIVED["fig7"], a=three(7.2, 0.1), b=three(1.7, 0.9, "res-f"), c=three(0.9, 0.8))
     assert ours(outcome, "all tenants: tenants above 1 under quota") == "prod-a 7.20"
     assert ours(outcome, "all tenants: tenants above 1 with HiveD") == "none"
     assert ours(outcome, "largest reduction") == "99%, prod-a"
@@ -52,16 +51,16 @@ def test_figure_7_names_who_waits_longer() -> None:
 def test_where_nobody_waits_nothing_shows() -> None:
     idle = run(dict.fromkeys(TENANTS, 0.0))
     none = result(private=idle, quota=idle, hived=idle)
-    outcome = evaluate(fig7.EXPERIMENT, a=none, b=none, c=none)
+    outcome = evaluate(HIVED["fig7"], a=none, b=none, c=none)
     assert ours(outcome, "largest reduction") == "-"
     assert ours(outcome, "change of the mean delay of all jobs, HiveD over quota") == "-"
-    outcome = evaluate(fig8.EXPERIMENT, a=none, b=none, c=none, d=none)
+    outcome = evaluate(HIVED["fig8"], a=none, b=none, c=none, d=none)
     assert ours(outcome, "res-f: delay of res-f over private, quota") == "-"
     assert shapes(outcome) == [NOT_SEEN] * 3
 
 
 def test_figure_7_fails_above_1() -> None:
-    outcome = evaluate(fig7.EXPERIMENT, a=three(7.2, 1.1), b=three(0.9, 0.9, "res-f"), c=three(0.9, 0.8))
+    outcome = evaluate(HIVED["fig7"], a=three(7.2, 1.1), b=three(0.9, 0.9, "res-f"), c=three(0.9, 0.8))
     assert shapes(outcome)[:4] == [FAILS, HOLDS, HOLDS, NOT_SEEN]
     assert outcome.shape == FAILS
 
@@ -77,7 +76,7 @@ def test_figure_7_fails_above_1() -> None:
 )
 def test_figure_8_needs_a_strict_fall(quota: tuple[float, ...], hived: tuple[float, ...], verdicts: list[str]) -> None:
     cases = {str(at): three(*pair, "res-f") for at, pair in enumerate(zip(quota, hived, strict=True))}
-    assert shapes(evaluate(fig8.EXPERIMENT, **cases)) == verdicts
+    assert shapes(evaluate(HIVED["fig8"], **cases)) == verdicts
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,9 @@ def test_figure_10_compares_preempted_gpus(dynamic: int, static: int, verdict: s
         static=run(preempted_gpus=static, preempted=[4, 4, 4, 4]),
     )
     faster = [result(hived=run(preempted_gpus=number), static=run(preempted_gpus=200)) for number in (100, 120, 180)]
-    outcome = evaluate(fig10.EXPERIMENT, a=found, b=found, **dict(zip("cde", faster, strict=True)))
+    outcome = evaluate(HIVED["fig10"], a=found, b=found, **dict(zip("cde", faster, strict=True)))
     assert shapes(outcome) == [verdict, HOLDS]
-    by_load = [row.ours.split()[0] for row in outcome.rows if "clock x1.25" in row.what or "clock x2" in row.what]
+    by_load = [found.split()[0] for what, _, found in rows(outcome) if "clock x1.25" in what or "clock x2" in what]
     assert by_load == ["0.50", "0.90"]
     assert ours(outcome, "correlation of bound cells and preempted GPUs by 12 hours, dynamic") == "1.00"
 
@@ -100,14 +99,14 @@ def test_figure_10_compares_preempted_gpus(dynamic: int, static: int, verdict: s
 def test_figure_11_counts_hours(levels: list[float], verdict: str) -> None:
     found = result(hived=run(), levels=run(fragmentation=levels))
     faster = result(hived=run(), levels=run(fragmentation=[0.1, 0.2, 0.5, 0.6]))
-    outcome = evaluate(fig11.EXPERIMENT, a=found, b=found, c=found, d=faster)
+    outcome = evaluate(HIVED["fig11"], a=found, b=found, c=found, d=faster)
     assert shapes(outcome)[0] == verdict
-    (at_most,) = [row.ours for row in outcome.rows if "clock x2" in row.what]
+    (at_most,) = [found for what, _, found in rows(outcome) if "clock x2" in what]
     assert at_most == "50.0%, mean gap 15.0%"
     assert ours(outcome, "hours in which levels 1 to 4 fragment less") == f"{100 * levels.count(0.3) / 4:.1f}%"
 
 
 def test_the_anomaly_by_hand() -> None:
-    waits = draft.example()
+    waits = example()
     assert waits["private"] == waits["hived"] == 0
     assert waits["quota"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from evaluation.simulations import (
     demand_over_time,
     reshape,
     shares_of,
+    simulation,
 )
 
 from evaluation import section53
@@ -60,7 +62,17 @@ def test_a_small_cluster_has_cells_below_nodes() -> None:
 
 def test_demand_over_time_is_exact() -> None:
     jobs = [TraceJob("a", "res-a", 5, 10, 2, "pass"), TraceJob("b", "res-a", 25, 100, 4, "pass")]
-    assert demand_over_time(jobs, 10, 4) == [1.0, 1.0, 2.0, 4.0]
+    assert demand_over_time(jobs, 10, 4).tolist() == [1.0, 1.0, 2.0, 4.0]
+    assert demand_over_time([], 10, 4).tolist() == [0.0] * 4
+
+
+def test_simulations_that_differ_are_two_tasks() -> None:
+    """Also where the trace has a number of the same name."""
+    workload = Workload("synthetic", None, None, 600, 10, 1.0, 1.5, None)
+    made = [simulation(workload, 12, arms(), 1.0, **more) for more in ({}, {"days": 2}, {"days": 3}, {"seed": 2})]
+    other = simulation(replace(workload, days=20), 12, arms(), 1.0)
+    assert len({one.task("").key() for one in (*made, other)}) == 5
+    assert simulation(replace(workload, name="same"), 12, arms(), 1.0).task("").key() == made[0].task("").key()
 
 
 def test_a_simulation_measures_all_arms(tmp_path: Path) -> None:
@@ -80,6 +92,6 @@ def test_a_simulation_measures_all_arms(tmp_path: Path) -> None:
 
 
 def test_requests_of_section_5_3_start() -> None:
-    found = section53.read(section53.measure(200))
-    assert found.started == found.requests == 200
-    assert 0 < found.mean_ms <= found.p99_ms * 200
+    found = section53.measure(200)
+    assert found["started"] == found["requests"] == 200
+    assert 0 < found["mean_ms"] <= found["p99_ms"] * 200

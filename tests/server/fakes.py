@@ -27,7 +27,6 @@ from hived.errors import (
 )
 from hived.server import pictures, schema
 from hived.server.app import add_api, make_app, new_app, private
-from hived.server.failures import Unexpected
 from hived.server.guard import Guard
 from hived.server.kubernetes.engine_service import EngineService
 from hived.server.limits import Limits
@@ -693,7 +692,6 @@ def kubernetes_app(service: FakeKubernetes, token: str | None = None) -> FastAPI
     add_api(app, service, Metrics(service), private(token))
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=("testserver", "hived"), local=False)
-    app.add_middleware(Unexpected)
     return app
 
 

@@ -30,7 +30,7 @@ from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
-from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
+from hived.errors import HivedError, InputError, PolicyError, StorageError
 from hived.exchange import ArbiterKind, make_arbiter
 from hived.policies import by_vc, split_policy
 from hived.server.app import make_app
@@ -434,8 +434,6 @@ class _Up:
         listen = ("127.0.0.1", _DEMO_PORT) if self.is_demo and self.listen is None else self.listen
         try:
             server.open(listen=listen, socket=socket, group=group)
-        except ConflictError:
-            raise
         except InputError as error:
             if self.kept_listen and self.listen is not None:
                 raise InputError(f"{error} (as at the last start; --listen none gives that up)") from None

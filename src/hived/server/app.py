@@ -11,7 +11,7 @@ from hived import __version__
 from hived.errors import ensure
 
 from .dashboard import Source, dashboard_routes
-from .failures import Unexpected, answer_failures, declared
+from .failures import answer_failures, declared
 from .guard import Guard
 from .limits import Limits
 from .metrics import Metrics, metrics_routes
@@ -108,7 +108,6 @@ def guarded(
     # the last that is added is the first that sees a request
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=hosts, local=local, **more)
-    app.add_middleware(Unexpected)
     return app
 
 

@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hived.errors import HivedError, RequestError
 
@@ -81,8 +80,13 @@ def answer_to(error: HivedError) -> Response:
 
 
 def bug(error: BaseException) -> Response:
-    """The answer to an unexpected error. The log has the traceback, the answer has nothing of it."""
+    """The answer to a broken invariant. The log has the traceback, the answer has nothing of it."""
     _log.error("a request failed, which is a bug of hived", exc_info=error)
+    return _unexpected(error)
+
+
+def _unexpected(_: BaseException) -> Response:
+    """The answer to an unexpected error, of which the server logs the traceback."""
     return answer("bug", "this is a bug of hived; the log of the engine has the traceback")
 
 
@@ -98,32 +102,7 @@ def answer_failures(app: FastAPI) -> None:
     handle(HivedError, answer_to)
     handle(RequestValidationError, _invalid)
     handle(HTTPException, _framework)
-
-
-class Unexpected:
-    """Outermost middleware: an unexpected error becomes a 500 of our shape, or ends an answer that has begun."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def watch(message: Message) -> None:
-            nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        except Exception as error:
-            # the framework wraps errors raised on purpose in the middle of an answer
-            cause = error.__cause__ if isinstance(error.__cause__, HivedError) else error
-            response = answer_to(cause) if isinstance(cause, HivedError) else bug(cause)
-            if begun:
-                _log.warning("the answer to %s %s was cut short: %s", scope["method"], scope["path"], cause)
-            else:
-                await response(scope, receive, send)
+    handle(Exception, _unexpected)
 
 
 def _invalid(error: RequestValidationError) -> Response:
@@ -155,13 +134,12 @@ def _words(problem: Mapping[str, Any]) -> str:
 
 
 def _framework(error: HTTPException) -> Response:
-    code, message = {
-        404: ("not_found", "there is nothing at this path; /openapi.json lists what there is"),
-        405: ("not_allowed", "this path has no such method; /openapi.json lists what there is"),
-    }.get(error.status_code, ("", ""))
-    if not code:
-        code = "malformed" if error.status_code < 500 else "bug"
-        message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
+    code = next((code for code, status in STATUS.items() if status == error.status_code), "malformed")
+    message = {
+        400: "the body cannot be read as JSON",
+        404: "there is nothing at this path; /openapi.json lists what there is",
+        405: "this path has no such method; /openapi.json lists what there is",
+    }.get(error.status_code, str(error.detail))
     response = answer(code, message, headers=error.headers)
     response.status_code = error.status_code
     return response

@@ -1,4 +1,4 @@
-"""Limits on clients: connections, heads, bodies and streams; and the identity of the peer of a connection."""
+"""Limits on clients, which uvicorn does not have: deadlines of a connection, bodies, streams; and who the peer is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pwd
 import re
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import h11
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .failures import answer
 
@@ -27,108 +28,136 @@ STREAMS = 100
 RETRY_SECONDS = 5
 
 _STREAM = re.compile(r"/v1/(events/stream|dashboard/stream|logs/.+/stream|decisions)")
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Connection(H11Protocol):
-    """uvicorn's protocol with limits.
+class Connection(asyncio.Protocol):
+    """A connection around uvicorn's protocol for it, ``http``. It stops three attacks that uvicorn does not.
+
+    *Slow heads*: a request whose head does not come within ``HEAD_SECONDS`` (uvicorn's timeout ends idle connections
+    alone). *Slow reads*: an answer that is not read for ``STALL_SECONDS`` stays in memory. *Hoarding*: over
+    ``CONNECTIONS`` the oldest that has never sent a request is dropped; only where all have is the new one refused
+    (uvicorn's limit refuses it in any case, so that silent connections keep everybody out).
 
     Over a Unix socket ``scope["state"]["user"]`` is the user of the peer process, by the kernel; over TLS
     ``scope["state"]["certificate"]`` is set if the client has shown a valid certificate.
     """
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._head: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
-        #: since when it has been open without a whole request; 0: it has sent a request
-        self._silent_since = 0.0
+    _transport: asyncio.Transport
+
+    def __init__(
+        self,
+        http: Callable[..., asyncio.Protocol],
+        connections: dict[Connection, None],
+        *,
+        app_state: dict[str, Any],
+        **more: Any,
+    ) -> None:
+        """``connections``: those of the listener, by age. ``app_state`` and ``more``: of uvicorn."""
+        self._state = {**app_state, "connection": self}
+        self._http = http(app_state=self._state, **more)
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._stream: asyncio.Timeout | None = None  #: of the stream that is served
+        self._requests = 0  #: that are being answered
+        self._is_silent, self._is_refused, self._is_stalled = True, False, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self._silent_since = self.loop.time()
-        user = _peer(transport)
-        if user is not None:
-            self.app_state = {**self.app_state, "user": user}
-        if transport.get_extra_info("peercert"):
-            self.app_state = {**self.app_state, "certificate": True}
-        if len(self.connections) > CONNECTIONS and not self._make_room():
-            self._refuse("unavailable", f"{CONNECTIONS} connections are open, and no more can be")
-            return
-        self._watch_head()
+        self._transport = transport
+        self._state |= _peer(transport)
+        silent = next((one for one in self._connections if one._is_silent), None)
+        if len(self._connections) >= CONNECTIONS and silent is not None:
+            silent.abort()
+        self._is_refused = len(self._connections) >= CONNECTIONS
+        self._connections[self] = None
+        self._watch()
+        self._http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None:
-            self._silent_since = 0.0
-        self._watch_head()
+        try:
+            self._http.data_received(data)
+        except h11.LocalProtocolError:  # uvicorn answers malformed HTTP even where it has answered already
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _stop(self._head)
-        _stop(self._stall)
-        super().connection_lost(exc)
+        self._connections.pop(self, None)
+        self._watch()
+        self._http.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        _stop(self._stall)
-        self._stall = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+        self._is_stalled = True
+        self._watch()
+        self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        _stop(self._stall)
-        super().resume_writing()
+        self._is_stalled = False
+        self._watch()
+        self._http.resume_writing()
 
-    def shutdown(self) -> None:
-        """End streams when the server stops: their application sees a disconnected client, and sends no more.
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have ``app`` answer a request."""
+        self._is_silent = False
+        self._requests += 1
+        self._watch()
+        try:
+            if self._is_refused:
+                message = f"{CONNECTIONS} connections are open, and no more can be"
+                await answer("unavailable", message, headers={"Connection": "close"})(scope, receive, send)
+            elif counts(scope["path"]):
+                await self._serve_stream(app, scope, receive, send)
+            else:
+                await app(scope, receive, send)
+        finally:
+            self._requests -= 1
+            self._watch()
+
+    async def _serve_stream(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = asyncio.timeout(None)
+        try:
+            async with stream as self._stream:
+                await app(scope, receive, send)
+        except TimeoutError:
+            if not stream.expired():  # a bug of the application
+                raise
+            if scope["path"].endswith("/stream"):
+                await send({"type": "http.response.body"})
+                return
+            self.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self._stream = None
+
+    def end_stream(self) -> None:
+        """End the stream that is served, since the server stops.
 
         Server-sent events end as if they were complete, since their reader reconnects by itself; any other stream is
         cut off, which its reader can see.
         """
-        super().shutdown()
-        cycle = self.cycle
-        if cycle is not None and cycle.response_started and not cycle.response_complete and counts(self.scope["path"]):
-            cycle.disconnected = True
-            cycle.message_event.set()
-            if self.scope["path"].endswith("/stream"):
-                self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
-            self.transport.close()
+        if self._stream is not None:
+            self._stream.reschedule(0)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer malformed HTTP with our error answer, unless another answer has begun."""
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.abort()
-        else:
-            self._refuse("malformed", "this is no HTTP request, or one with a head that is too large")
+    def abort(self) -> None:
+        """Close it at once; what is not sent yet never will be."""
+        self._connections.pop(self, None)
+        self._transport.abort()
 
-    def _refuse(self, code: str, message: str) -> None:
-        response = answer(code, message)
-        head = f"HTTP/1.1 {response.status_code} {code}\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
-        self.transport.write(head.encode() + bytes(response.body))
-        self.transport.close()
-
-    def _make_room(self) -> bool:
-        """Drop the oldest connection that has never sent a whole request. Returns whether there was one."""
-        others = (one for one in self.connections if one is not self and isinstance(one, Connection))
-        oldest = min((one for one in others if one._silent_since), key=lambda one: one._silent_since, default=None)
-        if oldest is None:
-            return False
-        oldest._silent_since = 0.0
-        oldest.transport.abort()
-        return True
-
-    def _watch_head(self) -> None:
-        """Close a connection whose request stays incomplete; uvicorn closes an idle one, sooner."""
-        waits = self.cycle is None or self.cycle.response_complete
-        if not waits:
-            _stop(self._head)
-            self._head = None
-        elif self._head is None:
-            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+    def _watch(self) -> None:
+        """Set the deadline that there is now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self in self._connections and (self._is_stalled or not self._requests):
+            seconds = STALL_SECONDS if self._is_stalled else HEAD_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+def watched(app: ASGIApp) -> ASGIApp:
+    """``app``, for the requests of a :class:`Connection`."""
+
+    async def watch(scope: Scope, receive: Receive, send: Send) -> None:
+        await scope["state"].pop("connection").serve(app, scope, receive, send)
+
+    return watch
 
 
 def asking(request: Request) -> str:
@@ -145,21 +174,22 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _peer(transport: asyncio.Transport) -> str | None:
-    """The user of the peer of a Unix socket; None where it is not known."""
+def _peer(transport: asyncio.Transport) -> dict[str, Any]:
+    """What is known of the peer: the ``user`` of a Unix socket, a ``certificate`` over TLS."""
+    if transport.get_extra_info("peercert"):
+        return {"certificate": True}
     end = transport.get_extra_info("socket")
-    if end is None or end.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return None
+    if end.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return {}
     _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))  # process, user, group
-    return _user_name(uid)
+    return {"user": _user_name(uid)}
 
 
 class Limits:
-    """An ASGI application with limits.
+    """An ASGI application with limits, so that no client uses up the memory or the tasks of the engine.
 
-    A body is read whole before the application sees any of it: 413 where it is over ``BODY_BYTES``, whether or not its
-    length was announced; 408 where it takes longer than ``BODY_SECONDS``. At most ``STREAMS`` streams are served at a
-    time; further ones are answered with 429.
+    A body: 413 where it is over ``BODY_BYTES``, whatever length was announced; 408 where it takes longer than
+    ``BODY_SECONDS``. At most ``STREAMS`` streams are served at a time; further ones are answered with 429.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -167,46 +197,17 @@ class Limits:
         self._open = 0  #: open streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif scope["method"] not in _WITHOUT_BODY:
-            await self._with_body(scope, receive, send)
-        elif counts(scope["path"]):
-            await self._stream(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._open >= STREAMS:
+        if scope["type"] != "http" or not counts(scope["path"]):
+            await self._app(scope, _limited(receive), send)
+        elif self._open >= STREAMS:
             message = f"{STREAMS} streams are open, and no more can be; come back in {RETRY_SECONDS} seconds"
             await answer("too_many", message, headers={"Retry-After": str(RETRY_SECONDS)})(scope, receive, send)
-            return
-        self._open += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._open -= 1
-
-    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _read(Request(scope, receive))
-        except TimeoutError:
-            message = f"the body did not come within {BODY_SECONDS:.0f} seconds"
-            await answer("timeout", message, headers={"Connection": "close"})(scope, receive, send)
-            return
-        except ClientDisconnect:
-            return
-        if body is None:
-            message = f"the body is over {BODY_BYTES:,} bytes, and no more can be taken"
-            await answer("too_large", message)(scope, receive, send)
-            return
-        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> Message:
-            return first.pop() if first else await receive()
-
-        await self._app(scope, replay, send)
+        else:
+            self._open += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._open -= 1
 
 
 def counts(path: str) -> bool:
@@ -214,14 +215,23 @@ def counts(path: str) -> bool:
     return _STREAM.fullmatch(path) is not None
 
 
-async def _read(request: Request) -> bytes | None:
-    """The body; None where it is too large, by its Content-Length or by the bytes received."""
-    announced = request.headers.get("content-length", "0")
-    if not (announced.isdecimal() and len(announced) < 20 and int(announced) <= BODY_BYTES):
-        return None
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES:
-            return None
-    return bytes(body)
+def _limited(receive: Receive) -> Receive:
+    """``receive``, that raises where the body is too large, or too slow."""
+    size, deadline = 0, asyncio.get_running_loop().time() + BODY_SECONDS
+
+    async def limited() -> Message:
+        nonlocal size, deadline
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError as error:
+            text = f"the body did not come within {BODY_SECONDS:.0f} seconds"
+            raise HTTPException(408, text, {"Connection": "close"}) from error
+        size += len(message.get("body", b""))
+        if size > BODY_BYTES:
+            raise HTTPException(413, f"the body is over {BODY_BYTES:,} bytes, and no more can be taken")
+        if not message.get("more_body"):
+            deadline = float("inf")
+        return message
+
+    return limited

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
+import functools
 import os
 import shutil
 import socket
 import socket as sockets
 import ssl
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from hived.errors import ConflictError, InputError, InvariantError, StorageError, ensure
+from hived.errors import InputError, InvariantError, StorageError, ensure
 
-from .limits import Connection
+from .limits import Connection, watched
 
 GRACE_SECONDS = 5  #: for requests in progress when the server stops; streams are ended at once
 
@@ -32,11 +31,9 @@ class Server:
     """
 
     def __init__(self) -> None:
+        self._listening: list[sockets.socket] = []
         self._servers: list[tuple[_Uvicorn, asyncio.Task[None]]] = []
-        # what listens, and is not served yet
-        self._local: sockets.socket | None = None
-        self._tcp: sockets.socket | None = None
-        self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and the identity of our file there
+        self._path: Path | None = None  #: of the socket
         #: the host and the actual port of the TCP listener; None: there is none
         self.address: tuple[str, int] | None = None
 
@@ -55,11 +52,11 @@ class Server:
         """
         try:
             if socket is not None:
-                self._local = unix_socket(socket, group)
-                self._socket = (socket, _identity(socket))
+                self._listening.append(unix_socket(socket, group))
+                self._path = socket
             if listen is not None:
-                self._tcp = tcp_socket(*listen)
-                self.address = self._tcp.getsockname()[:2]
+                self._listening.append(tcp_socket(*listen))
+                self.address = self._listening[-1].getsockname()[:2]
         except BaseException:
             self._close()
             raise
@@ -81,12 +78,11 @@ class Server:
         if listen is not None or socket is not None:
             self.open(listen=listen, socket=socket, group=group)
         try:
-            if self._local is not None:
-                self._serve(socket_app, self._local)
-                self._local = None
-            if self._tcp is not None:
-                self._serve(app, self._tcp, tls)
-                self._tcp = None
+            for made in self._listening:
+                if made.family == sockets.AF_UNIX:
+                    self._serve(socket_app, made, None)
+                else:
+                    self._serve(app, made, tls)
             for server, task in self._servers:
                 while not server.started:
                     ensure(not task.done(), "an HTTP server does not end before it is told to")
@@ -102,30 +98,26 @@ class Server:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in servers), return_exceptions=True)
         for server, _ in servers:
-            for connection in list(server.server_state.connections):
-                connection.transport.abort()  # clients that do not read the end of their answer
+            for connection in list(server.connections):
+                connection.abort()  # clients that do not read the end of their answer
         self._close()
 
     def _close(self) -> None:
         """Listen no more."""
-        for made in (self._local, self._tcp):
-            if made is not None:
-                made.close()
-        self._local = self._tcp = None
-        if self._socket is not None:
-            path, identity = self._socket
-            self._socket = None
+        for made in self._listening:
+            made.close()
+        self._listening.clear()
+        if self._path is not None:
             with contextlib.suppress(OSError):
-                if _identity(path) == identity:  # not the socket of a later server
-                    path.unlink()
-        self.address = None
+                self._path.unlink()
+        self._path = self.address = None
 
-    def _serve(self, app: ASGIApp | None, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
+    def _serve(self, app: ASGIApp | None, made: sockets.socket, tls: ssl.SSLContext | None) -> None:
         if app is None:
             raise InvariantError("what listens has something to serve")
         config = uvicorn.Config(
-            app,
-            http=Connection,
+            watched(app),
+            http="h11",
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -135,23 +127,31 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        if tls is not None:
-            config.load()
-            config.ssl = tls
-        server = _Uvicorn(config)
+        server = _Uvicorn(config, tls)
         self._servers.append((server, asyncio.get_running_loop().create_task(server.serve(sockets=[made]))))
 
 
 class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, whose connections have limits and whose streams end when it stops."""
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self.connections: dict[Connection, None] = {}  #: by age
+        config.load()
+        config.ssl = tls
+        config.http_protocol_class = functools.partial(  # type: ignore[assignment]  # anything that makes a protocol
+            Connection, config.http_protocol_class, self.connections
+        )
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
         yield
 
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = os.lstat(path)
-    return status.st_dev, status.st_ino
+    async def shutdown(self, sockets: list[sockets.socket] | None = None) -> None:
+        for connection in self.connections:
+            connection.end_stream()
+        await super().shutdown(sockets)
 
 
 _BACKLOG = 128
@@ -161,9 +161,9 @@ _LONGEST_PATH = 107  #: bytes, of the path of a Unix socket on Linux
 def unix_socket(path: Path, group: str | None) -> socket.socket:
     """A socket that listens at ``path``, for its owner alone, or for ``group`` too.
 
-    The socket of an engine that has ended is replaced. Raises :class:`~hived.errors.ConflictError` where an engine
-    answers or the file is no socket, :class:`~hived.errors.StorageError` where no socket can be made,
-    :class:`~hived.errors.InputError` for a path that is too long or a group that the user is not in.
+    The caller is the only one that uses the folder (the engine's database is locked), so a socket that is there was
+    left by an engine that has ended, and is replaced. Raises :class:`~hived.errors.StorageError` where no socket can
+    be made, :class:`~hived.errors.InputError` for a path that is too long or a group that the user is not in.
     """
     length = len(os.fsencode(path))
     if length > _LONGEST_PATH:
@@ -171,9 +171,10 @@ def unix_socket(path: Path, group: str | None) -> socket.socket:
             f"{path}: {length} bytes are too long for a socket's path ({_LONGEST_PATH}); use a shorter folder"
         )
     try:
-        with _alone(path.parent), contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo:
             made = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            _make_way(path)
+            if path.is_socket():
+                path.unlink()
             made.bind(str(path))
             undo.callback(path.unlink)
             path.chmod(0o600)
@@ -214,41 +215,6 @@ def tcp_socket(host: str, port: int) -> socket.socket:
     if problem.errno == errno.EADDRINUSE:
         raise InputError(f"{named}: somebody listens there already; choose another port, or 0 for any that is free")
     raise InputError(f"{named}: cannot listen there: {os.strerror(problem.errno) if problem.errno else problem}")
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder, so that of two servers that start at once neither replaces the socket of the other."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _make_way(path: Path) -> None:
-    """Remove the socket of an engine that has ended."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConflictError(f"{path}: something that is no socket is there; move it away, or use another folder")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # an engine too busy to answer is running too
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except FileNotFoundError:
-            return
-        except PermissionError as error:
-            raise ConflictError(f"{path}: this is somebody else's socket; use another folder (--state)") from error
-        except BlockingIOError:
-            pass
-    raise ConflictError(f"another hived up answers on {path}: stop it first, or use another folder (--state)")
 
 
 def let_in(path: Path, group: str, mode: int) -> None:

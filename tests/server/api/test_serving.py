@@ -7,21 +7,19 @@ import contextlib
 import getpass
 import grp
 import os
+import select
 import signal
 import socket
 import stat
-import threading
-import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from hived.errors import ConflictError, HivedError, InputError, InvariantError, StorageError
-from hived.server.serving import Server, tcp_socket, unix_socket
+from hived.errors import HivedError, InputError, InvariantError, StorageError
+from hived.server.serving import Server, tcp_socket
 
 from ..fakes import FakeService, local_app
 
@@ -83,72 +81,17 @@ async def test_socket_for_a_group(service: FakeService, tmp_path: Path) -> None:
 
 
 async def test_socket_and_address_in_use(service: FakeService, tmp_path: Path) -> None:
-    """Those of a living engine stay; the socket of a dead one is replaced, and a file that is none stays."""
+    """The socket of an engine that has ended is replaced; an address in use, and a file that is no socket, stay."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
-        dead.listen()
     (tmp_path / "file").write_text("mine")
     async with running(service, socket=tmp_path / "s", listen=LOOPBACK) as server:
-        assert await healthy(tmp_path / "s")
-        with pytest.raises(ConflictError, match="another hived up answers on"):
-            await Server().start(**apps(service), socket=tmp_path / "s")
         with pytest.raises(InputError, match="somebody listens there already"):
             await Server().start(**apps(service), listen=("127.0.0.1", server.port or 0))
-        with pytest.raises(ConflictError, match="no socket"):
+        with pytest.raises(StorageError, match="no socket can be made there"):
             await Server().start(**apps(service), socket=tmp_path / "file")
         assert await healthy(tmp_path / "s")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_socket_of_a_busy_engine(service: FakeService, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as waiting:
-        busy.bind(str(tmp_path / "s"))
-        busy.listen(0)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
-                client.setblocking(False)
-                client.connect(str(tmp_path / "s"))
-        with pytest.raises(ConflictError):
-            asyncio.run(Server().start(**apps(service), socket=tmp_path / "s"))
-
-
-def test_one_of_many_that_start_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = 4
-    together = threading.Barrier(many)
-    permit = Path.chmod
-
-    def dawdle(path: Path, mode: int) -> None:
-        time.sleep(0.02)  # between being there and being listened to, where another takes it for dead
-        permit(path, mode)
-
-    monkeypatch.setattr(Path, "chmod", dawdle)
-
-    def attempt(path: Path) -> socket.socket | None:
-        together.wait()
-        with contextlib.suppress(ConflictError):
-            return unix_socket(path, None)
-        return None
-
-    with ThreadPoolExecutor(many) as pool:
-        for number in range(3):
-            path = tmp_path / str(number)
-            with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(str(path))
-            found = [made for made in pool.map(attempt, [path] * many) if made is not None]
-            assert len(found) == 1
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(path))
-            found[0].close()
-
-
-async def test_socket_of_the_next_engine_stays(service: FakeService, tmp_path: Path) -> None:
-    async with running(service, socket=tmp_path / "s"):
-        (tmp_path / "s").rename(tmp_path / "old")
-        async with running(service, socket=tmp_path / "s"):
-            (tmp_path / "s").rename(tmp_path / "s2")
-            (tmp_path / "s").write_text("of somebody else")
-        assert (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +198,9 @@ async def test_client_that_does_not_read(
         if limit == "serving.GRACE_SECONDS":
             await server.stop()
         else:
-            while server._servers[0][0].server_state.connections:
+            hung_up = select.poll()
+            hung_up.register(writer.get_extra_info("socket").fileno(), 0)
+            while not hung_up.poll(0):
                 await asyncio.sleep(0.01)
         assert len(await reader.read(-1)) < 50_000_000
         with contextlib.suppress(OSError):

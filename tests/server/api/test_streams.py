@@ -96,14 +96,15 @@ async def test_error_is_the_last_event(service: FakeService, http: httpx.AsyncCl
         assert json.loads(last.data)["error"]["code"] == "unavailable"
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, TimeoutError])
 async def test_bug_ends_the_stream_alone(
-    service: FakeService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    service: FakeService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, kind: type[Exception]
 ) -> None:
     async with http.stream("GET", "/v1/events/stream?after=0") as stream:
         service.tell("now")
         events = said(stream)
         await anext(events)
-        service.fails = ZeroDivisionError("a secret")
+        service.fails = kind("a secret")
         service.tell("later")
         with pytest.raises(Exception, match="incomplete chunked read"):
             await anext(events)

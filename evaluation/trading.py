@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hived.cluster.cluster import Cluster
-from hived.cluster.sharing import Sharing
 from hived.exchange import Trade, make_arbiter
-from hived.policies import policies_of
-from hived.scheduling import Kind
-from hived.simulator.exchange import HOUR_MS, HourlyTrading
-from hived.simulator.exchange_report import exchanged
-from hived.simulator.record import Record
-from hived.simulator.simulation import simulate
-from hived.simulator.traces import Trace, compress_clock
-from hived.simulator.traces.model import MS
-from hived.spec import ClusterSpec, parse_spec
-from hived.spec.quotas import equal_nodes, share_out
 
-from ..experiment import trace_label
-from ..results import Floats
-from ..simulations import GPUS_PER_NODE, TENANTS, Workload, cluster_of, trace_of
-from ..trial import Trial
+from .inside import (
+    HOUR_MS,
+    ClusterSpec,
+    HourlyTrading,
+    Kind,
+    Record,
+    Sharing,
+    Trace,
+    equal_nodes,
+    exchanged,
+    parse_spec,
+    play,
+    share_out,
+)
+from .measures import Floats
+from .simulations import GPUS_PER_NODE, TENANTS, Trial, Workload, cluster_of, played, trace_label
 
 NODES, CROWDED_NODES = 279, 200
 #: how tenants trade: not at all; by Algorithm 2, on what is known; on what will be idle; in an auction
@@ -54,11 +54,11 @@ def cluster_by_demand(trace: Trace, nodes: int = NODES) -> ClusterSpec:
 
 def carry_out(workload: Workload, by_demand: bool, arm: str, crowded: bool) -> dict[str, Any]:
     """Play the trace; per tenant what it had of trades and of loans, its delay, and its use of GPUs by the hour."""
-    trace = compress_clock(trace_of(workload), workload.crowded if crowded else workload.clock)
+    trace = played(workload, crowded)
     nodes = CROWDED_NODES if crowded else NODES
     spec = cluster_by_demand(trace, nodes) if by_demand else cluster_of(nodes)
     peaks = _hindsight(spec, trace) if arm == "hindsight" else None
-    record, trading = _play(spec, trace, arm, peaks)
+    record, trading = play_trading(spec, trace, arm, peaks)
     until = trace.jobs[-1].submit_ms
     tenants = {}
     sizes = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
@@ -113,24 +113,18 @@ def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any], cr
     )
 
 
-def by_gain(plain: Mapping[str, Any]) -> list[str]:
-    """The tenants by decreasing gain; ties in the order of Table 1."""
-    return sorted(plain["tenants"], key=lambda tenant: -plain["tenants"][tenant]["gain"])
-
-
-def _play(
+def play_trading(
     spec: ClusterSpec, trace: Trace, arm: str, peaks: Callable[[str, int], int] | None = None
 ) -> tuple[Record, HourlyTrading]:
-    policies = policies_of(spec, "yarn-cs")
-    cluster = Cluster(spec, Sharing.HIVED, policies.rank, ranks=policies.ranks)
+    """The trace, and what was traded."""
     arbiter = make_arbiter(arm if arm == "auction" else "balanced")
     trading = HourlyTrading(spec, arbiter, {} if arm == "none" else None, idle_looks=WINDOW_H, peaks=peaks)
-    return simulate(cluster, policies, trace.jobs, trading=trading), trading
+    return play(spec, trace.jobs, sharing=Sharing.HIVED, loans=True, trading=trading), trading
 
 
 def _hindsight(spec: ClusterSpec, trace: Trace) -> Callable[[str, int], int]:
     """The most cells that a tenant uses in the hours after a time, where nobody trades."""
-    _, trading = _play(spec, trace, "none")
+    _, trading = play_trading(spec, trace, "none")
     used: dict[str, list[int]] = {}
     for sample in trading.samples:
         used.setdefault(sample.tenant, []).append(sample.used)
@@ -160,7 +154,7 @@ def loans(
     """
     moved = []
     for trade in trades:
-        start, end, gpus = int(trade.start * MS), int(trade.end * MS), trade.cells.number * GPUS_PER_NODE
+        start, end, gpus = int(trade.start * 1000), int(trade.end * 1000), trade.cells.number * GPUS_PER_NODE
         moved += [(trade.giver, start, end, -gpus), (trade.taker, start, end, gpus)]
     traded = _hourly(moved, until)
     guaranteed = used_gpus(record, trace, until, (Kind.GUARANTEED,))
@@ -196,8 +190,3 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
     a, b = ranks(one), ranks(other)
     return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
-
-
-def column(plain: Mapping[str, Any], name: str) -> list[float]:
-    """A number of every tenant, in their order."""
-    return [float(of[name]) for of in plain["tenants"].values()]

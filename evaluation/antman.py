@@ -1,0 +1,284 @@
+"""AntMan's evaluation (OSDI'20) by simulation.
+
+What measures GPUs is left out: Figures 10 to 12, Tables 2 and 5.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from .against_private import add_private
+from .drawing import Panel, over_time
+from .experiment import QUICK, Evaluation, Scale
+from .inside import (
+    HOUR_MS,
+    GuestSharing,
+    Kind,
+    Models,
+    Policy,
+    Record,
+    Sharing,
+    TraceJob,
+    as_guests,
+    assign_models,
+    play,
+    servers,
+)
+from .measures import completion, gpu_time
+from .results import Result
+from .simulations import GPUS_PER_NODE, MINUTE_MS, Trial, Workload, cluster_of, drawn, played, trace_label
+
+ANTMAN = Evaluation("antman", table1=False)
+
+# -- Figure 2 ----------------------------------------------------------------------------------------------------------
+
+#: sizes of gangs: from so many GPUs up to less than the next
+_SIZES = (2, 3, 5, 9, 17, 33)
+
+
+def waiting(record: Record) -> dict[int, tuple[int, float]]:
+    """By size of gang: how many there are, and GPU-hours that their GPUs wait for them.
+
+    A gang is at the head of its tenant's line from the start of the last job before it: from then on no other
+    guaranteed job gets what is free for it, which is the paper's reservation. A GPU waits from then, or from the end of
+    its last job, until the gang starts. O(runs * GPUs).
+    """
+    ended: dict[tuple[str, int], int] = {}
+    head: dict[str, int] = defaultdict(int)
+    found: dict[int, tuple[int, float]] = dict.fromkeys(_SIZES, (0, 0.0))
+    starts = sorted((run.start, run.job, run) for run in record.runs if run.kind is Kind.GUARANTEED)
+    # runs of one tenant start in the order of its line
+    for start, job, run in starts:
+        one = record.jobs[job]
+        since = max(head[one.tenant], one.submit_ms)
+        gpus = [(pod.node, leaf) for pod in run.placement.pods for leaf in pod.leaf_cells]
+        if one.gpus > 1:
+            size = max(size for size in _SIZES if size <= one.gpus)
+            idle = sum(start - min(start, max(since, ended.get(gpu, 0))) for gpu in gpus) / HOUR_MS
+            found[size] = found[size][0] + 1, found[size][1] + idle
+        ended.update(dict.fromkeys(gpus, run.end))
+        head[one.tenant] = max(head[one.tenant], start)
+    return found
+
+
+def gangs(workload: Workload) -> dict[str, Any]:
+    """Gangs and GPU-hours of waiting, by size."""
+    record = play(cluster_of(200), played(workload, crowded=True).jobs, sharing=Sharing.QUOTA)
+    return {"sizes": [[size, number, hours] for size, (number, hours) in waiting(record).items()]}
+
+
+@ANTMAN.of("fig2", lambda workload, _: {"waiting": Trial(gangs, (workload,), 10.0)})
+def figure_2(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """GPUs that are reserved for gangs and wait for the rest of them."""
+    names = ["2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 and more"]
+    sizes = [
+        (name, number, hours / number if number else float("nan"), hours)
+        for name, (_, number, hours) in zip(names, results["waiting"].plain["sizes"], strict=True)
+    ]
+    seen = [mean for _, _, mean, _ in sizes if mean == mean]
+    return {
+        "sizes": sizes,
+        "longer": seen == sorted(seen) and len(seen) > 1,
+        "most": bool(seen) and max(seen) in [mean for _, _, mean, _ in sizes[3:]],
+    }
+
+
+# -- Figure 13 ---------------------------------------------------------------------------------------------------------
+
+#: tenants of the testbed: one has the quota of all GPUs, the other none
+GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
+ARMS = ("YARN-CS", "YARN-CS with preemption", "packing with profiles", "AntMan")
+SERVERS, DAYS, LOADS = 8, 4.0, (0.8, 1.2, 1.6, 2.0)
+#: the load of the runs with other models
+_MIDDLE = 1.6
+#: five groups of nine models, a fifth of the jobs each
+MIX = "ResNet-50=6.667,VGG16=6.667,InceptionV3=6.666,GNMT=10,LSTM=10,DeepSpeech=10,ESPnet=10,DeepFM=20,GCN=20"
+PERTURBED = (0.7, 1.3)
+
+
+class Packing(Policy):
+    """Gandiva's packing with profiles (5.2): jobs of one queue join running ones where, by their profiles, this gains.
+
+    Every job is opportunistic: nobody has a turn, and nothing is protected.
+    """
+
+    name = "packing"
+
+    def __init__(self) -> None:
+        self.gpu_sharing = as_guests(
+            GuestSharing(100.0, moves=False, limits=False)
+        )  # more than the jobs of a GPU use together
+
+
+def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) -> Record:
+    """Simulate one of :data:`ARMS`. Tenants are those of the jobs, and with them who may be preempted or is a guest.
+
+    YARN-CS without preemption and packing have one queue for all.
+    """
+    modes = {ARMS[0]: "guaranteed", ARMS[2]: "opportunistic"}
+    seen = [
+        job._replace(tenant=GUARANTEED, mode=modes[arm]) if arm in modes else job._replace(mode=job.tenant)
+        for job in jobs
+    ]
+    policy = Packing() if arm == ARMS[2] else "antman" if arm == ARMS[3] else "yarn-cs"
+    spec = servers(8, {GUARANTEED: number, OPPORTUNISTIC: 0}, guests="all")
+    record = play(spec, seen, policy, Sharing.QUOTA, arm != ARMS[0], models=models, restarts=arm == ARMS[1])
+    record.jobs = jobs
+    return record
+
+
+def in_use(record: Record, models: Models, gpus: int, until: int) -> tuple[float, float]:
+    """The mean share of the GPUs with a job up to ``until``, and their mean utilization."""
+    used = 0.0
+    for run in record.runs:
+        start, end = min(run.start, until), min(run.end, until)
+        used += run.gpus * run.rate * models.of(record.jobs[run.job].model).utilization * (end - start)
+    return gpu_time(record, 0, until, lambda run: 1, 0) / (until * gpus), used / (until * gpus)
+
+
+def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: float) -> dict[str, Any]:
+    """Completion times of all jobs and of either tenant's, makespan, preempted jobs, GPUs in use.
+
+    The jobs are of the trace, of either tenant by a coin, with models.
+    """
+    coin = Random(2)
+    jobs = assign_models(
+        [
+            TraceJob(
+                f"job-{at}", coin.choice((GUARANTEED, OPPORTUNISTIC)), round(time * MINUTE_MS), round(span * MINUTE_MS),
+                gpus, "pass",
+            )
+            for at, (time, gpus, span) in enumerate(drawn(workload, load * SERVERS * 8, days))
+        ],
+        MIX,
+        1,
+    )  # fmt: skip
+    models = Models.load().scaled("utilization", factor)
+    record = play_arm(arm, jobs, SERVERS, models)
+    late = [times > 0 for one, times in zip(jobs, record.preemptions, strict=True) if one.tenant == OPPORTUNISTIC]
+    gpus, used = in_use(record, models, SERVERS * 8, round(days * 24 * 60) * MINUTE_MS)
+    return {
+        "jobs": len(jobs),
+        "completion": completion(record),
+        GUARANTEED: completion(record, GUARANTEED),
+        "makespan": (max(record.finish) - jobs[0].submit_ms) / MINUTE_MS,
+        "preempted": sum(late) / max(1, len(late)),
+        "gpus": gpus,
+        "used": used,
+    }
+
+
+def _loads(scale: Scale) -> tuple[float, ...]:
+    return LOADS if scale is not QUICK else (_MIDDLE,)
+
+
+def _settings(scale: Scale) -> list[tuple[float, float]]:
+    """Loads, and what utilizations are multiplied with."""
+    return [(load, 1.0) for load in _loads(scale)] + [(_MIDDLE, factor) for factor in PERTURBED if scale is not QUICK]
+
+
+def _days(scale: Scale) -> float:
+    return DAYS if scale is not QUICK else 1.0
+
+
+def _two_tenants(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    return {
+        f"{arm} {load} {factor}": Trial(two_tenants, (workload, arm, load, _days(scale), factor), 5.0 * load)
+        for arm in ARMS
+        for load, factor in _settings(scale)
+    }
+
+
+@ANTMAN.of("fig13", _two_tenants)
+def figure_13(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """Two tenants on 64 GPUs, under four schedulers, by load."""
+    of_arms = {
+        (load, factor): {arm: results[f"{arm} {load} {factor}"].plain for arm in ARMS}
+        for load, factor in _settings(scale)
+    }
+    by_load = [of_arms[load, 1.0] for load in _loads(scale)]
+    ours, yarn, packing = (np.asarray([of[arm][GUARANTEED] for of in by_load]) for arm in ("AntMan", ARMS[1], ARMS[2]))
+    loads = np.asarray(_loads(scale))
+    panels = [
+        Panel(label, {arm: (loads, np.asarray([of[arm][what] for of in by_load])) for arm in ARMS})
+        for label, what in (("all jobs (minutes)", "completion"), ("guaranteed (minutes)", GUARANTEED))
+    ]
+    title = f"AntMan, Figure 13: completion times by load ({trace_label(workload)}, simulated)"
+    figures = {"antman-fig13": partial(over_time, title, panels, "GPUs asked for over those there are")}
+    return {
+        "arms": ARMS,
+        "days": _days(scale),
+        "jobs": of_arms[_MIDDLE, 1.0]["AntMan"]["jobs"],
+        "settings": [{"load": load, "factor": factor, "of": of} for (load, factor), of in of_arms.items()],
+        "shortest": all(of["AntMan"]["completion"] <= of[arm]["completion"] for of in by_load for arm in ARMS),
+        "as_long": bool(np.all(ours <= 1.05 * yarn)),
+        "delays": bool(np.all(packing > 1.05 * yarn)),
+        "preempts": any(of["AntMan"]["preempted"] for of in by_load),
+        "figures": figures if len(loads) > 1 else {},
+    }
+
+
+# -- Table 4 -----------------------------------------------------------------------------------------------------------
+
+#: a job waits for its tenant's quota; or borrows meanwhile, and may be preempted; or is a guest meanwhile
+_QUEUES = {
+    "quotas alone": ("yarn-cs", "1,132, 1,978, 5,960"),
+    "loans": ("yarn-cs", "-"),
+    "AntMan": ("antman", "550, 124, 489"),
+}
+
+
+def queue(workload: Workload, arm: str, nodes: int, crowded: bool, factor: float) -> dict[str, Any]:
+    """Queueing times in seconds, completion time, and use of the GPUs while jobs are submitted."""
+    jobs = assign_models(played(workload, crowded).jobs, MIX, 1)
+    models = Models.load().scaled("utilization", factor)
+    spec = cluster_of(nodes, guests="all")
+    record = play(spec, jobs, _QUEUES[arm][0], Sharing.QUOTA, arm != "quotas alone", models=models)
+    waits = [(start - one.submit_ms) / 1000 for one, start in zip(jobs, record.first_start, strict=True) if start >= 0]
+    gpus, used = in_use(record, models, nodes * GPUS_PER_NODE, jobs[-1].submit_ms)
+    return {
+        "jobs": len(jobs),
+        "queueing": [float(np.mean(waits)), *(float(np.percentile(waits, at)) for at in (90, 95))],
+        "completion": completion(record),
+        "gpus": gpus,
+        "used": used,
+        "preempted": sum(record.preemptions),
+    }
+
+
+def _clusters(scale: Scale) -> list[tuple[int, bool, float]]:
+    """Nodes, whether the clock is the crowded one, and what utilizations are multiplied with."""
+    crowded = [(200, True, factor) for factor in (1.0, *PERTURBED)]
+    return crowded[:1] if scale is QUICK else [(279, False, 1.0), *crowded]
+
+
+def _queues(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    return {
+        f"{arm} {nodes} {factor}": Trial(queue, (workload, arm, nodes, crowded, factor), 100.0)
+        for arm in _QUEUES
+        for nodes, crowded, factor in _clusters(scale)
+    }
+
+
+@ANTMAN.of("table4", _queues)
+def table_4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """The analogue of Table 4 (5.3): queueing on the trace, and GPUs and utilization gained."""
+    settings = []
+    for nodes, crowded, factor in _clusters(scale):
+        of = {arm: results[f"{arm} {nodes} {factor}"].plain for arm in _QUEUES}
+        base, ours = of["quotas alone"], of["AntMan"]
+        settings.append({
+            "nodes": nodes, "clock": workload.crowded if crowded else workload.clock, "factor": factor, "of": of,
+            "better": all(a <= b for a, b in zip(ours["queueing"], base["queueing"], strict=True)),
+            "more": ours["gpus"] > base["gpus"] and ours["used"] > base["used"],
+        })  # fmt: skip
+    return {"settings": settings, "paper": {arm: words for arm, (_, words) in _QUEUES.items()}}
+
+
+add_private(ANTMAN, "antman", MIX, guests="all")

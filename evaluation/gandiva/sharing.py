@@ -1,0 +1,183 @@
+"""Figure 15, Table 5 and Figure 17: sharing of 180 and of 100 GPUs against bin packing without over-subscription."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ..against_private import add_private
+from ..drawing import Panel, over_time
+from ..experiment import QUICK, Scale
+from ..inside import Models, Record, TraceJob, assign_models
+from ..measures import completion, gpu_time, rounded
+from ..results import Result
+from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two, trace_label
+from .base import GANDIVA, PERTURBED, job, makespan, migrations, perturbed, played
+
+SERVERS, DAYS, MIX = 25, 9.0, "cv=10,nlp=60,speech=30"
+LOADS = (0.6, 0.8, 1.0, 1.2)
+#: kinds of jobs in the order of the paper's Table 1: two, three and three, with these probabilities
+_KINDS = (("VAE", "SR"), ("RHN", "SCRNN", "MI-LSTM"), ("LSTM", "ResNet-50", "ResNext-50"))
+_WEIGHTS = (0.3, 0.25, 0.45)
+_BATCHES, _FIRST, _LAST = 100, 20, 200
+
+
+def mixed_jobs(seed: int, number: int) -> list[TraceJob]:
+    """Jobs submitted within two hours, of 30 to 45 minutes alone; the two largest kinds on one, two or four GPUs."""
+    random = Random(seed)
+    times = sorted(random.uniform(0, 120) for _ in range(number))
+    found = []
+    for at, time in enumerate(times):
+        (kinds,) = random.choices(_KINDS, _WEIGHTS)
+        model = random.choice(kinds)
+        gpus = random.choice((2, 4)) if model in ("ResNet-50", "ResNext-50") else 1
+        found.append(job(f"job-{at}", gpus, random.uniform(30, 45), time, model))
+    return found
+
+
+def share(policy: str, jobs: int, servers: int, quantity: str, factor: float) -> dict[str, Any]:
+    """Time to the first 100 mini-batches, utilization, and packings."""
+    models = perturbed(quantity, factor)
+    record = played(mixed_jobs(1, jobs), servers, policy, models)
+    used = utilization(record, models, servers)
+    return {"batches": to_batches(record, models), "used": used, "packed": packed_gpus(record)}
+
+
+def to_batches(record: Record, models: Models) -> float:
+    """Mean seconds from its submission until a job has done 100 mini-batches."""
+    runs: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    for run in record.runs:
+        runs[run.job][run.start, run.end] += run.rate
+    times = []
+    for number, rates in runs.items():
+        one = record.jobs[number]
+        left = _BATCHES * models.of(one.model).batch_s * 1000
+        for (start, end), rate in sorted(rates.items()):
+            if rate * (end - start) >= left:
+                times.append((start + left / rate - one.submit_ms) / 1000)
+                break
+            left -= rate * (end - start)
+    return float(np.mean(times))
+
+
+def utilization(record: Record, models: Models, servers: int) -> list[float]:
+    """Mean utilization of all GPUs by the minute: what a job uses alone, times its rate."""
+    use = np.zeros(_LAST)
+    for run in record.runs:
+        weight = run.gpus * models.of(record.jobs[run.job].model).utilization * run.rate
+        for minute in range(run.start // MINUTE_MS, min(_LAST, -(-run.end // MINUTE_MS))):
+            inside = min(run.end, (minute + 1) * MINUTE_MS) - max(run.start, minute * MINUTE_MS)
+            use[minute] += weight * inside / MINUTE_MS
+    return rounded(use / (4 * servers))
+
+
+def packed_gpus(record: Record) -> float:
+    """Mean number of GPUs with packed jobs in the time shown: the shares of the jobs on such a GPU exceed its time."""
+    first, last = _FIRST * MINUTE_MS, _LAST * MINUTE_MS
+    return gpu_time(record, first, last, lambda run: run.share, 1 + 1e-6) / (last - first)
+
+
+_BOTH = {"bin packing": "yarn-cs", "Gandiva": "gandiva:migrates=false:grows=false"}
+
+
+def _size(scale: Scale) -> tuple[int, int]:
+    """Jobs and servers."""
+    return (1_000, 45) if scale is not QUICK else (200, 9)
+
+
+def _shares(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    return {
+        f"{name} {quantity} {factor}": Trial(share, (policy, *_size(scale), quantity, factor), 20.0)
+        for name, policy in _BOTH.items()
+        for quantity, factor in (("", 1.0), *(PERTURBED if scale is not QUICK else ()))
+    }
+
+
+@GANDIVA.of("fig15", _shares)
+def figure_15(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """Time-slicing and packing."""
+    of = {name: {**one.plain, "use": float(np.mean(one.plain["used"][_FIRST:_LAST]))} for name, one in results.items()}
+    base, ours = of["bin packing  1.0"], of["Gandiva  1.0"]
+    minutes = np.arange(_LAST, dtype=float)
+    lines = {name: (minutes, 100 * np.asarray(one["used"])) for name, one in (("bin packing", base), ("Gandiva", ours))}
+    title = "Gandiva, Figure 15: GPU utilization of 180 GPUs (simulated)"
+    jobs, servers = _size(scale)
+    return {
+        "jobs": jobs,
+        "servers": servers,
+        "base": base,
+        "ours": ours,
+        "perturbed": [
+            (what, factor, of[f"Gandiva {what} {factor}"], of[f"bin packing {what} {factor}"])
+            for what, factor in PERTURBED
+            if scale is not QUICK
+        ],
+        "figures": {"gandiva-fig15": partial(over_time, title, [Panel("utilization (%)", lines)], "minutes")},
+    }
+
+
+def by_load(workload: Workload, policy: str, load: float, days: float, quantity: str, factor: float) -> dict[str, Any]:
+    """Completion times, makespan and migrations of jobs of the trace that ask for this load."""
+    found = enumerate(drawn(workload, load * SERVERS * 4, days))
+    jobs = assign_models([job(f"job-{at}", power_of_two(gpus), span, time) for at, (time, gpus, span) in found], MIX, 1)
+    record = played(jobs, SERVERS, policy, perturbed(quantity, factor))
+    times = sorted((end - one.submit_ms) / MINUTE_MS for one, end in zip(jobs, record.finish, strict=True))
+    return {
+        "jobs": len(jobs),
+        "completion": completion(record),
+        "makespan": makespan(record),
+        "migrations": migrations(record),
+        "cdf": rounded(np.quantile(times, np.linspace(0, 1, 201))),
+    }
+
+
+def _loads(scale: Scale) -> tuple[float, ...]:
+    return LOADS if scale is not QUICK else (0.8,)
+
+
+def _days(scale: Scale) -> float:
+    return DAYS if scale is not QUICK else 1.0
+
+
+def _by_load(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    arms = [(load, "", 1.0) for load in _loads(scale)]
+    arms += [(0.8, *one) for one in PERTURBED if scale is not QUICK]
+    return {
+        f"{name} {load} {quantity} {factor}": Trial(
+            by_load, (workload, policy, load, _days(scale), quantity, factor), 10.0 * load
+        )
+        for name, policy in (("YARN-CS", "yarn-cs"), ("Gandiva", "gandiva"))
+        for load, quantity, factor in arms
+    }
+
+
+@GANDIVA.of("table5", _by_load)
+def table_5(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+    """A trace of nine days, by load."""
+
+    def both(load: float, quantity: str = "", factor: float = 1.0) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        base, ours = (results[f"{name} {load} {quantity} {factor}"].plain for name in ("YARN-CS", "Gandiva"))
+        return base, ours
+
+    loads = [(load, *both(load)) for load in _loads(scale)]
+    yarn, gandiva = both(0.8)
+    percents = np.linspace(0, 100, 201)
+    lines = {"YARN-CS": (np.asarray(yarn["cdf"]), percents), "Gandiva": (np.asarray(gandiva["cdf"]), percents)}
+    title = f"Gandiva, Figure 17: completion times at load 0.8 ({trace_label(workload)}, simulated)"
+    panels = [Panel("jobs (%)", lines, top=100)]
+    return {
+        "days": _days(scale),
+        "jobs": gandiva["jobs"],
+        "loads": loads,
+        "least": min(base["completion"] / ours["completion"] - 1 for _, base, ours in loads),
+        "perturbed": [(*one, *both(0.8, *one)) for one in PERTURBED if scale is not QUICK],
+        "figures": {"gandiva-fig17": partial(over_time, title, panels, "completion time (minutes)")},
+    }
+
+
+add_private(GANDIVA, "gandiva", MIX)
