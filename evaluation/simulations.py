@@ -23,10 +23,11 @@ import yaml
 from hived import __version__
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.simulator.experiment import Options, Results, run_experiment
+from hived.simulator.experiment import Results, run_experiment
 from hived.simulator.models import assign_models
 from hived.simulator.parallel import Task
 from hived.simulator.planner import Levels, demands_of, equal_base, make_plan
+from hived.simulator.scenario import Scenario
 from hived.simulator.traces import (
     TABLE1,
     StillRunning,
@@ -239,14 +240,10 @@ def carry_out(simulation: Simulation) -> dict[str, Any]:
         else:
             spec = cluster_of(simulation.nodes, simulation.gone, quotas=arm.quotas)
         played = trace if arm.quotas else _merged(trace)
-        options = Options(
-            (Sharing(arm.scheme),),
-            (arm.policy,),
-            binding=BindingKind(arm.binding),
-            soft=simulation.soft,
-            seed=simulation.seed,
+        scenario = Scenario(
+            schemes=arm.scheme, policy=arm.policy, binding=arm.binding, soft=simulation.soft, seed=simulation.seed
         )
-        runs[arm.name] = run_experiment(spec, played, options)
+        runs[arm.name] = run_experiment(spec, played, scenario)
     quotas = {tenant: gpus for tenant, gpus in shares_of(simulation.nodes).items() if tenant not in simulation.gone}
     return measured(trace, runs, quotas)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import yaml
 
-from hived.cluster.sharing import Sharing
-from hived.simulator.experiment import Options, run_experiment
+from hived.simulator.experiment import run_experiment
+from hived.simulator.scenario import Scenario
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
@@ -58,7 +58,7 @@ def example() -> dict[str, float]:
         "two nodes of 4 GPUs",
     )
     trace = _example_trace()
-    results = run_experiment(spec, trace, Options(tuple(Sharing)))
+    results = run_experiment(spec, trace, Scenario())
     b1 = len(trace.jobs) - 1
     return {record.scheme: record.queue(b1) / _MINUTE_MS for record in results.records}
 

@@ -22,6 +22,7 @@ from hived.server.schema import EngineKind
 from .addresses import SCHEDULER_URL
 from .client import Engine, connect
 from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
+from .shared_options import with_options
 
 _PATIENCE_S = 1.0
 _MOST = "100"
@@ -195,24 +196,15 @@ class Asking:
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
     """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
-    return _with_options(verb, engine=_ENGINE, state=_STATE, token_file=_TOKEN)
+    return with_options(verb, _asking(engine=_ENGINE, state=_STATE, token_file=_TOKEN), Asking)
 
 
 def asks_scheduler(verb: Callable[..., None]) -> Callable[..., None]:
     """The same for a verb that only the engine on Kubernetes has."""
-    return _with_options(verb, engine=_SCHEDULER, token_file=_TOKEN)
+    return with_options(verb, _asking(engine=_SCHEDULER, token_file=_TOKEN), Asking)
 
 
-def _with_options(verb: Callable[..., None], **options: Any) -> Callable[..., None]:
-    own = inspect.signature(verb, eval_str=True)
+def _asking(**options: Any) -> list[inspect.Parameter]:
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter("form", kind, default=Form.TABLE, annotation=_FORM)]
-    shared += [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
-
-    @functools.wraps(verb)
-    def command(**given: Any) -> None:
-        verb(Asking(**{one.name: given.pop(one.name) for one in shared}), **given)
-
-    parameters = [*list(own.parameters.values())[1:], *shared]
-    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-    return command
+    return shared + [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
