@@ -133,8 +133,11 @@ def test_flags_override_a_file(hived: Hived, folder: Path) -> None:
 def test_objects_of_python_are_in_no_file(folder: Path) -> None:
     """A scenario with a policy that was made; a spec in the file itself is one that a file can have."""
     given: dict[str, Any] = {"trace": "trace.csv", "schemes": "hived"}
-    library.simulate("spec.yaml", policy=FIFO(), **given).save(folder / "made", figures=False)
-    assert not (folder / "made" / "scenario.yaml").exists()
+    made = [library.simulate("spec.yaml", policy=FIFO(), **given)]
+    made.append(library.simulate("spec.yaml", polars.read_csv("trace.csv"), schemes="hived"))
+    for number, study in enumerate(made):
+        study.save(folder / f"made-{number}", figures=False)
+        assert not (folder / f"made-{number}" / "scenario.yaml").exists()
     text = (folder / "spec.yaml").read_text()
     library.simulate(text, **given).save(folder / "text", figures=False)
     found = Scenario.load(folder / "text" / "scenario.yaml")

@@ -39,7 +39,7 @@ def takes_scenario(verb: Callable[..., None]) -> Callable[..., None]:
         with naming_flags():
             return loaded.replace(**{name: _value(name, given) for name, given in _given(flags)})
 
-    return with_options(verb, [_file(), *(_parameter(name, _option(name)) for name in FIELDS)], made)
+    return with_options(verb, _parameters({name: _option(name) for name in FIELDS}), made)
 
 
 def takes_axes(verb: Callable[..., None]) -> Callable[..., None]:
@@ -50,7 +50,7 @@ def takes_axes(verb: Callable[..., None]) -> Callable[..., None]:
         axes = {} if scenario is None else load_axes(scenario)
         return axes | {name: _values(name, given) for name, given in _given(flags)}
 
-    return with_options(verb, [_file(), *(_parameter(name, _option(name, listed=True)) for name in names)], made)
+    return with_options(verb, _parameters({name: _option(name, listed=True) for name in names}), made)
 
 
 def flag_of(name: str) -> str:
@@ -58,12 +58,9 @@ def flag_of(name: str) -> str:
     return f"--{FIELDS[name].name or name.replace('_', '-')}"
 
 
-def _file() -> Parameter:
-    return _parameter("scenario", _FILE)
-
-
-def _parameter(name: str, annotation: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+def _parameters(options: Mapping[str, Any]) -> list[Parameter]:
+    named = {"scenario": _FILE, **options}
+    return [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=one) for name, one in named.items()]
 
 
 def _option(name: str, *, listed: bool = False) -> Any:

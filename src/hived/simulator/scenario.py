@@ -7,7 +7,7 @@ In Python a :class:`Scenario` takes them by name, a YAML file has them as keys (
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cached_property
@@ -98,21 +98,15 @@ class Flag:
     commas: bool = False  #: a value may have commas, so they separate no list of values
 
 
-def _one_of(what: str, *kinds: type) -> BeforeValidator:
-    """Raises for a value of none of these kinds."""
+def _is(what: str, holds: Callable[[Any], bool]) -> BeforeValidator:
+    """Raises unless a value is None or ``holds``."""
 
     def check(given: Any) -> Any:
-        if given is None or isinstance(given, kinds):
+        if given is None or holds(given):
             return given
         raise PydanticCustomError("kind", f"expected {what}, not {type(given).__name__}")
 
     return BeforeValidator(check)
-
-
-def _trace(given: Any) -> Any:
-    if given is None or isinstance(given, str | os.PathLike | Trace) or is_frame(given):
-        return given
-    raise PydanticCustomError("trace", f"expected a path, a frame or a Trace, not {type(given).__name__}")
 
 
 def _window(given: Any) -> Any:
@@ -150,6 +144,12 @@ def _some(given: Any) -> Any:
 
 
 _Names, _Some = BeforeValidator(_names), AfterValidator(_some)
+_PATH = (str, os.PathLike)
+_Spec = _is(
+    "a path, YAML text, a mapping or a ClusterSpec", lambda one: isinstance(one, (*_PATH, Mapping, ClusterSpec))
+)
+_Trace = _is("a path, a frame or a Trace", lambda one: isinstance(one, (*_PATH, Trace)) or is_frame(one))
+_Models = _is("a path or Models", lambda one: isinstance(one, (*_PATH, Models)))
 
 
 class Scenario(BaseModel):
@@ -162,13 +162,11 @@ class Scenario(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     #: a path, YAML text, plain data of its form, or a compiled spec
-    spec: Annotated[
-        Any,
-        _one_of("a path, YAML text, a mapping or a ClusterSpec", str, os.PathLike, Mapping, ClusterSpec),
-        Flag(metavar="FILE", path=True),
-    ] = Field(None, description="Cluster spec (YAML). Without one: nodes of 8 GPUs (--nodes, --quotas).")
+    spec: Annotated[Any, _Spec, Flag(metavar="FILE", path=True)] = Field(
+        None, description="Cluster spec (YAML). Without one: nodes of 8 GPUs (--nodes, --quotas)."
+    )
     #: a path, a frame of Polars or pandas with the columns of a file, or a :class:`~.traces.Trace`
-    trace: Annotated[Any, BeforeValidator(_trace), Flag(metavar="FILE", path=True)] = Field(
+    trace: Annotated[Any, _Trace, Flag(metavar="FILE", path=True)] = Field(
         None, description="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace, by seed."
     )
     skip_bad_rows: StrictBool = Field(False, description="Leave out rows of the trace that are wrong; counted by kind.")
@@ -223,12 +221,10 @@ class Scenario(BaseModel):
         0.0, ge=0, le=1, description="Share of the multi-GPU jobs that accept any GPUs of their tenant; by seed."
     )
     #: a path, or the models; None: jobs run at the rate 1, but by the models of the package where they share GPUs
-    models: Annotated[Any, _one_of("a path or Models", str, os.PathLike, Models), Flag(metavar="FILE", path=True)] = (
-        Field(
-            None,
-            description="Job models (CSV, docs/reference/models.md): jobs run as fast as affinity and jobs beside them "
-            "allow.",
-        )
+    models: Annotated[Any, _Models, Flag(metavar="FILE", path=True)] = Field(
+        None,
+        description="Job models (CSV, docs/reference/models.md): jobs run as fast as affinity and jobs beside them "
+        "allow.",
     )
     mix: Annotated[StrictStr | None, Flag(metavar="NAME=WEIGHT,...", commas=True)] = Field(
         None, description="Models of jobs without one, e.g. cv=10,nlp=60,speech=30; by seed."
@@ -291,7 +287,7 @@ class Scenario(BaseModel):
         for name, value in self.effective():
             if FIELDS[name].path and isinstance(value, str | os.PathLike) and not is_yaml(value):
                 value = os.path.relpath(value, folder)
-            if value not in (None, ()):
+            if value is not None and not (isinstance(value, tuple) and not value):
                 plain[name] = plain_value(value)
         try:
             return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
