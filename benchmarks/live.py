@@ -17,7 +17,7 @@ from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobSpec
 from hived.engines.local.store import Store
-from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator import Scenario, Sharing, run_experiment
 from hived.simulator.traces import Trace, TraceJob, generate_table1, read_trace
 from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
 
@@ -70,7 +70,7 @@ def small(trace: Trace) -> tuple[ClusterSpec, Trace]:
 
 def simulated_delays(spec: ClusterSpec, trace: Trace) -> list[float]:
     """Queueing delay of every job in seconds, without loans."""
-    results = run_experiment(spec, trace, Options(schemes=(Sharing.HIVED,), opportunistic=False))
+    results = run_experiment(spec, trace, Scenario(schemes=Sharing.HIVED, opportunistic=False))
     (record,) = results.records
     return [record.queue(number) / 1000 for number in range(len(trace.jobs))]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.sharing import BindingKind, Sharing
+from hived.cluster.sharing import Sharing
 from hived.policies import policies_of
 from hived.policies.antman import GuestSharing, as_guests
 from hived.scheduling import Kind, Policy, Reaction
 from hived.simulator.exchange import HOUR_MS, HourlyTrading
 from hived.simulator.exchange_report import exchanged
-from hived.simulator.experiment import Options, Results, run_experiment, some
+from hived.simulator.experiment import Results, run_experiment, some
 from hived.simulator.figures import styled
 from hived.simulator.fragmentation import Pods, Spans
 from hived.simulator.intervals import estimate
@@ -33,6 +33,7 @@ from hived.simulator.multi_job import Explorer, MultiJob
 from hived.simulator.parallel import Kept, Task, all_cores, kept_results, run_tasks, write_whole
 from hived.simulator.planner import Levels, demands_of, equal_base, make_plan
 from hived.simulator.record import Record, Run
+from hived.simulator.scenario import Scenario
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import (
     TABLE1,
@@ -144,8 +145,8 @@ def compared(
     soft: float = 0.0, seed: int = 1,
 ) -> Results:  # fmt: skip
     """Play a trace under sharing schemes, as ``hived simulate`` does."""
-    options = Options(tuple(map(Sharing, schemes)), (policy,), binding=BindingKind(binding), soft=soft, seed=seed)
-    return run_experiment(spec, trace, options)
+    scenario = Scenario(schemes=schemes, policy=policy, binding=binding, soft=soft, seed=seed)
+    return run_experiment(spec, trace, scenario)
 
 
 def servers(gpus: int, shares: dict[str, int], guests: str = "none") -> ClusterSpec:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .events.recorded import RecordedCluster
     from .events.replay import ReplayError, replay
     from .installed import __version__
+    from .simulator.scenario import Scenario
     from .simulator.study import simulate
 
 #: the module of each public name, imported lazily: a command that only talks to an engine needs none of them
@@ -53,6 +54,7 @@ _MODULES = {
     "ReplayError": "events.replay",
     "Request": "cluster.requests",
     "RequestError": "errors",
+    "Scenario": "simulator.scenario",
     "SpecError": "errors",
     "Wait": "cluster.decisions",
     "__version__": "installed",
@@ -86,6 +88,7 @@ __all__ = [
     "ReplayError",
     "Request",
     "RequestError",
+    "Scenario",
     "SpecError",
     "Wait",
     "__version__",

@@ -119,7 +119,7 @@ def test_no_place_for_results(hived: Hived, folder: Path, out: str) -> None:
         ("--window", ["70:80"], "no job is submitted on days 70:80: the trace has 40 jobs, submitted on days 0.00 to"),
         ("--window", ["3"], "DAY:DAY"),
         ("--sample", ["0.000001"], "a sample of 1e-06 with seed 1 has no job: the trace has 40 jobs"),
-        ("--sample", ["4"], "sample 4: give the share"),
+        ("--sample", ["4"], "--sample: must be at most 1.0, not 4"),
         ("--filter", ["gpus > 8"], "no job meets the filter 'gpus > 8': the trace has 40 jobs"),
         ("--filter", ["gpu > 8"], "unable to find column"),
         ("--seed", ["-1"], "--seed"),

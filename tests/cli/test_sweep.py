@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import polars
 import pytest
 
-from hived.cli.simulate import simulate
-from hived.cli.sweep import sweep
 from hived.simulator import parallel
 from hived.simulator.intervals import estimate
 from hived.simulator.sweep import OPTIONS
@@ -237,18 +234,18 @@ def test_run_that_fails(hived: Hived, folder: Path, more: tuple[str, str], code:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--nodes", "20,x"), "--nodes 20,x: x is no whole number above 0"),
+        (("--nodes", "20,x"), "--nodes: expected a whole number, not the text `x`"),
         (("--nodes", "20,,30"), "--nodes 20,,30: a value is empty"),
         (("--policy", "yarn-cs,best"), "unknown policy 'best'; there are yarn-cs"),
         (("--policy", "nobody=fifo"), "policy=yarn-cs nobody=fifo seed=1: policy nobody=fifo: no tenant 'nobody'"),
         (("--policy", "c=fifo", *GIVEN), "policy c=fifo: no tenant 'c'"),
-        (("--clock-compression", "fast"), "--clock-compression fast: fast is no number"),
-        (("--until", "0"), "policy=yarn-cs seed=1: until 0 (--until): must be a number of days above 0"),
-        (("--spec", "spec.yaml", "--nodes", "3"), "--spec and --nodes: give one of them"),
-        (("--spec", "spec.yaml", "--quotas", "table1"), "--spec and --quotas: give one of them"),
-        (("--window", "3"), "policy=yarn-cs seed=1: window '3': give two days"),
-        (("--soft", "0,2"), "soft=2.0"),
-        (("--trace", "trace.csv", "--jobs", "3"), "--trace and --jobs: give one of them"),
+        (("--clock-compression", "fast"), "--clock-compression: expected a number, not the text `fast`"),
+        (("--until", "0"), "--until: must be above 0, not 0"),
+        (("--spec", "spec.yaml", "--nodes", "3"), "--nodes: has no effect beside `spec`: give one of them"),
+        (("--spec", "spec.yaml", "--quotas", "table1"), "--quotas: has no effect beside `spec`: give one of them"),
+        (("--window", "3"), "--window: expected two days"),
+        (("--soft", "0,2"), "--soft: must be at most 1.0, not 2"),
+        (("--trace", "trace.csv", "--jobs", "3"), "--jobs: has no effect beside `trace`: give one of them"),
         (("--spec", "none.yaml"), "none.yaml: "),
         (("--spec", "spec.yaml"), "has no virtual cluster in spec.yaml, which has a, b"),
         (("--spec", "spec.yaml,bad.yaml"), "bad.yaml"),
@@ -281,11 +278,3 @@ def test_policies_of_scripts_and_tenants(hived: Hived, folder: Path) -> None:
     hived("simulate", *GIVEN, "--policy", "tiresias:limits=100/500", "--policy", "b=sjf", "--no-figures")
     (run,) = [run for run in summary(folder / "results")["runs"] if run["scheme"] == "hived"]
     assert of_one == pytest.approx([run["tenants"]["a"]["mean_s"]], abs=1e-6)
-
-
-def test_every_option_of_a_simulation() -> None:
-    """What determines results is an option of a sweep too."""
-    renamed = {"seed": "seeds"}
-    of_files = {"out", "tenant", "no_figures", "parquet", "overwrite"}
-    options = {renamed.get(name, name) for name in signature(simulate).parameters if name not in of_files}
-    assert options <= set(signature(sweep).parameters)

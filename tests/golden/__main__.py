@@ -21,7 +21,7 @@ def results(simulated: Sequence[Simulated], folder: Path) -> dict[str, str]:
     """The hashes of all files of results; the files lie below ``folder``."""
     found: dict[str, str] = {}
     with ProcessPoolExecutor() as pool:
-        for part in as_completed([pool.submit(case.write, options, folder) for case, options in simulated]):
+        for part in as_completed([pool.submit(case.write, scenario, folder) for case, scenario in simulated]):
             found |= part.result()
             print(f"{next(iter(part.result())).rpartition('/')[0]}: {len(found)} files", flush=True)
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from hived.simulator import Options, Preempted, run_experiment
+from hived.simulator import Preempted, Scenario, run_experiment
 from hived.simulator.output import write_jobs, write_runs, write_summary
 from hived.simulator.report import make_report
 from hived.simulator.traces import Trace, compress_clock, read_trace
@@ -33,19 +33,19 @@ class Case:
     trace: Path
     compression: float = 1.0
 
-    def options(self) -> Iterator[Options]:
+    def scenarios(self) -> Iterator[Scenario]:
         """All schemes, with and without opportunistic jobs, by what a preempted job keeps."""
         for opportunistic, preempted in product((True, False), Preempted):
-            yield Options(opportunistic=opportunistic, preempted=preempted, clock_compression=self.compression)
+            yield Scenario(opportunistic=opportunistic, preempted=preempted, clock_compression=self.compression)
 
-    def write(self, options: Options, folder: Path) -> dict[str, str]:
+    def write(self, scenario: Scenario, folder: Path) -> dict[str, str]:
         """Simulate, write the files to ``folder``, and return the SHA-256 of each by its path below it."""
         trace: Trace = compress_clock(read_trace(self.trace), self.compression)
-        lending = "lending" if options.opportunistic else "no-lending"
-        name = f"{self.name}/{lending}-{options.preempted.value}"
+        lending = "lending" if scenario.opportunistic else "no-lending"
+        name = f"{self.name}/{lending}-{scenario.preempted.value}"
         target = folder / name
         target.mkdir(parents=True)
-        results = run_experiment(self.spec, trace, options)
+        results = run_experiment(self.spec, trace, scenario)
         write_jobs(results, target / "jobs.csv")
         write_runs(results, target / "runs.csv")
         write_summary(make_report(results), target / "summary.json")
@@ -76,16 +76,16 @@ def philly() -> list[Case]:
     ]
 
 
-#: a case, and with which options
-Simulated = tuple[Case, Options]
+#: a case, and with which scenario
+Simulated = tuple[Case, Scenario]
 
 
 def everything() -> list[Simulated]:
     """All that is at hand, the longest first."""
-    return [(case, options) for case in [*philly(), *generated()] for options in case.options()]
+    return [(case, scenario) for case in [*philly(), *generated()] for scenario in case.scenarios()]
 
 
 def quick() -> list[Simulated]:
     """One simulation of each generated cluster, of every kind in turn."""
     cases = generated()
-    return [(case, list(case.options())[number % 4]) for number, case in enumerate(cases)]
+    return [(case, list(case.scenarios())[number % 4]) for number, case in enumerate(cases)]

@@ -17,8 +17,8 @@ EXPECTED: dict[str, str] = json.loads(HASHES.read_text())
 
 
 def different(simulated: Simulated, folder: Path) -> list[str]:
-    case, options = simulated
-    found = case.write(options, folder)
+    case, scenario = simulated
+    found = case.write(scenario, folder)
     return [name for name in found if found[name] != EXPECTED[name]]
 
 
@@ -31,7 +31,7 @@ def test_results_are_those_kept(simulated: Simulated, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", generated(), ids=lambda case: case.name)
 def test_all_results_are_those_kept(case: Case, tmp_path: Path) -> None:
-    assert [name for options in case.options() for name in different((case, options), tmp_path)] == []
+    assert [name for scenario in case.scenarios() for name in different((case, scenario), tmp_path)] == []
 
 
 def test_decisions_of_walks_are_those_kept() -> None:

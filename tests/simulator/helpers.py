@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hived.scheduling import Scheduler
-from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
+from hived.simulator import Results, Scenario, run_experiment
 from hived.simulator.output import write_cluster, write_jobs, write_runs
 from hived.simulator.traces import Trace, TraceJob, compress_clock, read_trace
 from hived.spec import load_spec
@@ -93,20 +93,19 @@ def simulated(
     """Run an experiment, write its files to ``folder``, and have the reader check them."""
     folder.mkdir(parents=True, exist_ok=True)
     spec, trace = _file(spec, folder / "spec.yaml"), _file(trace, folder / "trace.csv")
-    until = None if until_s is None else round(until_s * 1000)
-    options = Options(
-        schemes=tuple(map(Sharing, schemes)),
+    scenario = Scenario(
+        schemes=schemes,
         opportunistic=opportunistic,
-        preempted=Preempted(preempted),
-        until_ms=until,
+        preempted=preempted,
+        until=None if until_s is None else until_s / 86_400,
         clock_compression=compression,
     )
     jobs = compress_clock(read_trace(trace), compression)
-    results = run_experiment(load_spec(spec), jobs, options, after_event=after_event)
+    results = run_experiment(load_spec(spec), jobs, scenario, after_event=after_event)
     write_jobs(results, folder / "jobs.csv")
     write_runs(results, folder / "runs.csv")
     write_cluster(results, folder / "cluster.json")
-    asked = Asked(opportunistic, preempted, until, compression)
+    asked = Asked(opportunistic, preempted, scenario.until_ms, compression)
     outcomes = audit(folder, spec, trace, asked)
     assert sorted(outcomes) == sorted((scheme, "yarn-cs") for scheme in schemes)
     return Experiment(results, folder, outcomes)

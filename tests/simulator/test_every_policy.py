@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hived.cluster import BindingKind, Cluster
 from hived.scheduling import JobView, Kind, Policy, Scheduler
 from hived.scheduling.checks import check_scheduler
-from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
+from hived.simulator import Preempted, Results, Scenario, Sharing, run_experiment
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
@@ -27,9 +27,9 @@ BINDINGS, SHARES, SEEDS = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.
 PREEMPTED = st.sampled_from(Preempted)
 
 
-def played(spec: str, trace: Trace, options: Options) -> Results:
+def played(spec: str, trace: Trace, scenario: Scenario) -> Results:
     """An experiment with every index re-derived after every event."""
-    return run_experiment(parse_spec(spec, "any"), trace, options, after_event=check_scheduler)
+    return run_experiment(parse_spec(spec, "any"), trace, scenario, after_event=check_scheduler)
 
 
 def history(results: Results) -> list[tuple[object, ...]]:
@@ -56,17 +56,16 @@ def test_hived_runs_jobs_as_private(
     assume(not {"gandiva", "antman"} <= {name for name in (policy, *own) if isinstance(name, str)})  # turns or guests
     case, trace = given
     tenants = sorted({job.tenant for job in trace.jobs})
-    options = Options(
-        (Sharing.PRIVATE, Sharing.HIVED),
-        (policy,),
+    scenario = Scenario(
+        schemes=(Sharing.PRIVATE, Sharing.HIVED),
+        policy=[policy, dict(zip(tenants, own, strict=False))],
         opportunistic=False,
         preempted=preempted,
-        tenant_policies=tuple(zip(tenants, own, strict=False)),
         binding=binding,
         soft=soft,
         seed=seed,
     )
-    private, hived = history(played(case.spec, trace, options))
+    private, hived = history(played(case.spec, trace, scenario))
     assert hived == private
 
 
@@ -81,8 +80,8 @@ def test_with_loans_jobs_end(
 ) -> None:
     """Every index is right after every event, and every job ends that fits its private cluster."""
     case, trace = given
-    options = Options((scheme,), (policy,), preempted=preempted, binding=binding, soft=soft)
-    results = played(case.spec, trace, options)
+    scenario = Scenario(schemes=[scheme], policy=policy, preempted=preempted, binding=binding, soft=soft)
+    results = played(case.spec, trace, scenario)
     (record,) = results.records
     late = [number for number, end in enumerate(record.finish) if end < 0]
     assert set(late) <= set(results.never_fit)
@@ -141,15 +140,15 @@ def test_what_is_simulated_is_what_runs(
 ) -> None:
     """An engine records reasons and a simulation does not: they decide the same."""
     case, trace = given
-    options = Options((scheme,), (policy,), soft=soft, opportunistic=loans)
-    simulated = played(case.spec, trace, options)
+    scenario = Scenario(schemes=[scheme], policy=policy, soft=soft, opportunistic=loans)
+    simulated = played(case.spec, trace, scenario)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hived.simulator.simulation.Scheduler", Explaining)
-        live = played(case.spec, trace, options)
+        live = played(case.spec, trace, scenario)
     assert history(simulated) == history(live)
 
 
-def dense(seed: int) -> tuple[str, Trace, Options]:
+def dense(seed: int) -> tuple[str, Trace, Scenario]:
     """Small nodes, many jobs within minutes; a policy of its own for each tenant, modes, and some priorities."""
     rng = Random(seed)
     vcs = {name: rng.randint(1, 2) for name in "abc"[: rng.randint(2, 3)]}
@@ -165,18 +164,18 @@ def dense(seed: int) -> tuple[str, Trace, Options]:
     cells = [{"cellType": "NODE", "cellAddress": f"n[0-{nodes - 1}]"}]
     spec = spec_text({"NODE": ("GPU", size)}, cells, {vc: {"NODE": number} for vc, number in vcs.items()})
     names = ("yarn-cs", "fifo", "greedy:patience=20", "greedy", "sjf", "srtf", "tiresias:limits=48/144", "tiresias")
-    own = tuple((vc, rng.choice(names)) for vc in vcs)
+    own = {vc: rng.choice(names) for vc in vcs}
     scheme, loans = rng.choice((Sharing.HIVED, Sharing.HIVED, Sharing.QUOTA, Sharing.PRIVATE)), rng.random() < 0.8
-    options = Options((scheme,), ("yarn-cs",), tenant_policies=own, opportunistic=loans, soft=rng.choice((0.0, 0.5)))
-    return spec, Trace("dense", tuple(jobs)), options
+    scenario = Scenario(schemes=[scheme], policy=own, opportunistic=loans, soft=rng.choice((0.0, 0.5)))
+    return spec, Trace("dense", tuple(jobs)), scenario
 
 
 @tiers(150, 3000)
 def test_dense_traces_run_as_they_are_simulated(examples: int) -> None:
     """The same comparison where jobs meet all the time, and a missed look shows."""
     for seed in range(examples):
-        spec, trace, options = dense(seed)
-        simulated = played(spec, trace, options)
+        spec, trace, scenario = dense(seed)
+        simulated = played(spec, trace, scenario)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("hived.simulator.simulation.Scheduler", Explaining)
-            assert history(simulated) == history(played(spec, trace, options)), seed
+            assert history(simulated) == history(played(spec, trace, scenario)), seed

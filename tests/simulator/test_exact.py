@@ -22,7 +22,7 @@ from hived.cluster.sharing import Sharing
 from hived.errors import PolicyError
 from hived.scheduling import Displaced, JobView, Policy, Reaction
 from hived.scheduling.checks import check_scheduler
-from hived.simulator import Options, Preempted
+from hived.simulator import Preempted, Scenario
 from hived.simulator.experiment import make_policies, soft_jobs
 from hived.simulator.models import Models
 from hived.simulator.record import Record
@@ -46,18 +46,20 @@ KINDS: list[dict[str, Any]] = [
 VirtualRuns = list[tuple[int, int, int, Placement]]
 
 
-def both(spec: ClusterSpec, trace: Trace, options: Options, exact: Sequence[str]) -> tuple[Record, Record, VirtualRuns]:
+def both(
+    spec: ClusterSpec, trace: Trace, scenario: Scenario, exact: Sequence[str]
+) -> tuple[Record, Record, VirtualRuns]:
     """The private run of these tenants without loans; the run of all with loans; the runs of virtual jobs.
 
     Jobs of the first two have their numbers in the private run.
     """
 
     def run(scheme: Sharing, jobs: Sequence[TraceJob], early: bool, **more: Any) -> Record:
-        made = make_policies(spec, options, options.policies[0])
-        work = None if options.models is None else Work(jobs, spec, options.models)
+        made = make_policies(spec, scenario, scenario.policies[0])
+        work = None if scenario.models is None else Work(jobs, spec, scenario.models)
         return simulate(Cluster(spec, scheme, made.rank, ranks=made.ranks), made, jobs, early, work=work, **more)
 
-    soft = soft_jobs(trace.jobs, options.soft, options.seed)
+    soft = soft_jobs(trace.jobs, scenario.soft, scenario.seed)
     kept = [number for number, job in enumerate(trace.jobs) if job.tenant in exact]
     numbers = {number: at for at, number in enumerate(kept)}
     ours_soft = {numbers[number] for number in soft if number in numbers}
@@ -117,16 +119,15 @@ def test_no_job_is_later_than_alone(
     trace = replace(trace, jobs=jobs)
     spec = parse_spec(with_pinned(case.spec, pins), "any")
     tenants = sorted({job.tenant for job in trace.jobs})
-    options = Options(
+    scenario = Scenario(
         models=Models.load() if models else None,
-        policies=(policy,),
+        policy=[policy, dict(zip(tenants, own, strict=False))],
         preempted=preempted,
         soft=soft,
-        tenant_policies=tuple(zip(tenants, own, strict=False)),
     )
     known = [vc.name for vc in spec.virtual_clusters]
     try:
-        private, ours, virtual = both(spec, trace, options, known)
+        private, ours, virtual = both(spec, trace, scenario, known)
     except PolicyError:  # a made-up policy may have two jobs stop each other for ever
         reject()
     check(private, ours, virtual)
@@ -200,20 +201,20 @@ def test_no_job_is_later_by_an_adversary(seed: int) -> None:
     """Each tenant has its own; also beside VCs that are work-conserving."""
     rng = Random(seed)
     spec, trace = crowded(rng)
-    own = []
+    own = dict[str, Policy]()
     for vc in spec.virtual_clusters:
         made = adversary(rng)
-        own.append((vc.name, Suspending(**vars(made)) if rng.random() < 0.6 else made))
+        own[vc.name] = Suspending(**vars(made)) if rng.random() < 0.6 else made
     exact = [vc.name for vc in spec.virtual_clusters if rng.random() < 0.8]
-    options = Options(tenant_policies=tuple(own), soft=rng.choice([0.0, 0.5]))
-    check(*both(spec, trace, options, exact))
+    scenario = Scenario(policy=own, soft=rng.choice([0.0, 0.5]))
+    check(*both(spec, trace, scenario, exact))
 
 
 def test_a_head_start_changes_no_successor() -> None:
     """A job that ended early keeps its place in the VC: its successor starts as in private, or on a loan."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     rows = [("a1", "a", 0, 100, 8), ("a2", "a", 0, 100, 4), ("a3", "a", 0, 50, 8), ("b1", "b", 60, 100, 8)]
-    private, ours, virtual = both(spec, trace_of(trace_text(rows)), Options(), ("a", "b"))
+    private, ours, virtual = both(spec, trace_of(trace_text(rows)), Scenario(), ("a", "b"))
     check(private, ours, virtual)
     assert [ms / 1000 for ms in private.finish] == [100, 200, 250, 160]
     # a2 runs beside a1 on the idle node of b until that is needed
@@ -225,7 +226,7 @@ def test_a_head_start_changes_no_successor() -> None:
 def test_policies_that_share_gpus_refused(name: str) -> None:
     spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
     with pytest.raises(PolicyError, match="share GPUs"):
-        both(spec, trace_of(trace_text([("a1", "a", 0, 1, 1)])), Options(policies=(name,)), ("a",))
+        both(spec, trace_of(trace_text([("a1", "a", 0, 1, 1)])), Scenario(policy=name), ("a",))
 
 
 class EveryOther(Policy):
@@ -241,7 +242,7 @@ def test_submissions_are_counted_per_tenant() -> None:
     """A policy that counts them decides by what happens in its VC."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     mine = [("a0", "a", 0, 100, 8), ("a1", "a", 1, 100, 8), ("a2", "a", 2, 100, 8)]
-    check(*both(spec, trace_of(trace_text([*mine, ("b0", "b", 0.5, 1000, 8)])), Options(policies=(EveryOther(),)), "a"))
+    check(*both(spec, trace_of(trace_text([*mine, ("b0", "b", 0.5, 1000, 8)])), Scenario(policy=EveryOther()), "a"))
 
 
 @pytest.mark.parametrize("safety", [(), ("a", "b")])
@@ -251,9 +252,9 @@ def test_loans_taken_back_are_no_fault_of_a_policy(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(f"hived.{module}.MOST_STOPS", 5)
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     rows = [("long", "a", 0, 500, 8), ("lent", "a", 0, 60, 8), *((f"b{n}", "b", 2 * n + 1, 1, 8) for n in range(20))]
-    options = Options(preempted=Preempted.RESTART)
+    scenario = Scenario(preempted=Preempted.RESTART)
     trace = trace_of(trace_text(rows))
-    made = make_policies(spec, options, "yarn-cs")
+    made = make_policies(spec, scenario, "yarn-cs")
     record = simulate(Cluster(spec, Sharing.HIVED, made.rank), made, trace.jobs, exact=safety)
     assert record.preemptions[1] == 20
     assert record.finish[1] == 100_000
@@ -262,8 +263,8 @@ def test_loans_taken_back_are_no_fault_of_a_policy(monkeypatch: pytest.MonkeyPat
 def test_exact_beside_a_vc_whose_jobs_share_gpus() -> None:
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     trace = trace_of(trace_text([("a1", "a", 0, 10, 8), ("b1", "b", 0, 10, 8), ("b2", "b", 0, 10, 8)]))
-    options = Options(tenant_policies=(("b", "gandiva"),))
-    made = make_policies(spec, options, "yarn-cs")
+    scenario = Scenario(policy={"b": "gandiva"})
+    made = make_policies(spec, scenario, "yarn-cs")
     record = simulate(Cluster(spec, Sharing.HIVED, made.rank, ranks=made.ranks), made, trace.jobs, exact=("a",))
     assert record.finish[0] == 10_000
 
@@ -282,7 +283,7 @@ def test_work_is_kept_where_a_policy_says_so() -> None:
     spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
     trace = trace_of(trace_text([("large", "a", 0, 10, 8), ("small", "a", 1, 10, 1)]))
     with pytest.raises(PolicyError, match="always_keeps_work says that no displaced job loses its work"):
-        both(spec, trace, Options(policies=(Boasting(),)), ("a",))
+        both(spec, trace, Scenario(policy=Boasting()), ("a",))
 
 
 @pytest.mark.parametrize("later", [{"priority": 5}, {"duration_ms": 1000}])
@@ -293,7 +294,7 @@ def test_job_without_work_ends_before_the_next_comes(policy: str, later: dict[st
     rows = [("none", "a", 10, 0, 8), ("some", "a", 10, 100, 8), ("last", "a", 10, 50, 8)]
     trace = trace_of(trace_text(rows))
     trace = replace(trace, jobs=(*trace.jobs[:2], trace.jobs[2]._replace(**later)))
-    check(*both(spec, trace, Options(policies=(policy,)), ("a",)))
+    check(*both(spec, trace, Scenario(policy=policy), ("a",)))
 
 
 def test_opportunistic_job_of_the_tenant_is_an_event() -> None:
@@ -302,8 +303,8 @@ def test_opportunistic_job_of_the_tenant_is_an_event() -> None:
     rows = [(3, 8, 4), (4, 3, 8), (5, 6, 2), (6, 5, 6), (10, 1, 2), (10, 1, 4)]
     jobs = tuple(TraceJob(f"j{n}", "a", at, lasts, gpus, "pass") for n, (at, lasts, gpus) in enumerate(rows))
     jobs = (*jobs[:4], jobs[4]._replace(mode="opportunistic"), jobs[5])
-    options = Options(policies=("tiresias:limits=0.006/0.02",), preempted=Preempted.RESTART)
-    check(*both(spec, Trace("own", jobs), options, ("a",)))
+    scenario = Scenario(policy="tiresias:limits=0.006/0.02", preempted=Preempted.RESTART)
+    check(*both(spec, Trace("own", jobs), scenario, ("a",)))
 
 
 def test_same_cells_of_a_vc_bound_elsewhere() -> None:
@@ -314,9 +315,9 @@ def test_same_cells_of_a_vc_bound_elsewhere() -> None:
     rows = [("x", "a", 0, 14, 2), ("y", "a", 13, 100, 1), ("z", "a", 14, 0, 8)]
     jobs = trace_of(trace_text(rows)).jobs
     jobs = (*jobs[:2], jobs[2]._replace(priority=2, soft=True))
-    options = Options(preempted=Preempted.RESTART)
+    scenario = Scenario(preempted=Preempted.RESTART)
     ends = []
     for scheme in (Sharing.PRIVATE, Sharing.HIVED):
-        made = make_policies(spec, options, "yarn-cs")
+        made = make_policies(spec, scenario, "yarn-cs")
         ends.append(simulate(Cluster(spec, scheme, made.rank), made, jobs, False).finish)
     assert ends[0] == ends[1]

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 import matplotlib as mpl
 from matplotlib.text import Text
 
-from hived.simulator import Options, Sharing, make_report, run_experiment
+from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.figures import pick_tenants, write_figures
 from hived.simulator.output import write_jobs, write_runs, write_summary
 from hived.simulator.report import Report
@@ -32,8 +32,12 @@ NAMES = ["queueing-delay-over-time-yarn-cs", "delay-normalised-to-private-yarn-c
 DENIED = "area: GPUs denied to tenants by others (%)"
 
 
-def report_of(trace: str = TRACE, *schemes: Sharing) -> Report:
-    return make_report(run_experiment(parse_spec(SPEC, "small"), trace_of(trace), Options(schemes or tuple(Sharing))))
+def report_of(trace: str = TRACE, *schemes: Sharing, tenants: tuple[str, ...] = ()) -> Report:
+    return make_report(
+        run_experiment(
+            parse_spec(SPEC, "small"), trace_of(trace), Scenario(schemes=schemes or tuple(Sharing), tenants=tenants)
+        )
+    )
 
 
 def write_all(folder: Path) -> Report:
@@ -103,7 +107,7 @@ def test_figures_say_what_they_show(written: Written) -> None:
 def test_chosen_tenants_and_schemes(tmp_path: Path) -> None:
     """Nothing is denied without a quota."""
     with letters() as said:
-        files = write_figures(report_of(TRACE, Sharing.PRIVATE, Sharing.HIVED), tmp_path, ("b",))
+        files = write_figures(report_of(TRACE, Sharing.PRIVATE, Sharing.HIVED, tenants=("b",)), tmp_path)
     assert [path.name for path in files] == [name + ending for name in NAMES for ending in (".png", ".svg")]
     assert sorted(tmp_path.iterdir()) == sorted(files)
     assert "b\ndelay (min)" in said

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hived.cluster import Cluster, Request, Sharing, check_feasible
 from hived.errors import InfeasibleError, InputError
-from hived.simulator import Options, run_experiment
+from hived.simulator import Scenario, run_experiment
 from hived.simulator.experiment import never_fit
 from hived.simulator.planner import (
     Levels,
@@ -24,8 +24,9 @@ from hived.simulator.planner import (
     share_like,
 )
 from hived.simulator.report import make_report
+from hived.simulator.scenario import Quotas
 from hived.simulator.simulation import members_of
-from hived.simulator.sizing import Quotas, cluster_for
+from hived.simulator.sizing import cluster_for
 from hived.simulator.traces import TABLE1, Trace, TraceJob, generate_table1
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec
@@ -154,8 +155,8 @@ def test_hived_keeps_the_predicted_delay(jobs: list[tuple[str, int, int]], nodes
     assume(len({demand.tenant for demand in demands}) > 1)
     planned = make_plan(equal_base(nodes, 8, [d.tenant for d in demands]), demands, None, Levels.ALL)
     predicted = predict(planned.spec, trace)
-    options = Options((Sharing.HIVED,), opportunistic=False)
-    (hived,) = make_report(run_experiment(planned.spec, trace, options)).runs
+    scenario = Scenario(schemes=Sharing.HIVED, opportunistic=False)
+    (hived,) = make_report(run_experiment(planned.spec, trace, scenario)).runs
     for tenant in hived.tenants:
         found = predicted[str(tenant.tenant)].delay
         assert (found.jobs, found.mean_s, found.p95_s) == (tenant.delay.jobs, tenant.delay.mean_s, tenant.delay.p95_s)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hived.cluster import Cluster
 from hived.policies import make_policy
 from hived.scheduling.checks import check_scheduler
-from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator import Scenario, Sharing, run_experiment
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob, generate_table1
@@ -30,8 +30,8 @@ def runs(jobs: Sequence[TraceJob], nodes: dict[str, int], policies: dict[str, st
     """The records of each tenant's policy, private and under hived."""
     spec = parse_spec(nodes_of_8(sum(nodes.values()), nodes), "any")
     schemes = (Sharing.PRIVATE, Sharing.HIVED)
-    options = Options(schemes, opportunistic=False, tenant_policies=tuple(policies.items()))
-    return run_experiment(spec, Trace("any", tuple(jobs)), options).records
+    scenario = Scenario(schemes=schemes, opportunistic=False, policy=policies)
+    return run_experiment(spec, Trace("any", tuple(jobs)), scenario).records
 
 
 @st.composite
@@ -60,7 +60,7 @@ def test_loans_come_in_the_order_of_the_rule(jobs: list[TraceJob]) -> None:
     """Two tenants that crowd a node each with jobs of one GPU, under every policy."""
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "any")
     for policy in POLICIES:
-        for record in run_experiment(spec, Trace("any", tuple(jobs)), Options(SHARING, (policy,))).records:
+        for record in run_experiment(spec, Trace("any", tuple(jobs)), Scenario(schemes=SHARING, policy=policy)).records:
             check_loans(record, {"a": 8, "b": 8}, {"a": policy, "b": policy})
 
 

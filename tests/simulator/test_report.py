@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hived.policies.duration import SRTF
-from hived.simulator import Options, Sharing, make_report, run_experiment
+from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.output import write_summary
 from hived.simulator.report import shorter_under_quota
 from hived.spec import parse_spec
@@ -122,8 +122,8 @@ def test_time_to_resume_is_lost_and_delays() -> None:
     policy = SRTF()
     policy.resume_s = 2.0
     trace = trace_of(trace_text([("long", "a", 0, 30, 8), ("short", "a", 10, 5, 8)]))
-    options = Options(schemes=(Sharing.HIVED,), policies=(policy,))
-    (run,) = make_report(run_experiment(parse_spec(nodes_of_8(1, {"a": 1}), "spec"), trace, options)).runs
+    scenario = Scenario(schemes=Sharing.HIVED, policy=policy)
+    (run,) = make_report(run_experiment(parse_spec(nodes_of_8(1, {"a": 1}), "spec"), trace, scenario)).runs
     assert (run.lost_gpu_s, run.preempted_gpus, run.makespan_s) == (2 * 8, 8, 37)
     assert (run.overall.delay.mean_s, run.overall.delay.completion_mean_s) == (7 / 2, (37 + 5) / 2)
 

@@ -12,7 +12,7 @@ from hived.cluster import Cluster
 from hived.policies import YarnCS
 from hived.scheduling import Policies
 from hived.scheduling.checks import check_scheduler
-from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator import Scenario, Sharing, run_experiment
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
@@ -162,8 +162,8 @@ def test_nobody_is_overlooked_in_a_line(
     jobs = [TraceJob(job, vc, at * 1000, lasts * 1000, gpus, "pass") for job, vc, at, lasts, gpus, *_ in rows]
     more = [dict(zip(("priority", "mode"), row[5:], strict=False)) for row in rows]
     trace = Trace("story", tuple(job._replace(**others) for job, others in zip(jobs, more, strict=True)))
-    options = Options((Sharing.HIVED,), ("yarn-cs",), tenant_policies=tuple(policies.items()))
-    results = run_experiment(parse_spec(flat_nodes(size, vcs), "story"), trace, options, after_event=check_scheduler)
+    scenario = Scenario(schemes=Sharing.HIVED, policy=policies)
+    results = run_experiment(parse_spec(flat_nodes(size, vcs), "story"), trace, scenario, after_event=check_scheduler)
     (record,) = results.records
     found = [
         (run.start // 1000, run.end // 1000, run.kind.value) for run in record.runs if jobs[run.job].job_id == name

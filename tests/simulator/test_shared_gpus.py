@@ -15,7 +15,7 @@ import pytest
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.policies import AntMan, Gandiva
 from hived.scheduling import Kind, Policy
-from hived.simulator import Options, Sharing, make_report, run_experiment
+from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.experiment import Results
 from hived.simulator.metrics import Usage, lost_work, series
 from hived.simulator.output import write_jobs, write_runs
@@ -30,8 +30,8 @@ OWN, GUEST = Kind.GUARANTEED, Kind.GUEST
 
 def shared(jobs: list[TraceJob], policy: Policy, nodes: int = 1, scheme: Sharing = Sharing.HIVED) -> Results:
     trace = Trace("shared", tuple(sorted(jobs, key=lambda one: one.submit_ms)), True)
-    options = Options((scheme,), (policy,), opportunistic=isinstance(policy, AntMan))
-    return run_experiment(cluster_spec(nodes), trace, options)
+    scenario = Scenario(schemes=[scheme], policy=policy, opportunistic=isinstance(policy, AntMan))
+    return run_experiment(cluster_spec(nodes), trace, scenario)
 
 
 def on_gpus(record: Record, *kinds: Kind) -> float:
@@ -133,7 +133,7 @@ def test_unshared_jobs_count_by_pods_and_by_gpus() -> None:
     """The same."""
     jobs = [one._replace(tenant="ab"[n % 2]) for n, one in enumerate(many(7))]
     trace = Trace("plain", tuple(sorted(jobs, key=lambda one: one.submit_ms)))
-    found = run_experiment(cluster_spec({"a": 3, "b": 1}), trace, Options((Sharing.QUOTA, Sharing.HIVED)))
+    found = run_experiment(cluster_spec({"a": 3, "b": 1}), trace, Scenario(schemes=[Sharing.QUOTA, Sharing.HIVED]))
     by_pods = repr(make_report(found).to_json()["runs"])  # as NaN is no equal of itself
     assert [record.alone for record in found.records] == [[], []]
     assert sum(sum(record.preemptions) for record in found.records) > 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hived.cluster import BindingKind
 from hived.errors import InputError
 from hived.scheduling import Kind
-from hived.simulator import Options, Results, Sharing, run_experiment
+from hived.simulator import Results, Scenario, Sharing, run_experiment
 from hived.simulator.experiment import soft_jobs
 from hived.simulator.output import write_runs
 from hived.simulator.record import Run
@@ -33,7 +33,7 @@ def pods(*sizes: int, vcs: str = "a") -> Trace:
 
 def played(vcs: dict[str, int], trace: Trace, scheme: Sharing = Sharing.PRIVATE, **options: Any) -> Results:
     spec = parse_spec(nodes_of_8(sum(vcs.values()), vcs), "nodes")
-    return run_experiment(spec, trace, Options((scheme,), **options))
+    return run_experiment(spec, trace, Scenario(schemes=[scheme], **options))
 
 
 def nodes_of(run: Run) -> set[str]:
@@ -44,7 +44,7 @@ def nodes_of(run: Run) -> set[str]:
 @given(cases(), st.sampled_from([0.25, 0.5, 1.0]), st.integers(0, 9))
 def test_same_jobs_soft_in_every_scheme(case: Case, share: float, seed: int) -> None:
     """A soft job has exactly as many GPUs as it asks for; another of several nodes has whole nodes."""
-    results = run_experiment(parse_spec(case.spec, "any"), trace_of(case.trace), Options(soft=share, seed=seed))
+    results = run_experiment(parse_spec(case.spec, "any"), trace_of(case.trace), Scenario(soft=share, seed=seed))
     soft = soft_jobs(results.trace.jobs, share, seed)
     for record in results.records:
         for run in record.runs:

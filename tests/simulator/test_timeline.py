@@ -14,7 +14,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.errors import InputError
 from hived.policies import AntMan, Gandiva
 from hived.scheduling import Kind, Policy
-from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator import Scenario, Sharing, run_experiment
 from hived.simulator.record import Run
 from hived.simulator.study import Study
 from hived.simulator.timeline import (
@@ -47,7 +47,7 @@ def recorded(*runs: Run, nodes: Sequence[str] = ("n0", "n1"), gpus: int = 2) -> 
 
 def played(jobs: Sequence[TraceJob], policy: Policy) -> Study:
     trace = Trace("shared", tuple(jobs), True)
-    return Study(run_experiment(cluster_spec(1), trace, Options((Sharing.HIVED,), (policy,))))
+    return Study(run_experiment(cluster_spec(1), trace, Scenario(schemes=Sharing.HIVED, policy=policy)))
 
 
 @cache

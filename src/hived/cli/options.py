@@ -20,6 +20,7 @@ from hived.errors import HivedError, InputError
 
 from .client import Engine, connect
 from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
+from .shared_options import with_options
 
 _PATIENCE_S = 1.0
 _MOST = "100"
@@ -170,16 +171,10 @@ class Asking:
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
     """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
-    options = {"engine": _ENGINE, "state": _STATE, "context": _CONTEXT, "token_file": _TOKEN}
-    own = inspect.signature(verb, eval_str=True)
+    return with_options(verb, _asking(engine=_ENGINE, state=_STATE, context=_CONTEXT, token_file=_TOKEN), Asking)
+
+
+def _asking(**options: Any) -> list[inspect.Parameter]:
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter("form", kind, default=Form.TABLE, annotation=_FORM)]
-    shared += [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
-
-    @functools.wraps(verb)
-    def command(**given: Any) -> None:
-        verb(Asking(**{one.name: given.pop(one.name) for one in shared}), **given)
-
-    parameters = [*list(own.parameters.values())[1:], *shared]
-    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-    return command
+    return shared + [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]

@@ -14,16 +14,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hived.cluster import BindingKind, Sharing
-from hived.exchange import ArbiterKind
+from hived.cluster import Sharing
 from hived.simulator.exchange import HOUR_MS
 from hived.simulator.exchange_report import exchanged
-from hived.simulator.experiment import Preempted, Results, Safety
+from hived.simulator.experiment import Results
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
 from hived.simulator.report import Report, RunReport, shorter_under_quota
-from hived.simulator.sizing import LOAD, Quotas
-from hived.simulator.study import DAYS, JOBS
+from hived.simulator.scenario import Scenario
 from hived.simulator.study import simulate as run_study
 from hived.simulator.traces import TABLE1, Description, StillRunning, describe, generate_table1, read_trace, write_trace
 from hived.words import counted
@@ -31,106 +29,13 @@ from hived.words import counted
 from .console import messages, numbers, output
 from .formats import json_text
 from .reading import Running, SkipBadRows, print_reading
+from .scenario import takes_scenario
 
 
+@takes_scenario
 def simulate(
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Cluster spec (YAML). Without one: nodes of 8 GPUs (--nodes, --quotas)."),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace."),
-    ] = None,
-    skip_bad_rows: SkipBadRows = False,
-    still_running: Running = StillRunning.KEEP,
-    scheme: Annotated[
-        list[Sharing] | None, typer.Option(help="Sharing scheme; again for more. Without: all three.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Policy inside each tenant's cluster; again for a further run. "
-            "NAME, module:Class, with :parameter=value; TENANT=NAME for one tenant.",
-            show_default="yarn-cs",
-        ),
-    ] = None,
+    scenario: Scenario,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
-    no_opportunistic: Annotated[
-        bool, typer.Option("--no-opportunistic", help="Start none on idle GPUs before its turn.")
-    ] = False,
-    preempted: Annotated[
-        Preempted, typer.Option(help="What a preempted job does when it runs again.")
-    ] = Preempted.RESUME,
-    filter_: Annotated[
-        str | None,
-        typer.Option(
-            "--filter",
-            metavar="EXPRESSION",
-            help='Only jobs that meet this, for example "gpus >= 8 and duration > 3600". SQL in job_id, tenant, user, '
-            "model, gpus, priority, submit, duration (seconds), status.",
-        ),
-    ] = None,
-    window: Annotated[
-        str | None, typer.Option(metavar="DAY:DAY", help="Only jobs submitted on these days, from the first on.")
-    ] = None,
-    sample: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Each job with this probability, for example 0.04; by --seed.")
-    ] = None,
-    clock_compression: Annotated[
-        float, typer.Option(help="Divide submission times by this; durations stay. Raises the load.")
-    ] = 1.0,
-    until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.")] = None,
-    binding: Annotated[
-        BindingKind, typer.Option(help="When hived binds the cells of a tenant: in use, or from the start for good.")
-    ] = BindingKind.DYNAMIC,
-    safety: Annotated[
-        Safety | None,
-        typer.Option(
-            help="What hived promises to tenants whose jobs run before their turn: their cells; or, exact, that no job "
-            "ends later than in its tenant's private cluster.",
-            show_default="as the spec says; work-conserving",
-        ),
-    ] = None,
-    exchange: Annotated[
-        ArbiterKind | None,
-        typer.Option(help="Under hived, have tenants trade idle cells every hour, by this arbiter; writes trades.csv."),
-    ] = None,
-    soft: Annotated[
-        float, typer.Option(help="Share of the multi-GPU jobs that accept any GPUs of their tenant.", min=0, max=1)
-    ] = 0.0,
-    models: Annotated[
-        Path | None,
-        typer.Option(
-            help="Job models (CSV, docs/reference/models.md): jobs run as fast as affinity and jobs beside them allow."
-        ),
-    ] = None,
-    mix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=WEIGHT,...", help="Models of jobs without one, e.g. cv=10,nlp=60,speech=30; by --seed."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace, of --sample, --soft and --mix.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace; the paper has 141950.", min=1)] = JOBS,
-    days: Annotated[int, typer.Option(help="Days of the synthetic trace; the paper has 60.", min=1)] = DAYS,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            help="Nodes where no spec is given; the paper has 279.", min=1, show_default=f"for a load of {LOAD:.0%}"
-        ),
-    ] = None,
-    quotas: Annotated[
-        Quotas,
-        typer.Option(
-            help="What tenants reserve where no spec is given: nodes in proportion to the GPU time they ask for, "
-            "or to the quotas of the paper's Table 1."
-        ),
-    ] = Quotas.DEMAND,
-    tenant: Annotated[
-        list[str] | None,
-        typer.Option(help="Tenant to show over time; again for more. Without: the three that sharing changes most."),
-    ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write no figures.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write jobs and runs as Parquet too.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier results in --out.")] = False,
@@ -138,6 +43,8 @@ def simulate(
     """Simulate a multi-tenant GPU cluster under the sharing schemes and compare what tenants get.
 
     Writes jobs.csv, runs.csv, series.csv, summary.json and figures to --out, and prints a table per tenant.
+
+    Writes scenario.yaml too: --scenario out/scenario.yaml simulates the same again.
 
     Without spec and trace: 20,000 jobs over 30 days, on a cluster sized for a load of 80%; a first look of seconds.
 
@@ -153,41 +60,14 @@ def simulate(
         need_matplotlib()
     with ExitStack() as reading:
         reading.enter_context(
-            errors.status("reading the trace" if trace is not None else "generating a synthetic trace")
+            errors.status("generating a synthetic trace" if scenario.trace is None else "reading the trace")
         )
 
         def progress(labels: list[str], count: int) -> AbstractContextManager[Callable[[str, int], None]]:
             reading.close()
             return _bars(errors, labels, count)
 
-        study = run_study(
-            spec,
-            trace,
-            skip_bad_rows=skip_bad_rows,
-            still_running=still_running.value,
-            schemes=scheme or tuple(Sharing),
-            policy=policy or "yarn-cs",
-            opportunistic=not no_opportunistic,
-            preempted=preempted,
-            until=until,
-            filter=filter_,
-            window=window,
-            sample=sample,
-            clock_compression=clock_compression,
-            binding=binding,
-            safety=safety,
-            exchange=exchange,
-            soft=soft,
-            models=models,
-            mix=mix,
-            seed=seed,
-            jobs=jobs,
-            days=days,
-            nodes=nodes,
-            quotas=quotas,
-            tenants=tenant or (),
-            progress=progress,
-        )
+        study = run_study(scenario, progress=progress)
     with errors.status("writing results"):
         study.save(out, overwrite=overwrite, figures=not no_figures, parquet=parquet)
     _print(study.report, study.results, out)
@@ -350,7 +230,7 @@ def _print_exchange(console: Console, results: Results, policy: str) -> None:
             row = (f"{of.reserved:,}", *(f"{100 * share:.1f}%" for share in shares), *(f"{h:,.0f}" for h in hours))
             table.add_row(escape(of.tenant), *row)
         trades = counted(len(record.trades), "trade")
-        console.print(f"\n{trades} of cells under hived, {results.options.exchange}", style="italic")
+        console.print(f"\n{trades} of cells under hived, {results.scenario.exchange}", style="italic")
         console.print(table)
 
 

@@ -2,18 +2,19 @@
 
 from hived.cluster.sharing import Sharing
 
-from .experiment import Options, Preempted, Results, run_experiment
+from .experiment import Results, run_experiment
 from .record import Record, Run
 from .report import Report, make_report
+from .scenario import Preempted, Scenario
 from .simulation import simulate
 
 __all__ = [
-    "Options",
     "Preempted",
     "Record",
     "Report",
     "Results",
     "Run",
+    "Scenario",
     "Sharing",
     "make_report",
     "run_experiment",

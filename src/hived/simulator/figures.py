@@ -66,26 +66,24 @@ def styled() -> Iterator[None]:
         yield
 
 
-def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> list[Path]:
-    """Write every figure for which the report has the runs; returns the files. ``tenants``: those to show over time."""
+def write_figures(report: Report, folder: Path) -> list[Path]:
+    """Write every figure for which the report has the runs; returns the files."""
     need_matplotlib()
     written = []
     with styled():
-        for name, policy, figure in draw(report, tenants):
+        for name, policy, figure in draw(report):
             written += _save(figure, folder / f"{STEMS[name]}-{file_name(policy)}")
     return written
 
 
-def draw(
-    report: Report, tenants: Sequence[str] = (), names: Sequence[str] = tuple(STEMS)
-) -> Iterator[tuple[str, str, Figure]]:
+def draw(report: Report, names: Sequence[str] = tuple(STEMS)) -> Iterator[tuple[str, str, Figure]]:
     """Every figure of ``names`` for which the report has the runs: name, policy, figure. Call it :func:`styled`."""
     for policy in report.results.policies:
-        shown = list(tenants) or pick_tenants(report, policy)
+        shown = report.results.scenario.tenants or pick_tenants(report, policy)
         if "delay" in names and shown:
             yield "delay", policy, _delay_over_time(report, policy, shown)
         private = report.run(Sharing.PRIVATE, policy)
-        if "normalised" in names and private is not None and len(report.results.options.schemes) > 1:
+        if "normalised" in names and private is not None and len(report.results.scenario.schemes) > 1:
             yield "normalised", policy, _normalised(report, policy)
 
 

@@ -222,7 +222,7 @@ def submission_window(results: Results) -> int:
     The time of the last submission, or the mean duration if that is longer (a load needs a time to be spread over), but
     at most ``--until``.
     """
-    until = results.options.until_ms
+    until = results.scenario.until_ms
     window = arrival_window(results.trace.jobs)
     return window if until is None else max(1, min(window, until))
 

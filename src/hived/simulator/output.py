@@ -38,6 +38,8 @@ FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
 PARQUET = ("jobs.parquet", "runs.parquet")
 #: the trades of cells, where tenants trade
 TRADES = "trades.csv"
+#: the parameters, as a file that ``hived simulate --scenario`` reads; none where they are objects of Python
+SCENARIO = "scenario.yaml"
 #: figures, one per policy, whose name follows
 FIGURES = ("queueing-delay-over-time", "delay-normalised-to-private")
 #: in the format of ``sha256sum --check``
@@ -46,6 +48,7 @@ CHECKSUMS = "SHA256SUMS"
 _OUTPUTS = (
     *FILES,
     CHECKSUMS,
+    SCENARIO,
     TRADES,
     *PARQUET,
     *(f"{name}-*.{end}" for name in FIGURES for end in ("png", "svg")),

@@ -26,8 +26,9 @@ from hived.spec.demand import Demand, Plan, plan_cells, planned_clusters, share_
 from hived.spec.quotas import Quotas, check_nodes, check_quotas, equal_nodes
 from hived.words import counted
 
-from .experiment import Options, check_tenants, run_experiment, some
+from .experiment import check_tenants, run_experiment, some
 from .report import TenantReport, make_report
+from .scenario import Scenario
 from .traces import Trace
 
 
@@ -183,5 +184,5 @@ def predict(
     Its delays leave out jobs that never fit. O(a simulation of the private scheme).
     """
     check_tenants(spec, trace)
-    results = run_experiment(spec, trace, Options((Sharing.PRIVATE,), opportunistic=False), progress)
+    results = run_experiment(spec, trace, Scenario(schemes=Sharing.PRIVATE, opportunistic=False), progress)
     return {str(tenant.tenant): tenant for tenant in make_report(results).runs[0].tenants}

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hived import __version__
 from hived.cluster.sharing import Sharing
+from hived.installed import __version__
 
 from .experiment import Results
 from .metrics import (
@@ -112,7 +112,7 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The report as plain data, in a fixed order."""
-        options = self.results.options
+        scenario = self.results.scenario
         trace = self.results.trace
         return {
             "hived_version": __version__,
@@ -121,7 +121,7 @@ class Report:
                 "synthetic": trace.synthetic,
                 "jobs": len(trace.jobs),
                 "dropped": dict(trace.dropped),
-                "clock_compression": options.clock_compression,
+                "clock_compression": scenario.clock_compression,
                 "window_s": self.window_s,
             },
             "cluster": {
@@ -131,14 +131,14 @@ class Report:
                 "offered_load": self.load,
             },
             "options": {
-                "opportunistic": options.opportunistic,
-                "preempted": options.preempted.value,
-                "until_s": None if options.until_ms is None else options.until_ms / 1000,
-                "binding": options.binding.value,
-                **({} if options.safety is None else {"safety": options.safety.value}),
-                **({} if options.exchange is None else {"exchange": options.exchange}),
-                "soft": options.soft,
-                "seed": options.seed,
+                "opportunistic": scenario.opportunistic,
+                "preempted": scenario.preempted.value,
+                "until_s": None if scenario.until_ms is None else scenario.until_ms / 1000,
+                "binding": scenario.binding.value,
+                **({} if scenario.safety is None else {"safety": scenario.safety.value}),
+                **({} if scenario.exchange is None else {"exchange": scenario.exchange.value}),
+                "soft": scenario.soft,
+                "seed": scenario.seed,
             },
             "compared_jobs": self.compared,
             "never_fit_private": self.never_fit(),

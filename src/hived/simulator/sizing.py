@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from math import ceil
 
 from hived.spec import parse_spec, spec_from_quotas
@@ -10,18 +9,10 @@ from hived.spec.compiled import ClusterSpec
 
 from .metrics import arrival_window
 from .planner import Levels, demands_of, equal_base, make_plan
+from .scenario import LOAD, Quotas
 from .traces import TABLE1, Trace
 
-#: the offered load for which nodes are counted where none are given
-LOAD = 0.8
 _GPUS = 8
-
-
-class Quotas(StrEnum):
-    """What a tenant reserves where no spec is given."""
-
-    DEMAND = "demand"  #: nodes in proportion to the GPU time that its jobs in the trace ask for
-    TABLE1 = "table1"  #: nodes in proportion to the quotas of the HiveD paper's Table 1
 
 
 def cluster_for(trace: Trace, nodes: int | None = None, quotas: Quotas = Quotas.DEMAND) -> ClusterSpec:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,23 +16,21 @@ from importlib import import_module
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hived.cluster import check_feasible
-from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.policies import split_policy
-from hived.scheduling import Policy
 from hived.spec import load_spec, parse_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
-from .experiment import Options, PolicyGiven, Preempted, Results, Safety, check_tenants, labels, run_experiment, some
+from .experiment import Results, check_tenants, labels, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
-from .models import Models, assign_models
+from .models import assign_models
 from .output import (
     CHECKSUMS,
     PARQUET,
+    SCENARIO,
     TRADES,
     chains_of,
     check_output,
@@ -46,11 +44,11 @@ from .output import (
     write_trades,
 )
 from .report import Report, RunReport, make_report
-from .sizing import Quotas, cluster_for
+from .scenario import Scenario, is_yaml
+from .sizing import cluster_for
 from .timeline import Recorded
 from .timeline_figure import picture_of
 from .traces import (
-    StillRunning,
     Trace,
     compress_clock,
     cut_window,
@@ -60,9 +58,9 @@ from .traces import (
     read_trace,
     read_window,
     sample_jobs,
-    trace_of,
     write_trace,
 )
+from .traces import trace_of as read_frame
 from .traces.fields import FieldError, check_jobs
 
 if TYPE_CHECKING:
@@ -77,140 +75,71 @@ TraceInput: TypeAlias = "str | os.PathLike[str] | Trace | Any"
 Progress: TypeAlias = "Callable[[list[str], int], AbstractContextManager[Callable[[str, int], None]]]"
 Frames = Literal["polars", "pandas"]
 
-#: of the synthetic trace; with the cluster sized for it the first look takes a few seconds, and shows sharing anomalies
-JOBS, DAYS = 20_000, 30
-
-_DAY_MS = 86_400_000
-_MOST_DAYS = 10**9
-_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind, Safety, StillRunning)
-
 
 def simulate(
-    spec: SpecInput | None = None,
+    scenario: Scenario | SpecInput | None = None,
     trace: TraceInput | None = None,
     *,
-    skip_bad_rows: bool = False,
-    still_running: str = StillRunning.KEEP.value,
-    schemes: str | Iterable[str] = tuple(Sharing),
-    policy: PolicyGiven | Iterable[PolicyGiven] | Mapping[str, PolicyGiven] = "yarn-cs",
-    opportunistic: bool = True,
-    preempted: str = Preempted.RESUME,
-    until: float | None = None,
-    filter: str | None = None,  # noqa: A002 - the name of the option
-    window: str | tuple[float, float] | None = None,
-    sample: float | None = None,
-    clock_compression: float = 1.0,
-    binding: str = BindingKind.DYNAMIC,
-    safety: str | None = None,
-    exchange: str | None = None,
-    soft: float = 0.0,
-    models: str | os.PathLike[str] | None = None,
-    mix: str | None = None,
-    seed: int = 1,
-    jobs: int = JOBS,
-    days: int = DAYS,
-    nodes: int | None = None,
-    quotas: str = Quotas.DEMAND,
-    tenants: Sequence[str] = (),
+    frames: Frames = "polars",
+    progress: Progress | None = None,
+    **parameters: Any,
+) -> Study:
+    """Simulate a scenario: its trace on the cluster of its spec, under every scheme and policy.
+
+    ``simulate(scenario)``, or ``simulate(spec, trace)``, and ``parameters``: those of :class:`~.scenario.Scenario`,
+    which has them all. They override a scenario's. ``hived simulate`` calls this function, and has them as flags.
+
+    Without a spec, a cluster is sized for the trace (:func:`~.sizing.cluster_for`); without a trace, a synthetic one is
+    generated. The trace is filtered, cut to the window, sampled, and its clock compressed, in this order.
+    ``skip_bad_rows`` counts the rows that it leaves out, by kind, in ``Trace.dropped``. ``safety``:
+    ``docs/explanation/exact-safety.md``; ``exchange``: ``docs/explanation/exchange.md``. With ``models``
+    (``docs/reference/models.md``) jobs run at the rate that affinity and jobs beside them allow; under a policy by
+    which they share GPUs they always do. Deterministic. Raises :class:`~hived.errors.InputError`, in one line, for
+    anything that is wrong.
+    """
+    if frames not in ("polars", "pandas"):
+        raise InputError(f"frames {frames!r}: give polars or pandas")
+    inputs: dict[str, Any] = {} if trace is None else {"trace": trace}
+    if not isinstance(scenario, Scenario):
+        inputs |= {} if scenario is None else {"spec": scenario}
+        scenario = Scenario()
+    return study_of(scenario.replace(**inputs, **parameters), _trace, frames, progress)
+
+
+def study_of(
+    scenario: Scenario,
+    trace_of: Callable[[Scenario], Trace],
     frames: Frames = "polars",
     progress: Progress | None = None,
 ) -> Study:
-    """Simulate ``trace`` on the cluster of ``spec`` under every scheme and policy.
-
-    As ``hived simulate``, which calls it and whose options ``hived simulate --help`` describes.
-
-    ``spec`` is a path, YAML text, plain data or a :class:`~hived.spec.ClusterSpec`; without one, a cluster is sized for
-    the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
-    file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. ``skip_bad_rows`` leaves out the rows
-    of a file or frame that are wrong, and counts them by kind in ``Trace.dropped``; jobs that had not ended when their
-    log did have their time so far and the status ``running``: ``still_running`` is ``keep`` or ``leave-out``. The trace
-    is filtered, cut to the window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in
-    days, ``tenants`` are those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever
-    the spec says of each (``docs/explanation/exact-safety.md``); ``exchange`` the arbiter by which they trade cells
-    there (``docs/explanation/exchange.md``).
-    ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for several runs, or a mapping of
-    tenants to theirs. With ``models``, a file of job models (``docs/reference/models.md``), jobs run at the rate that
-    affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
-    ``mix`` draws the models of jobs without one. Deterministic. Raises :class:`~hived.errors.InputError`, in one
-    line, for anything that is wrong.
-    """
-    named = tuple(dict.fromkeys(_named(Sharing, scheme, "scheme") for scheme in _several(schemes)))
-    policies, of_tenants = _policies(policy)
-    if not named or not policies:
-        raise InputError("nothing to simulate: give at least one scheme and one policy")
-    if until is not None and not 0 < until <= _MOST_DAYS:
-        raise InputError(f"until {until:g} (--until): must be a number of days above 0, at most {_MOST_DAYS:,}")
-    if frames not in ("polars", "pandas"):
-        raise InputError(f"frames {frames!r}: give polars or pandas")
-    table = None if models is None and mix is None else Models.load(models)
-    options = Options(
-        named,
-        policies,
-        opportunistic,
-        _named(Preempted, preempted, "preempted"),
-        None if until is None else round(until * _DAY_MS),
-        clock_compression,
-        _named(BindingKind, binding, "binding"),
-        soft,
-        seed,
-        table,
-        of_tenants,
-        None if safety is None else _named(Safety, safety, "safety"),
-        exchange,
-    )
-    cluster = None if spec is None else _spec(spec)
+    """Simulate a scenario on the trace that ``trace_of`` reads."""
+    cluster = None if scenario.spec is None else _spec(scenario.spec)
     if cluster is not None:
         check_feasible(cluster)
-    running = _named(StillRunning, still_running, "still_running")
-    loaded = generate_table1(jobs, days, seed) if trace is None else _trace(trace, skip_bad_rows, running)
-    if filter is not None:
-        loaded = filter_jobs(loaded, filter)
-    if window is not None:
-        first, last = read_window(window) if isinstance(window, str) else window
-        loaded = cut_window(loaded, first, last)
-    if sample is not None:
-        loaded = sample_jobs(loaded, sample, seed)
-    if mix is not None:
-        loaded = replace(loaded, jobs=assign_models(loaded.jobs, mix, seed, table))
-    loaded = compress_clock(loaded, clock_compression)
+    loaded = _prepared(scenario, trace_of(scenario))
     if cluster is None:
-        cluster = cluster_for(loaded, nodes, _named(Quotas, quotas, "quotas"))
+        cluster = cluster_for(loaded, scenario.nodes, scenario.quotas)
     check_tenants(cluster, loaded)
     known = [vc.name for vc in cluster.virtual_clusters]
-    for name in tenants:
+    for name in scenario.tenants:
         if name not in known:
             raise InputError(f"tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
-    with nullcontext() if progress is None else progress(labels(cluster, options), len(loaded.jobs)) as report:
-        results = run_experiment(cluster, loaded, options, report)
-    return Study(results, tuple(tenants), frames)
+    with nullcontext() if progress is None else progress(labels(cluster, scenario), len(loaded.jobs)) as report:
+        return Study(run_experiment(cluster, loaded, scenario, report), frames)
 
 
-def _policies(
-    given: PolicyGiven | Iterable[PolicyGiven] | Mapping[str, PolicyGiven],
-) -> tuple[tuple[PolicyGiven, ...], tuple[tuple[str, PolicyGiven], ...]]:
-    """The policies of the runs, and those of single tenants: ``TENANT=NAME``, or from a mapping."""
-    if isinstance(given, Mapping):
-        return ("yarn-cs",), tuple(given.items())
-    of_runs: list[PolicyGiven] = []
-    of_tenants: list[tuple[str, PolicyGiven]] = []
-    for one in [given] if isinstance(given, str | Policy) else given:
-        tenant, name = split_policy(one) if isinstance(one, str) else ("", one)
-        if tenant:
-            of_tenants.append((tenant, name))
-        else:
-            of_runs.append(name)
-    return tuple(dict.fromkeys(of_runs)) or ("yarn-cs",), tuple(of_tenants)
-
-
-def _several(names: str | Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
-def _named(kind: type[_Named], name: str, what: str) -> _Named:
-    try:
-        return kind(name)
-    except ValueError:
-        raise InputError(f"{what} {name!r}: no such {what}; there is {some([each.value for each in kind])}") from None
+def _prepared(scenario: Scenario, trace: Trace) -> Trace:
+    """The trace as it is simulated."""
+    seed = scenario.seed
+    if scenario.filter is not None:
+        trace = filter_jobs(trace, scenario.filter)
+    if scenario.window is not None:
+        trace = cut_window(trace, *read_window(scenario.window))
+    if scenario.sample is not None:
+        trace = sample_jobs(trace, scenario.sample, seed)
+    if scenario.mix is not None:
+        trace = replace(trace, jobs=assign_models(trace.jobs, scenario.mix, seed, scenario.job_models))
+    return compress_clock(trace, scenario.clock_compression)
 
 
 def _spec(given: SpecInput) -> ClusterSpec:
@@ -218,22 +147,18 @@ def _spec(given: SpecInput) -> ClusterSpec:
         return given
     if isinstance(given, Mapping):
         return spec_from_dict(given)
-    if isinstance(given, str) and ("\n" in given or given.lstrip().startswith("{")):
-        return parse_spec(given, "spec")
-    if isinstance(given, str | os.PathLike):
-        return load_spec(Path(given))
-    raise InputError(f"a spec is a path, YAML text, a mapping or a ClusterSpec, not {type(given).__name__}")
+    return parse_spec(str(given), "spec") if is_yaml(given) else load_spec(Path(given))
 
 
-def _trace(given: TraceInput, skip_bad_rows: bool, still_running: StillRunning) -> Trace:
+def _trace(scenario: Scenario) -> Trace:
+    given, skip, running = scenario.trace, scenario.skip_bad_rows, scenario.still_running
+    if given is None:
+        return generate_table1(scenario.jobs, scenario.days, scenario.seed)
     if isinstance(given, Trace):
         _check(given)
         return given
-    if is_frame(given):
-        return trace_of(given, skip_bad_rows=skip_bad_rows, still_running=still_running)
-    if isinstance(given, str | os.PathLike):
-        return read_trace(given, skip_bad_rows=skip_bad_rows, still_running=still_running)
-    raise InputError(f"a trace is a path, a frame or a Trace, not {type(given).__name__}")
+    read = read_frame if is_frame(given) else read_trace
+    return read(given, skip_bad_rows=skip, still_running=running)
 
 
 def _check(trace: Trace) -> None:
@@ -257,7 +182,6 @@ class Study:
     """
 
     results: Results
-    tenants: tuple[str, ...] = ()  #: of the figures over time; none: those that sharing changes most
     kind: Frames = "polars"  #: of frames
 
     @cached_property
@@ -312,7 +236,7 @@ class Study:
             raise InputError(f"figure {name!r}: no such figure; there is {some(list(STEMS))}")
         chosen = self.report.runs[0].policy if policy is None else policy
         with styled():
-            for _, of, figure in draw(self.report, self.tenants, [name]):
+            for _, of, figure in draw(self.report, [name]):
                 if of == chosen:
                     return figure
         raise InputError(f"figure {name}, policy {chosen}: no such run, or it lacks what the figure compares")
@@ -321,7 +245,7 @@ class Study:
         """All figures by name, with the policy after a dash where there are several."""
         need_matplotlib()
         with styled():
-            drawn = list(draw(self.report, self.tenants))
+            drawn = list(draw(self.report))
         several = len(self.results.policies) > 1
         return {f"{name}-{policy}" if several else name: figure for name, policy, figure in drawn}
 
@@ -356,7 +280,7 @@ class Study:
         names = [job.job_id for job in record.jobs]
         recorded = Recorded(f"{record.scheme} {record.policy}", record.runs, names, gpus, record.end)
         days = read_window(window) if isinstance(window, str) else window
-        return picture_of(recorded, tuple(_several(nodes)), days, rates)
+        return picture_of(recorded, (nodes,) if isinstance(nodes, str) else tuple(nodes), days, rates)
 
     def save(
         self, folder: str | os.PathLike[str], *, overwrite: bool = False, figures: bool = True, parquet: bool = False
@@ -374,7 +298,7 @@ class Study:
             write_runs(self.results, draft / "runs.csv")
             write_cluster(self.results, draft / "cluster.json")
             write_series(self.report, draft / "series.csv")
-            if self.results.options.exchange is not None:
+            if self.results.scenario.exchange is not None:
                 write_trades(self.results, draft / TRADES)
             if parquet:
                 for name in PARQUET:
@@ -382,8 +306,10 @@ class Study:
                     _read((draft / name).with_suffix(".csv")).write_parquet(packed)
                     (draft / name).write_bytes(packed.getvalue())
             if figures:
-                write_figures(self.report, draft, self.tenants)
+                write_figures(self.report, draft)
             write_summary(self.report, draft / "summary.json")
+            if (scenario := self.results.scenario.text(folder)) is not None:
+                (draft / SCENARIO).write_text(scenario, encoding="utf-8")
             (draft / CHECKSUMS).write_text(checksums(draft), encoding="utf-8")
         return folder
 

@@ -1,8 +1,8 @@
-"""Sweeps: an experiment for every combination of options and seeds, in several processes, as one table.
+"""Sweeps: an experiment for every combination of parameters and seeds, in several processes, as one table.
 
-One run (a :data:`Setting`) has one value of every option of :func:`~.study.simulate` and all schemes, since the
-comparison with private clusters needs them in one experiment. The table has a row per run, scheme and tenant, and one
-for all tenants together.
+A sweep is a scenario with lists of values for some parameters. One run is a :class:`~.scenario.Scenario` with one of
+each and all schemes, since the comparison with private clusters needs them in one experiment. The table has a row per
+run, scheme and tenant, and one for all tenants together.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
-from inspect import signature
 from itertools import product
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hived import __version__
 from hived.cluster.feasibility import check_feasible
 from hived.errors import InputError
-from hived.policies import by_vc, make_policy, split_policy
+from hived.installed import __version__
+from hived.policies import DEFAULT, by_vc, make_policy, split_policy
 from hived.spec import load_spec
+from hived.spec.document import KeyPath
 
 from .intervals import Estimate, estimate
 from .parallel import Kept, Task, kept_results, run_tasks, write_whole
 from .report import Report
-from .study import simulate
+from .scenario import FIELDS, ParameterError, Scenario, kind_of, plain_value, policies_by_tenant, read_scenario
+from .study import study_of
 from .traces import StillRunning, Trace, generate_table1, read_trace
 
 if TYPE_CHECKING:
@@ -44,71 +45,106 @@ RUNS = "runs"
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
-#: the options of one run: all of :data:`OPTIONS`, and ``schemes``
-Setting = Mapping[str, Any]
 
-#: parameters of a simulation that determine no result
-_SHOWN = ("tenants", "frames", "progress")
-#: names of options whose parameter has the name of a metric
-_PARAMETERS = {"trace_jobs": "jobs", "trace_days": "days"}
-_RENAMED = {parameter: name for name, parameter in _PARAMETERS.items()}
-_OPTIONS = {
-    _RENAMED.get(name, name): parameter
-    for name, parameter in signature(simulate).parameters.items()
-    if name not in _SHOWN
-}
-_DEFAULTS: dict[str, Any] = {name: parameter.default for name, parameter in _OPTIONS.items()}
-#: columns that are options; ``scheme`` and ``tenant`` come after them, then metrics
-OPTIONS = tuple(name for name in _DEFAULTS if name != "schemes")
-#: options that a spec or a trace leaves without effect: null
-_WITH_SPEC, _WITH_TRACE = ("nodes", "quotas"), ("trace_jobs", "trace_days")
+#: the parameters that determine results, in the order of a sweep's runs: the last one changes fastest
+AXES = (
+    "trace", "jobs", "days", "window", "sample", "clock_compression", "until", "soft", "models", "spec", "nodes",
+    "quotas", "binding", "safety", "exchange", "preempted", "policy", "filter", "skip_bad_rows", "still_running", "mix",
+    "opportunistic", "schemes", "seed",
+)  # fmt: skip
+#: parameters that have the name of a metric, and their columns
+_COLUMNS = {"jobs": "trace_jobs", "days": "trace_days"}
+_PARAMETERS = {column: name for name, column in _COLUMNS.items()}
+#: columns that are parameters; ``scheme`` and ``tenant`` come after them, then metrics
+OPTIONS = tuple(_COLUMNS.get(name, name) for name in FIELDS if name in AXES and name != "schemes")
 
 
-def grid(axes: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """A setting for every combination of values of ``axes``, by the names of :data:`OPTIONS`, and ``schemes``.
+def axis(name: str, values: Sequence[Any]) -> list[Any]:
+    """The values of a parameter in the runs of a sweep, of the values given. All schemes are in every run.
 
-    Specs and traces are paths, policies names; a tuple of names has those of tenants, ``TENANT=NAME``, beside the
-    default. A value that is there twice counts once; the last axis changes fastest. Raises
-    :class:`~hived.errors.InputError` for a name that is no option.
+    A run has one of the policies, and all those of tenants.
     """
-    if unknown := [name for name in axes if name not in _DEFAULTS]:
-        raise InputError(f"{unknown[0]}: no such option of a simulation; there are {', '.join(_DEFAULTS)}")
-    values = [tuple(dict.fromkeys(_plain(value) for value in axis)) for axis in axes.values()]
-    defaults = {name: _plain(value) for name, value in _DEFAULTS.items()}
-    settings: list[Setting] = []
-    for chosen in product(*values):
-        setting = defaults | dict(zip(axes, chosen, strict=True))
-        setting |= dict.fromkeys(_WITH_SPEC if setting["spec"] is not None else ())
-        setting |= dict.fromkeys(_WITH_TRACE if setting["trace"] is not None else ())
-        settings.append(setting)
-    return settings
+    if _whole(name):
+        return [tuple(values)]
+    if name != "policy":
+        return list(values)
+    found = list(policies_by_tenant(values))
+    of_tenants = [f"{tenant}={policy}" for tenant, policy in found if tenant]
+    return [(policy, *of_tenants) for tenant, policy in found if not tenant] or [(DEFAULT, *of_tenants)]
 
 
-def _plain(value: Any) -> Any:
-    """An enum's value; a path's text; a tuple of such."""
-    if isinstance(value, tuple | list):
-        return tuple(map(_plain, value))
-    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+def _whole(name: str) -> bool:
+    """Whether a list of values is one value."""
+    return FIELDS[name].several and name != "policy"
 
 
-def varying(settings: Sequence[Setting]) -> tuple[str, ...]:
-    """The options that have more than one value."""
-    return tuple(name for name in OPTIONS if len({one[name] for one in settings}) > 1)
+def load_axes(path: str | PathLike[str]) -> dict[str, list[Any]]:
+    """The axes of a scenario's file, in which each parameter may have a list of values.
+
+    Raises :class:`~hived.errors.SpecError` as :meth:`Scenario.load`.
+    """
+    file = read_scenario(path)
+    axes: dict[str, list[Any]] = {}
+    wrong: list[tuple[KeyPath, str]] = []
+    for name, value in file.parameters.items():
+        single = not isinstance(value, list) or not value or name not in FIELDS or _whole(name)
+        made = []
+        for at, one in [((name,), value)] if single else [((name, n), one) for n, one in enumerate(value)]:
+            try:
+                made.append(getattr(Scenario(**{name: one}), name))
+            except ParameterError as error:
+                wrong += [((*at, *path[1:]), message) for path, message in error.wrong]
+            else:
+                if FIELDS[name].path and not isinstance(one, str | None):
+                    wrong.append((at, "expected a path: the table of a sweep has it"))
+        axes[name] = axis(name, [policy for policies in made for policy in policies]) if name == "policy" else made
+    try:
+        if not wrong:
+            Scenario(**{name: values[0] for name, values in axes.items()})
+    except ParameterError as error:
+        wrong = error.wrong
+    if wrong:
+        raise file.error(wrong)
+    return axes
 
 
-def check_settings(settings: Sequence[Setting]) -> None:
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[Scenario]:
+    """A scenario for every combination of values of ``axes``, in the order of :data:`AXES`.
+
+    Specs and traces are paths, policies tuples of names. A value that is there twice counts once. Raises
+    :class:`~.scenario.ParameterError`.
+    """
+    names = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else -1)
+    return [
+        Scenario(**dict(zip(names, chosen, strict=True)))
+        for chosen in product(*(dict.fromkeys(axes[name]) for name in names))
+    ]
+
+
+def varying(settings: Sequence[Scenario]) -> tuple[str, ...]:
+    """The columns that have more than one value."""
+    rows = [_columns(one) for one in settings]
+    return tuple(name for name in OPTIONS if len({row[name] for row in rows}) > 1)
+
+
+def column_of(name: str) -> str:
+    """The column of a parameter."""
+    return _COLUMNS.get(name, name)
+
+
+def check_settings(settings: Sequence[Scenario]) -> None:
     """Raise :class:`~hived.errors.InputError` for what every run would meet, some perhaps after hours.
 
     Seeds without effect, specs that are not feasible, policies that cannot be made.
     """
-    several = len({one["seed"] for one in settings}) > 1
+    several = len({one.seed for one in settings}) > 1
     for one in settings:
-        if several and one["trace"] is not None and one["sample"] is None and not one["soft"] and not one["mix"]:
+        if several and one.trace is not None and one.sample is None and not one.soft and not one.mix:
             raise InputError(
-                f"--seeds: nothing is drawn from the trace {one['trace']}, so runs of all seeds are the same; "
+                f"--seeds: nothing is drawn from the trace {one.trace}, so runs of all seeds are the same; "
                 "give --sample, --soft or --mix, or one seed, or no --trace for synthetic traces"
             )
-    for spec, names in dict.fromkeys((one["spec"], _policy_names(one)) for one in settings):
+    for spec, names in dict.fromkeys((one.spec, one.policy) for one in settings):
         if spec is not None:
             compiled = load_spec(Path(spec))
             check_feasible(compiled)
@@ -117,30 +153,27 @@ def check_settings(settings: Sequence[Setting]) -> None:
             make_policy(split_policy(name)[1])
 
 
-def tasks_of(settings: Sequence[Setting]) -> list[Task]:
+def tasks_of(settings: Sequence[Scenario]) -> list[Task]:
     """The tasks of a sweep.
 
-    The identity of each has the options, the content of its spec, trace and policies' modules, and hived's version.
+    The identity of each has the parameters, the content of its spec, trace and policies' modules, and hived's version.
     """
     names = varying(settings) or ("policy", "seed")
     digest, modules = lru_cache(_digest), lru_cache(_modules)  # of this call: files may change before another
     tasks = []
     for one in settings:
-        files = {path: digest(path) for path in (one["spec"], one["trace"], one["models"]) if path}
-        content = {**files, **modules(one["spec"], _policy_names(one))}
-        identity = {"hived": __version__, **_columns(one), "schemes": list(one["schemes"]), "sha256": content}
-        tasks.append(Task(" ".join(f"{name}={_columns(one)[name]}" for name in names), run, (one, files), identity))
+        files = {path: digest(path) for path in (one.spec, one.trace, one.models) if path}
+        content = {**files, **modules(one.spec, one.policy)}
+        columns, schemes = _columns(one), plain_value(one.schemes)
+        identity = {"hived": __version__, **columns, "schemes": schemes, "sha256": content}
+        tasks.append(Task(" ".join(f"{name}={columns[name]}" for name in names), run, (one, files), identity))
     return tasks
 
 
-def _columns(setting: Setting) -> Row:
-    """The options as they stand in the table."""
-    return {name: setting[name] for name in OPTIONS} | {"policy": " ".join(_policy_names(setting))}
-
-
-def _policy_names(setting: Setting) -> tuple[str, ...]:
-    """The policy of a run, and ``TENANT=NAME`` for those of tenants."""
-    return (setting["policy"],) if isinstance(setting["policy"], str) else tuple(setting["policy"])
+def _columns(setting: Scenario) -> Row:
+    """The parameters as they stand in the table."""
+    row = {_COLUMNS.get(name, name): plain_value(value) for name, value in setting.effective()}
+    return {name: row[name] for name in OPTIONS} | {"policy": " ".join(setting.policy)}
 
 
 def _modules(spec: str | None, names: tuple[str, ...]) -> dict[str, str]:
@@ -162,19 +195,18 @@ def _digest(path: str) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def run(setting: Setting, digests: Mapping[str, str]) -> list[Row]:
+def run(setting: Scenario, digests: Mapping[str, str]) -> list[Row]:
     """The rows of one run. ``digests`` are those of its files when the sweep began."""
     for path, digest in digests.items():
         if digest != _digest(path):
             raise InputError(f"{path}: has changed since the sweep began; start again, with another --out")
-    if setting["trace"] is None:
-        trace = _generated(setting["trace_jobs"], setting["trace_days"], setting["seed"])
-    else:
-        reading = setting["skip_bad_rows"], setting["still_running"]
-        trace = _read(setting["trace"], digests[setting["trace"]], *reading)
-    given = {name: value for name, value in setting.items() if name != "trace" and value is not None}
-    options = {_PARAMETERS.get(name, name): value for name, value in given.items()}
-    return list(rows(setting, simulate(trace=trace, **options).report))
+    return list(rows(setting, study_of(setting, lambda one: _loaded(one, digests)).report))
+
+
+def _loaded(setting: Scenario, digests: Mapping[str, str]) -> Trace:
+    if setting.trace is None:
+        return _generated(setting.jobs, setting.days, setting.seed)
+    return _read(setting.trace, digests[setting.trace], setting.skip_bad_rows, setting.still_running)
 
 
 # a process reads or generates a trace once: the runs of one trace are neighbours (see :func:`sweep`)
@@ -182,12 +214,12 @@ _generated = lru_cache(maxsize=1)(generate_table1)
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, digest: str, skip_bad_rows: bool, still_running: str) -> Trace:
+def _read(path: str, digest: str, skip_bad_rows: bool, still_running: StillRunning) -> Trace:
     """A trace; a file of another digest is another trace."""
-    return read_trace(path, skip_bad_rows=skip_bad_rows, still_running=StillRunning(still_running))
+    return read_trace(path, skip_bad_rows=skip_bad_rows, still_running=still_running)
 
 
-def rows(setting: Setting, report: Report) -> Iterator[Row]:
+def rows(setting: Scenario, report: Report) -> Iterator[Row]:
     """The rows of a report: per scheme, all tenants (``tenant`` is None), then each tenant.
 
     Metrics have the names of ``summary.json``. Those of the whole run begin with ``run_`` and are null in the rows of
@@ -225,7 +257,7 @@ def _flat(prefix: str, plain: Mapping[str, Any]) -> Row:
 
 
 def sweep(
-    settings: Sequence[Setting], out: Path, processes: int, finished: Callable[[int, int], None] | None = None
+    settings: Sequence[Scenario], out: Path, processes: int, finished: Callable[[int, int], None] | None = None
 ) -> list[Row]:
     """Run ``settings`` in ``processes`` processes and write :data:`TABLE` into ``out``; the rows of all runs.
 
@@ -249,8 +281,9 @@ def sweep(
     return table
 
 
-def _trace_key(setting: Setting) -> tuple[str, int, int, int]:
-    return setting["trace"] or "", setting["trace_jobs"] or 0, setting["trace_days"] or 0, setting["seed"]
+def _trace_key(setting: Scenario) -> tuple[str, int, int, int]:
+    synthetic = setting.trace is None
+    return setting.trace or "", synthetic * setting.jobs, synthetic * setting.days, setting.seed
 
 
 def check_folder(out: Path) -> None:
@@ -304,8 +337,8 @@ def _kind(name: str, values: Sequence[Value]) -> type[polars.DataType]:
     """The type of a column: as the option is declared, or of all values of a metric."""
     import polars
 
-    if name in _OPTIONS:
-        kinds = [kind for kind in ("bool", "int", "float") if str(_OPTIONS[name].annotation).startswith(kind)]
+    if name in OPTIONS:
+        kinds = [getattr(kind_of(_PARAMETERS.get(name, name)), "__name__", "")]
     else:
         kinds = list({type(value).__name__ for value in values if value is not None})
     if len(kinds) == 1:

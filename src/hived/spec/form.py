@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -15,9 +18,12 @@ MAX_LISTED = 10
 
 _EXPECTED = {
     "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
     "string_type": "text",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
@@ -33,7 +39,7 @@ def check_form(document: Document) -> tuple[Spec, tuple[tuple[str, int], ...]]:
     try:
         spec = Spec.model_validate(data)
     except ValidationError as error:
-        raise _spec_error(document, error.errors(include_url=False, include_context=True)) from None
+        raise spec_error(document, violations(error, keys_allowed)) from None
     return spec, tuple(sorted(ignored, key=lambda key: key[1]))
 
 
@@ -49,13 +55,21 @@ def _without_ignored(document: Document, data: object, path: KeyPath, ignored: l
     return kept
 
 
-def _spec_error(document: Document, details: list[ErrorDetails]) -> SpecError:
+def violations(error: ValidationError, allowed: Callable[[KeyPath], Sequence[str]]) -> list[tuple[KeyPath, str]]:
+    """What is wrong, by key path. ``allowed``: the keys of the mapping at a path."""
     found = []
-    for detail in details:
+    for detail in error.errors(include_url=False, include_context=True):
         # pydantic marks an error in a key itself, rather than in its value, by one more step
         path: KeyPath = tuple(step for step in detail["loc"] if step != "[key]")
-        found.append((document.where(path), located(path, _message(detail, path))))
-    found.sort(key=lambda pair: pair[0].line)
+        found.append((path, _message(detail, path, allowed)))
+    return found
+
+
+def spec_error(document: Document, wrong: Sequence[tuple[KeyPath, str]]) -> SpecError:
+    """One error that lists what is wrong, in the order of the file; at most ``MAX_LISTED``."""
+    found = sorted(
+        [(document.where(path), located(path, message)) for path, message in wrong], key=lambda pair: pair[0].line
+    )
     where, first = found[0]
     lines = [first, *(f"{place}: {message}" for place, message in found[1:MAX_LISTED])]
     if len(found) > MAX_LISTED:
@@ -63,21 +77,25 @@ def _spec_error(document: Document, details: list[ErrorDetails]) -> SpecError:
     return SpecError("\n".join(lines), where)
 
 
-def _message(detail: ErrorDetails, path: KeyPath) -> str:
+def _message(detail: ErrorDetails, path: KeyPath, allowed: Callable[[KeyPath], Sequence[str]]) -> str:
     kind, value = detail["type"], detail["input"]
     match kind:
         case "extra_forbidden":
-            word, allowed = str(path[-1]), keys_allowed(path[:-1])
-            hint = did_you_mean(word, (*allowed, *IGNORED_KEYS.get(path[:-1], ())))
-            return f"unknown key `{shown(word)}`{hint}; allowed here: {', '.join(allowed)}"
+            word, known = str(path[-1]), allowed(path[:-1])
+            hint = did_you_mean(word, (*known, *IGNORED_KEYS.get(path[:-1], ())))
+            return f"unknown key `{shown(word)}`{hint}; allowed here: {', '.join(known)}"
         case "missing":
             return f"missing key `{path[-1]}`"
+        case "greater_than":
+            return f"must be above {detail['ctx']['gt']:g}, not {value}"
         case "greater_than_equal":
-            return f"must be at least {detail['ctx']['ge']}, not {value}"
+            return f"must be at least {detail['ctx']['ge']:g}, not {value}"
         case "less_than_equal":
             return f"must be at most {detail['ctx']['le']:,}, not {value:,}"
-        case "literal_error":
-            return f"expected {detail['ctx']['expected']}, not {_described(value)}"
+        case "literal_error" | "enum":
+            expected = detail["ctx"]["expected"]
+            hint = did_you_mean(value, re.findall("'(.*?)'", expected)) if isinstance(value, str) else ""
+            return f"expected {expected}, not {_described(value)}{hint}"
         case "too_short":
             return "is empty: at least one entry is needed"
         case "invalid_key":

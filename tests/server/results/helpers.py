@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hived.server.pictures import Chain, Picture, Stretch
 from hived.server.results import ResultsSource
-from hived.simulator import Options, Sharing, make_report, run_experiment
+from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.output import write_series, write_summary
 from hived.simulator.study import Study
 from hived.simulator.traces import read_trace
@@ -38,7 +38,7 @@ def results(
 def unaudited(folder: Path, spec: str, *rows: Row) -> ResultsSource:
     """Under hived alone, for names and placements that the reader of the tests does not take."""
     (folder / "trace.csv").write_text(trace_text(rows), encoding="utf-8")
-    found = run_experiment(parse_spec(spec, "spec"), read_trace(folder / "trace.csv"), Options((Sharing.HIVED,)))
+    found = run_experiment(parse_spec(spec, "spec"), read_trace(folder / "trace.csv"), Scenario(schemes=Sharing.HIVED))
     Study(found).save(folder / "out", figures=False)
     return ResultsSource(folder / "out")
 

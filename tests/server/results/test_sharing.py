@@ -10,7 +10,7 @@ from hived.errors import InputError, NotFoundError
 from hived.policies import AntMan, Gandiva
 from hived.scheduling import Policy
 from hived.server.results import ResultsSource
-from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator import Scenario, Sharing, run_experiment
 from hived.simulator.study import Study
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec.compiled import ClusterSpec
@@ -21,8 +21,8 @@ MINUTE = 60.0
 
 def source(folder: Path, jobs: list[TraceJob], policy: Policy, spec: ClusterSpec | None = None) -> ResultsSource:
     trace = Trace("shared", tuple(jobs), True)
-    options = Options((Sharing.PRIVATE, Sharing.HIVED), (policy,))
-    Study(run_experiment(spec or cluster_spec(1), trace, options)).save(folder / "out", figures=False)
+    scenario = Scenario(schemes=(Sharing.PRIVATE, Sharing.HIVED), policy=policy)
+    Study(run_experiment(spec or cluster_spec(1), trace, scenario)).save(folder / "out", figures=False)
     return ResultsSource(folder / "out")
 
 
