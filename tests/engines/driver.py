@@ -183,7 +183,7 @@ class Driver:
 
     def settle(self) -> None:
         """Run the scheduler, carry out the instructions, check all invariants."""
-        self.job_scheduler.trades_due(self.now)
+        self.job_scheduler.trading.due(self.now)
         self.job_scheduler.dispatch(self.now)
         turn = self.job_scheduler.turn()
         if self.job_scheduler.trading.changed:

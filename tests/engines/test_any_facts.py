@@ -105,7 +105,7 @@ def trade(engine: Driver, choose: random.Random) -> None:
                     trading.request(post, now)
             if choose.random() < 0.1:
                 trading.withdraw(choose.randint(1, 20), giver, now)
-        job_scheduler.trade(now)
+        job_scheduler.trading.settle(now)
 
     engine.do(act)
     lost = [event for event in engine.events[known:] if event.kind == "downgraded"]

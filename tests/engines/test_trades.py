@@ -54,7 +54,7 @@ def act(engine: Driver, *posts: Offer | Request) -> None:
 
     def fact(job_scheduler: JobScheduler) -> None:
         post(job_scheduler.trading, engine.now, *posts)
-        job_scheduler.trade(engine.now)
+        job_scheduler.trading.settle(engine.now)
 
     engine.do(fact)
 
@@ -178,7 +178,7 @@ def test_trade_for_later_is_called_off(engine: Driver) -> None:
 def test_trade_that_missed_its_window_is_paid_back(engine: Driver) -> None:
     give(engine, 3600.0, start=10.0)
     engine.now += 4000.0  # no engine ran
-    engine.do(lambda job_scheduler: job_scheduler.trades_due(engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.trading.due(engine.now))
     assert told(engine)[-1] == "trade 1 is called off, and paid back: it could not begin in its time"
     assert surplus(engine) == {"vision": 0.0, "speech": 0.0}
 
@@ -191,7 +191,7 @@ def test_unlike_cells_are_swapped(engine: Driver) -> None:
     act(engine, Offer("vision", PAIR, *window, wants=gpus), Request("speech", PAIR, *window, gives=gpus))
     act(engine, Offer("vision", PAIR, *window))
     engine.do(lambda job_scheduler: job_scheduler.trading.withdraw(3, "vision", engine.now))
-    engine.do(lambda job_scheduler: job_scheduler.trade(engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.trading.settle(engine.now))
     assert [event_text(event) for event in engine.events[-6:]] == [
         "vision offers 1 x NODE.SOCKET.PAIR, for 2 x NODE.SOCKET.PAIR.GPU for 1 h (number 1)",
         "speech asks for 1 x NODE.SOCKET.PAIR, for 2 x NODE.SOCKET.PAIR.GPU for 1 h (number 2)",
@@ -301,7 +301,10 @@ def test_post_that_ends_while_no_engine_runs_is_over(engine: Driver) -> None:
     again = LiveTrading(SPEC)
     assert again.restore(engine.job_scheduler.trading.record(), end + 60.0) == []
     again.expire(end + 60.0)
-    assert [kind for kind, _ in again.take_notes()] == ["post_over"]
+    before = len(engine.job_scheduler.recent)
+    again.attach(engine.job_scheduler)
+    again.tell(end + 60.0)
+    assert [event.kind for event in engine.job_scheduler.recent][before:] == ["post_over"]
     assert (len(again.market.board.offers), len(again.market.board.requests)) == (0, 1)
 
 

@@ -119,7 +119,7 @@ class Dispatcher(ABC, Generic[J, D]):
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
         self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out)
         self.trading = LiveTrading(cluster.spec) if trading is None else trading
-        self.trading.attach(self.scheduler)
+        self.trading.attach(self)
         self.usage: Usage[J] = Usage()
         #: number of the latest event
         self.seq = last_event
@@ -258,16 +258,31 @@ class Dispatcher(ABC, Generic[J, D]):
         self.policies.assign(policies)
         self.trading.adopt(rebased, at)
         self._note_spec(report, at)
-        self._note_trades(at)
+        self.trading.tell(at)
         self._reconfigured(report, NEW_SPEC, at)
         return report
 
-    def trade(self, at: float) -> None:
-        """Record what the market has done, and have the core follow."""
-        self._note_trades(at)
-        self.follow_trades(self.trading.in_force(), at)
+    # -- what the market asks, see :class:`.trading.Door` ------------------------------------------------------------
 
-    def follow_trades(self, spec: ClusterSpec, at: float) -> None:
+    def cells_in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
+        """Cells of a tenant that it cannot give: in use, or such that no healthy ones are left for them."""
+        found, spec = dict(self.cluster.cells_in_use(tenant)), self.trading.base
+        for vc, chain, cell_type, _ in self.cluster.doomed():
+            if vc == tenant:
+                levels = [level.cell_type for level in spec.chain(chain).levels]
+                kind = chain, levels.index(cell_type) + 1
+                found[kind] = found.get(kind, 0) + 1
+        return found
+
+    def would_displace(self, spec: ClusterSpec) -> tuple[str, ...]:
+        """Guaranteed jobs that would lose their cells under this spec."""
+        return self.cluster.would_downgrade(spec)
+
+    def stranded(self, tenant: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
+        """Jobs of a tenant that fit its cells in ``reserved``, and not those in ``spec``."""
+        return self.scheduler.stranded(tenant, spec, reserved)
+
+    def follow(self, spec: ClusterSpec, at: float) -> None:
         """Have the core follow a spec that differs by trades alone. O(cells of the virtual clusters) if it does not."""
         now = self.cluster.spec
         if spec.virtual_clusters != now.virtual_clusters or spec.withheld != now.withheld:
@@ -278,18 +293,6 @@ class Dispatcher(ABC, Generic[J, D]):
             self.hardware.resized()
             for entry in self.scheduler.traded(effect):
                 self.guarantee_changed(self.job(entry.number), TRADED, at)
-
-    def _note_trades(self, at: float) -> None:
-        for kind, data in self.trading.take_notes():
-            self.note(kind, None, at, data)
-
-    def trades_due(self, at: float) -> None:
-        """Have the trades begin and end whose time has come."""
-        if at >= self.trading.next_change:
-            self.trading.expire(at)
-            self.trade(at)  # what is over first: then what begins is not in the way of it
-            self.trading.advance(at)
-            self.trade(at)
 
     def _carry_out(self, instruction: decided.Instruction) -> None:
         """Carry out an instruction of the scheduler."""

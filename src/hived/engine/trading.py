@@ -3,7 +3,7 @@
     offer(...) / request(...) / withdraw(...)      take in what a tenant posts
     advance(at)                                    take in the time: :attr:`LiveTrading.next_change` has come
     in_force()                                     the spec that the core has to follow now
-    take_notes()                                   what happened, for the event log
+    settle(at)                                     have the engine record what happened, and follow that spec
     record()                                       all of it as text, for the next start
 
 The caller stores the record before the core follows: a trade that is not stored has not begun.
@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from hived.cluster.explain.reasons import CellsGiven
 from hived.errors import ConflictError, InvariantError
 from hived.exchange import Arbiter, Balanced, Cells, Market, MarketState, Offer, Rebased, Request, Trade
-from hived.scheduling import Scheduler
 from hived.spec.compiled import ClusterSpec
 
 from .market_record import decoded, encoded
@@ -37,8 +36,27 @@ EVENTS = (
 Note = tuple[str, dict[str, Any]]
 
 
+class Door(Protocol):
+    """All that the market has of an engine: what it asks, and what it has the engine do."""
+
+    def cells_in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
+        """Cells of a tenant that it cannot give, by chain and level: in use, or no healthy ones are left for them."""
+
+    def would_displace(self, spec: ClusterSpec) -> tuple[str, ...]:
+        """Guaranteed jobs that would lose their cells under this spec."""
+
+    def stranded(self, tenant: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
+        """Jobs of a tenant that fit its cells in ``reserved``, and not those in ``spec``."""
+
+    def follow(self, spec: ClusterSpec, at: float) -> None:
+        """Go on under a spec that differs by trades alone."""
+
+    def note(self, kind: str, job: object, at: float, data: dict[str, Any]) -> object:
+        """Record an event."""
+
+
 class LiveTrading:
-    """The market of a live engine.
+    """The market of a live engine, which it reaches through a :class:`Door`.
 
     A call that raises has taken in the time, and changed nothing else. O(posts + trades), and the arbiter.
     """
@@ -46,7 +64,7 @@ class LiveTrading:
     def __init__(self, spec: ClusterSpec, arbiter: Arbiter | None = None) -> None:
         """``spec``: without trades. ``arbiter``: balanced, unless another is given."""
         self._market = Market(spec, arbiter or Balanced(), self._in_use, self._displaces, self._strands)
-        self._scheduler: Scheduler | None = None
+        self._engine: Door | None = None
         self._notes: list[Note] = []
         # when trades and posts are over or open next, and when the next trade begins; None: to be found anew
         self._next: tuple[float, float] | None = None
@@ -59,9 +77,9 @@ class LiveTrading:
         #: whether there is something in the record that was not there when it was last taken
         self.changed = False
 
-    def attach(self, scheduler: Scheduler) -> None:
-        """Trade the cells of this scheduler's cluster."""
-        self._scheduler = scheduler
+    def attach(self, engine: Door) -> None:
+        """Trade the cells of this engine's cluster."""
+        self._engine = engine
 
     @property
     def market(self) -> Market:
@@ -116,23 +134,13 @@ class LiveTrading:
             raise InvariantError(f"trading: {self._next} is kept as its next times, which are {self._found_times()}")
 
     def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
-        """Cells of a tenant that it cannot give: in use, or such that no healthy ones are left for them."""
-        if self._scheduler is None:
-            return {}
-        cluster, spec = self._scheduler.cluster, self.base
-        found = dict(cluster.cells_in_use(tenant))
-        for vc, chain, cell_type, _ in cluster.doomed():
-            if vc == tenant:
-                levels = [level.cell_type for level in spec.chain(chain).levels]
-                kind = chain, levels.index(cell_type) + 1
-                found[kind] = found.get(kind, 0) + 1
-        return found
+        return {} if self._engine is None else self._engine.cells_in_use(tenant)
 
     def _displaces(self, spec: ClusterSpec) -> tuple[str, ...]:
-        return () if self._scheduler is None else self._scheduler.cluster.would_downgrade(spec)
+        return () if self._engine is None else self._engine.would_displace(spec)
 
     def _strands(self, tenant: str, spec: ClusterSpec) -> list[str]:
-        return [] if self._scheduler is None else self._scheduler.stranded(tenant, spec, self.base)
+        return [] if self._engine is None else self._engine.stranded(tenant, spec, self.base)
 
     def short(self, vc: str) -> None:
         """A job of a VC waits that its cells could not hold: trades by which that is so are recalled next."""
@@ -248,10 +256,28 @@ class LiveTrading:
             "gpu_hours": trade.gpu_hours,
         }
 
-    def take_notes(self) -> list[Note]:
-        """What happened since the last call."""
-        notes, self._notes = self._notes, []
-        return notes
+    # -- through the door -----------------------------------------------------------------------------------------
+
+    def tell(self, at: float) -> None:
+        """Have the engine record what has happened since the last call."""
+        if self._engine is not None:
+            for kind, data in self._notes:
+                self._engine.note(kind, None, at, data)
+            self._notes = []
+
+    def settle(self, at: float) -> None:
+        """The same, and have it follow the spec in force."""
+        self.tell(at)
+        if self._engine is not None:
+            self._engine.follow(self.in_force(), at)
+
+    def due(self, at: float) -> None:
+        """Have the trades begin and end whose time has come."""
+        if at >= self.next_change:
+            self.expire(at)
+            self.settle(at)  # what is over first: then what begins is not in the way of it
+            self.advance(at)
+            self.settle(at)
 
     # -- for people -----------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class StoredMarket:
                 answer = act(trading, at)
                 if trading.changed or self._behind:
                     self._before = before
-                    gang_scheduler.follow_trades(trading.before_stored(before), at)
+                    gang_scheduler.follow(trading.before_stored(before), at)
                     await self._save(record, trading.record())
                     active()  # it may not lead any more
             except BaseException:
@@ -155,7 +155,7 @@ class StoredMarket:
                 self._before = None
                 trading.expire(self.clock())  # what has ended meanwhile is over, whatever became of the write
                 self._behind = self._behind or trading.changed
-                gang_scheduler.trade(self.clock())
+                trading.settle(self.clock())
             return answer
 
     async def _save(self, record: TradeRecord, text: str) -> None:
@@ -198,9 +198,9 @@ class StoredMarket:
         if trading.next_end <= at:
             trading.expire(at)
             if self._before is None:
-                gang_scheduler.trade(at)
+                trading.settle(at)
             else:
-                gang_scheduler.follow_trades(trading.before_stored(self._before), at)
+                gang_scheduler.follow(trading.before_stored(self._before), at)
             self._behind = self._behind or trading.changed
 
     def tick(self, gang_scheduler: GangScheduler) -> bool:

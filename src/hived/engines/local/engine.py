@@ -151,7 +151,7 @@ class Engine:
             self.job_scheduler.reconfigure(self._now.spec, at)
         for what in self._trading.left_out:
             self.job_scheduler.note("left_out", None, at, {"why": what})
-        self.job_scheduler.trades_due(at)
+        self.job_scheduler.trading.due(at)
         self._remember(self._now)
         self._advance_or_raise()
         self._health = self._loop.create_task(self._check_health())
@@ -293,10 +293,10 @@ class Engine:
         self._refuse_if_failed()
         at = self.clock()
         with self._failing():
-            self.job_scheduler.trades_due(at)
+            self.job_scheduler.trading.due(at)
         answer = act(self._trading, at)
         with self._failing():
-            self.job_scheduler.trade(at)
+            self.job_scheduler.trading.settle(at)
         self._advance_or_raise()
         return answer
 
@@ -354,7 +354,7 @@ class Engine:
             return
         with self._failing():
             now = self.clock()
-            self.job_scheduler.trades_due(now)
+            self.job_scheduler.trading.due(now)
             self.job_scheduler.dispatch(now)
             # if this fails, memory is ahead of the disk: any further action would have no record
             for instruction in self._keep():
