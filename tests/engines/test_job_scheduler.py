@@ -11,8 +11,8 @@ import pytest
 
 from hived import ConflictError
 from hived.cluster.explain.reasons import BehindOthers, PreemptedBy, VcExhausted
+from hived.engine.sentences import event_text
 from hived.engines.local.environment import task_environment
-from hived.engines.local.explaining import event_text
 from hived.engines.local.model import Job, default_name
 
 from .driver import FAILED, SHARES, STOPPED, WELL, Driver, job, shares, states

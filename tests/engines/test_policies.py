@@ -9,9 +9,9 @@ import pytest
 
 from hived.cli.up import _with_policies
 from hived.engine.dispatcher import VAIN_RUNS
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import event_text
 from hived.errors import InputError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from hived import Cluster
+from hived.engine.sentences import event_text
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.explaining import event_text
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.errors import ConflictError, StorageError
 from hived.exchange import Cells, Offer, Request, SecondPrice

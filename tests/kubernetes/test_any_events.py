@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.kubernetes.gangs.explaining import event_text
+from hived.engine.sentences import event_text
 from hived.spec import load_spec
 from hived.spec.compiled import EXACT
 

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from hived.cluster.explain.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
+from hived.engine.sentences import event_text
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.explaining import event_text, reasons
+from hived.engines.kubernetes.gangs.explaining import reasons
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
 from hived.engines.kubernetes.pods.pod_request import may_concern

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from hived.engine.dispatcher import VAIN_RUNS
+from hived.engine.sentences import event_text
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.gang import Wake
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod

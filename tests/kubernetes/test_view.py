@@ -185,7 +185,7 @@ def test_history_of_a_gang() -> None:
         ("opportunistic", 1000.0, 1010.0, place),
         ("stopping", 1010.0, 1015.0, place),
     ]
-    assert story.moments[-1].text == story.explanation == "its last pod is gone"
+    assert story.moments[-1].text == story.explanation == "t/loan0 has ended: its last pod is gone"
     found = source.story(VIEW, "t/owner")
     assert found.state == "running"
     assert [stay.kind for stay in found.stays] == ["reserved", "guaranteed"]

@@ -174,10 +174,6 @@ class Dispatcher(ABC, Generic[J, D]):
         """The policies that the tenants of a spec have chosen. Raises :class:`~hived.errors.InputError`."""
 
     @abstractmethod
-    def _note_spec(self, report: Reconfiguration, at: float) -> None:
-        """Record that there is a new spec."""
-
-    @abstractmethod
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         """Take over what the core has made of the jobs under another spec; ``why``: of those with other cells."""
 
@@ -257,7 +253,8 @@ class Dispatcher(ABC, Generic[J, D]):
         report = self.cluster.reconfigure(rebased.trades.in_force())
         self.policies.assign(policies)
         self.trading.adopt(rebased, at)
-        self._note_spec(report, at)
+        down, lost = [list(pair) for pair in report.downgraded], [name for name, _ in report.lost]
+        self.note("reconfigured", None, at, {"kept": len(report.kept), "downgraded": down, "lost": lost})
         self.trading.tell(at)
         self._reconfigured(report, NEW_SPEC, at)
         return report

@@ -23,10 +23,10 @@ from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.scheduling.exact import ExactScheduler
-from hived.words import counted, duration
+from hived.words import counted
 
-from .job import EngineJob, Event
-from .trading import EVENTS, LiveTrading
+from .job import EngineJob
+from .trading import LiveTrading
 
 R = TypeVar("R")
 
@@ -82,55 +82,6 @@ def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
     taken = [given for given in trading.given() if given.to == vc]
     return [f"{say(given)}; what runs on them then, and has no room in its VC, runs on as opportunistic"
             for given in taken[:MAX_NAMED]]  # fmt: skip
-
-
-def shared_text(event: Event) -> str | None:
-    """The sentence of an event that both engines have: of a policy, or of the market; None for any other."""
-    data = event.data
-    if event.kind == "no_progress":
-        return (
-            f"policy {data['policy']} of {data['vc']} has displaced {data['job']} {data['runs']} times in a row, each "
-            f"time after less than {duration(data['run_s'])}: its jobs may swap without work being done. A job that "
-            "starts must keep its place before those that it displaces"
-        )
-    if event.kind not in EVENTS:
-        return None
-    if event.kind == "left_out":
-        return f"the market goes on without {data['why']}"
-    cells = f"{data['cells'][1]:,} x {data['cells'][0]}"
-    why = data.get("why")
-    if event.kind == "offer_refused":
-        gone = f"{data['to']}'s request" if data["request"] else f"{data['vc']}'s offer"
-        return f"{data['vc']}'s offer of {cells} is not given to {data['to']}, and {gone} is withdrawn: {why}"
-    when = f" for {duration(data['end'] - data['start'])}"
-    if data["start"] > event.at + 1:
-        when += f", from in {duration(data['start'] - event.at)} on"
-    if "trade" not in data:
-        what = "offers" if data["offer"] else "asks for"
-        other = data["for"]
-        back = "" if other is None else f", for {other[1]:,} x {other[0]}"
-        post = f"{data['vc']} {what} {cells}{back}"
-        noun = f"{data['vc']}'s {'offer of' if data['offer'] else 'request for'} {cells}"
-        match event.kind:
-            case "withdrawn":
-                return f"{noun} is withdrawn (number {data['post']})"
-            case "post_over":
-                return f"{noun} is over, and found nobody (number {data['post']})"
-            case "post_dropped":
-                return f"{noun} is dropped: {why}"
-        return f"{post}{when} (number {data['post']})"
-    name, back = f"trade {data['trade']}", data["back"]
-    swap = "" if back is None else f", for {back[1]:,} x {back[0]}"
-    match event.kind:
-        case "trade_agreed":
-            return f"{name}: {data['vc']} gives {data['to']} {cells}{swap}{when}, {data['gpu_hours']:,.1f} GPU hours"
-        case "trade_begun":
-            return f"{name} begins: {cells} of {data['vc']} are {data['to']}'s{swap}"
-        case "trade_over":
-            return f"{name} is over: {cells} are {data['vc']}'s again{swap}"
-        case "trade_called_off":
-            return f"{name} is called off, and paid back: {why}"
-    return f"{name} ends: {why}"
 
 
 def early_text(scheduler: Scheduler, job: Entry) -> str:

@@ -15,10 +15,11 @@ from typing import Literal, TypeVar
 
 from hived.cluster.explain.sentences import say
 from hived.engine.job import Event
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, event_text, explain, held_up, in_words, reasons, shortly, with_cures
+from hived.engines.local.explaining import by_rank, explain, held_up, in_words, reasons, shortly, with_cures
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, default_name
 from hived.engines.local.tasks import Liveness
@@ -29,7 +30,7 @@ from hived.spec.compiled import Device
 from . import pictures, schema
 from .live import DashboardView, Now, stays
 from .mapping import of
-from .service import Service, plan_one, reason_data, shown_spec, whole_number
+from .service import Service, plan_one, reason_data, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
 #: poll interval of a growing output file, in seconds
@@ -203,9 +204,7 @@ class LocalService(Service[Job]):
 
     def shown_event(self, event: Event) -> schema.Event:
         """An event as a type of the API, with its sentence."""
-        job = None if event.job is None else str(event.job)
-        text = event_text(event, "" if event.job is None else self._name(event.job))
-        return schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=job, text=text)
+        return shown_event(event, "" if event.job is None else self._name(event.job))
 
     def decisions(self) -> Iterator[str]:
         """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""

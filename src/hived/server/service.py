@@ -14,7 +14,8 @@ from hived.cluster.explain.sentences import MAX_NAMED
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
 from hived.engine.explaining import planned
-from hived.engine.job import EngineJob
+from hived.engine.job import EngineJob, Event
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError, UnsupportedError
@@ -322,3 +323,9 @@ def whole_number(field: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise RequestError(field, "is no page that an answer has named")
     return int(text)
+
+
+def shown_event(event: Event, name: str) -> schema.Event:
+    """An event as a type of the API, with its sentence; ``name``: of its job."""
+    job = None if event.job is None else str(event.job)
+    return schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=job, text=event_text(event, name))

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.engine.job import after
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
-from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.extender_answers import Answer, MetaVictims, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
 from hived.engines.kubernetes.gangs.gang import Bind
@@ -409,7 +409,8 @@ class Engine:
         if gang_scheduler.seq != self._logged:
             self._check(gang_scheduler)
             for event in after(gang_scheduler.recent, self._logged):
-                _log.info("%s", event_text(event), extra={"fields": {"kind": event.kind, "group": event.job or ""}})
+                group = event.job or ""
+                _log.info("%s", event_text(event, group), extra={"fields": {"kind": event.kind, "group": group}})
             self._logged = gang_scheduler.seq
             self._wake_watchers()
 

@@ -237,10 +237,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:
         return by_vc(spec)
 
-    def _note_spec(self, report: Reconfiguration, at: float) -> None:
-        data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
-        self.note("reconfigured", None, at, {"kept": len(report.kept), **data})
-
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.health.again()
         self.health.apply()

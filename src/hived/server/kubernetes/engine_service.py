@@ -11,11 +11,11 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member, Request
 from hived.engine.job import after as events_after
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import (
-    event_text,
     explain,
     explain_pod,
     in_words,
@@ -28,11 +28,11 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
-from hived.server.service import Service, plan_one, reason_data, shown_spec
+from hived.server.service import Service, plan_one, reason_data, shown_event, shown_spec
 
 from .inspection import GroupPods
 from .planning import plan
-from .view import waiting
+from .view import last_words, waiting
 
 _SAID = 20  #: nodes and pods of which something is said
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class EngineService(Service[Gang]):
 
     def why(self, job: Gang) -> list[str]:
         """Why a gang is where it is, as sentences."""
-        return [event_text(job.history[-1])] if job.state.ended else shortly(self.scheduler(), job)
+        return [last_words(job)] if job.state.ended else shortly(self.scheduler(), job)
 
     def tasks(self, job: Gang) -> list[schema.Task]:
         """Its pods that there are."""
@@ -108,7 +108,7 @@ class EngineService(Service[Gang]):
             pod = foreign.key
             lines = [f"{pod} is not HiveD's:", gang_scheduler.conflicts.get(foreign.uid, foreign.situation)]
         elif (ended := _ended(gang_scheduler, ref)) is not None:
-            text = in_lines([f"{ref} has ended:", *map(event_text, ended.history[-5:])])
+            text = in_lines([f"{ref} has ended:", *(event_text(event, ended.name) for event in ended.history[-5:])])
             return schema.Explanation(job=ended.name, task="", text=text, reasons=[])
         else:
             raise _unknown(ref)
@@ -139,10 +139,7 @@ class EngineService(Service[Gang]):
         else:
             found = events_after(self.find(ref).history, after)
         found = found[-limit:] if after < 0 else found[:limit]
-        shown = [
-            schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=event_text(event))
-            for event in found
-        ]
+        shown = [shown_event(event, event.job or "") for event in found]
         return schema.Events(events=shown, last=gang_scheduler.seq)
 
     async def changed(self, after: int) -> None:

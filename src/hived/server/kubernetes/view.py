@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from hived.cluster.explain.sentences import in_lines
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import event_text, explain, shortly
+from hived.engines.kubernetes.gangs.explaining import explain, shortly
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
@@ -81,18 +82,16 @@ class _Running:
             **of(gang),
             state=gang.state.value,
             command="",
-            explanation=event_text(gang.history[-1])
-            if gang.state.ended
-            else in_lines(explain(gang_scheduler, gang, self.clock())),
+            explanation=last_words(gang) if gang.state.ended else in_lines(explain(gang_scheduler, gang, self.clock())),
             stays=stays(gang.history),
-            moments=[pictures.Moment(at=event.at, text=event_text(event)) for event in gang.history],
+            moments=[pictures.Moment(at=event.at, text=event_text(event, gang.name)) for event in gang.history],
         )
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         jobs = [
-            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=event_text(gang.history[-1]))
+            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=last_words(gang))
             for gang in ended[offset : offset + limit]
         ]
         return pictures.EndedJobs(jobs=jobs, total=len(ended))
@@ -110,3 +109,8 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
     others = (g for g in gang_scheduler.gangs.values() if g.state is JobState.QUEUED and not g.in_line)
     return found + list(islice(others, max(0, left)))
+
+
+def last_words(gang: Gang) -> str:
+    """The sentence of the latest event of a gang."""
+    return event_text(gang.history[-1], gang.name)

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from hived.cluster.explain.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.engine.explaining import cells_taken, early_text, shared_text, why_it_waits
-from hived.engine.job import Event
+from hived.engine.explaining import cells_taken, early_text, why_it_waits
 from hived.engine.states import JobState
 from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
@@ -132,31 +131,6 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
     if gang.state is JobState.STOPPING and gang.preempted_by is not None:
         lines.append(_eviction(gang, at))
     return lines
-
-
-def event_text(event: Event) -> str:
-    """An event in words."""
-    data = event.data
-    match event.kind:
-        case "submitted":
-            return f"{counted(data['gpus'], 'GPU')} of {data['vc']}, for {counted(data['pods'], 'pod')}"
-        case "bound":
-            return f"{data['pod']} is on {data['node'] or 'its node'}"
-        case "reserved":
-            return f"waits for {', '.join(data['victims'])} to go"
-        case "started":
-            kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
-            if data["adopted"]:
-                return f"{kind}; it runs already"
-            return f"{kind}, on {', '.join(dict.fromkeys(node for node, _ in data['placement']['pods']))}"
-        case "node":
-            more = data["all"] - len(data["nodes"])
-            return "; ".join(data["nodes"]) + (f"; and {more} more nodes have changed" if more else "")
-        case "spec":
-            return f"a new spec: {data['kept']} groups as before, {data['changed']} not"
-        case "recovered":
-            return f"{data['groups']} groups, {data['pods']} bound pods"
-    return shared_text(event) or str(data["why"])
 
 
 def _eviction(gang: Gang, at: float | None) -> str:

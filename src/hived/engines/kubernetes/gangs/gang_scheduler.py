@@ -114,7 +114,8 @@ class GangScheduler(GangTable):
             self.join(entry, members, at)
         for gang in self.gangs.values():
             self.line_up(gang)
-        self.note("recovered", None, at, {"groups": len(self.gangs), "pods": len(bound)})
+        running = sum(gang.holds for gang in self.gangs.values())
+        self.note("recovered", None, at, {"running": running, "active": len(self.gangs)})
 
     def pod_changed(self, pod: Pod, members: tuple[Member, ...] | None, at: float) -> None:
         """Add or update a pod. ``members``: its gang as its owner defines it, if it has such an owner."""
@@ -235,10 +236,6 @@ class GangScheduler(GangTable):
 
     def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:
         return policies_of_pods(spec)
-
-    def _note_spec(self, report: Reconfiguration, at: float) -> None:
-        changed = {name for name, _ in (*report.downgraded, *report.lost)}
-        self.note("spec", None, at, {"kept": len(report.kept), "changed": len(changed)})
 
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.nodes.again()

@@ -1,0 +1,135 @@
+"""Events as sentences: one table for both engines, and for all that shows a history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hived.words import counted, duration, ranges
+
+from .job import Event
+from .trading import EVENTS
+
+#: kinds of events whose sentence is a template of their data
+_SENTENCES = {
+    "unreserved": "{job} waits again: {why}",
+    "stopping": "{job} is told to stop: {why}",
+    "stop_cancelled": "{job} runs on: {why}",
+    "downgraded": "{job} runs on as opportunistic: {why}",
+    "restored": "{job} is guaranteed again: {why}",
+    "promoted": "{job} is guaranteed from now on: {why}",
+    "reshaped": "{job} has other GPUs: {why}",
+    "requeued": "{job} is back in line: {why}",
+    "queued": "{job} is back in line, to be tried again",
+    "succeeded": "{job} succeeded",
+    "failed": "{job} failed: {why}",
+    "cancelled": "{job} was {why}",
+    "ended": "{job} has ended: {why}",
+    "device_bad": "device {device} of {node} is bad: {why}",
+    "device_healthy": "device {device} of {node} is healthy again",
+    "drained": "{what} is drained: no new jobs there",
+    "undrained": "{what} takes jobs again",
+    "engine_started": "the engine started (pid {pid}, {devices})",
+    "engine_stopped": "the engine stopped (pid {pid}); jobs run on",
+}
+
+
+def event_text(event: Event, job: str = "") -> str:
+    """The sentence of an event; ``job``: the name of its job."""
+    data: Mapping[str, Any] = event.data
+    match event.kind:
+        case "submitted":
+            by = f" by {data['user']}" if data.get("user") else ""
+            pods = f", for {counted(data['pods'], 'pod')}" if "pods" in data else ""
+            return f"{job or data['name']} was submitted{by}: {counted(data['gpus'], 'GPU')} of {data['vc']}{pods}"
+        case "reserved":
+            names = ", ".join(data["victims"])
+            return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
+        case "started":
+            kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            again = f" (start number {data['attempt']})" if data.get("attempt", 1) > 1 else ""
+            found = "; it ran already" if data.get("adopted") else ""
+            return f"{job} runs on {place_text(data['placement'])}, {kind}{again}{found}"
+        case "bound":
+            return f"{data['pod']} is on {data['node'] or 'its node'}"
+        case "task_ended":
+            return f"task {data['rank']} of {job} ended with {_code(data)}"
+        case "rebound":
+            if not data["placement"]["levels"]:
+                return f"{job} runs on where it is: {data['why']}"
+            return f"{job} stands in other cells of its VC: {data['why']}"
+        case "retrying":
+            return f"{job} failed ({data['why']}), and is tried again in {data['at'] - event.at:.0f} s"
+        case "recovered":
+            return f"the engine took over {counted(data['active'], 'job')}, {data['running']} of them running"
+        case "reconfigured":
+            down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
+            lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
+            return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
+        case "node":
+            more = data["all"] - len(data["nodes"])
+            return "; ".join(data["nodes"]) + (f"; and {more} more nodes have changed" if more else "")
+        case "no_progress":
+            return (
+                f"policy {data['policy']} of {data['vc']} has displaced {data['job']} {data['runs']} times in a row, "
+                f"each time after less than {duration(data['run_s'])}: its jobs may swap without work being done. A "
+                "job that starts must keep its place before those that it displaces"
+            )
+    if event.kind in EVENTS:
+        return _of_the_market(event)
+    return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
+
+
+def place_text(placement: Mapping[str, Any]) -> str:
+    """``node GPUs 0-3``, for a placement as plain data; a node's name once per task."""
+    return "; ".join(
+        f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in placement["pods"]
+    )
+
+
+def _code(data: Mapping[str, Any]) -> str:
+    if data.get("error"):
+        return f"an error: {data['error']}"
+    if data.get("signal"):
+        return f"signal {data['signal']}"
+    return f"exit code {data['code']}"
+
+
+def _of_the_market(event: Event) -> str:
+    data = event.data
+    if event.kind == "left_out":
+        return f"the market goes on without {data['why']}"
+    cells = f"{data['cells'][1]:,} x {data['cells'][0]}"
+    why = data.get("why")
+    if event.kind == "offer_refused":
+        gone = f"{data['to']}'s request" if data["request"] else f"{data['vc']}'s offer"
+        return f"{data['vc']}'s offer of {cells} is not given to {data['to']}, and {gone} is withdrawn: {why}"
+    when = f" for {duration(data['end'] - data['start'])}"
+    if data["start"] > event.at + 1:
+        when += f", from in {duration(data['start'] - event.at)} on"
+    if "trade" not in data:
+        what = "offers" if data["offer"] else "asks for"
+        other = data["for"]
+        back = "" if other is None else f", for {other[1]:,} x {other[0]}"
+        post = f"{data['vc']} {what} {cells}{back}"
+        noun = f"{data['vc']}'s {'offer of' if data['offer'] else 'request for'} {cells}"
+        match event.kind:
+            case "withdrawn":
+                return f"{noun} is withdrawn (number {data['post']})"
+            case "post_over":
+                return f"{noun} is over, and found nobody (number {data['post']})"
+            case "post_dropped":
+                return f"{noun} is dropped: {why}"
+        return f"{post}{when} (number {data['post']})"
+    name, back = f"trade {data['trade']}", data["back"]
+    swap = "" if back is None else f", for {back[1]:,} x {back[0]}"
+    match event.kind:
+        case "trade_agreed":
+            return f"{name}: {data['vc']} gives {data['to']} {cells}{swap}{when}, {data['gpu_hours']:,.1f} GPU hours"
+        case "trade_begun":
+            return f"{name} begins: {cells} of {data['vc']} are {data['to']}'s{swap}"
+        case "trade_over":
+            return f"{name} is over: {cells} are {data['vc']}'s again{swap}"
+        case "trade_called_off":
+            return f"{name} is called off, and paid back: {why}"
+    return f"{name} ends: {why}"
