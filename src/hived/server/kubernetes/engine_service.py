@@ -32,7 +32,7 @@ from hived.server.service import Service, plan_one, reason_data, shown_event, sh
 
 from .inspection import GroupPods
 from .planning import plan
-from .view import last_words, waiting
+from .view import waiting, why_it_ended
 
 _SAID = 20  #: nodes and pods of which something is said
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class EngineService(Service[Gang]):
 
     def why(self, job: Gang) -> list[str]:
         """Why a gang is where it is, as sentences."""
-        return [last_words(job)] if job.state.ended else shortly(self.scheduler(), job)
+        return [why_it_ended(job)] if job.state.ended else shortly(self.scheduler(), job)
 
     def tasks(self, job: Gang) -> list[schema.Task]:
         """Its pods that there are."""

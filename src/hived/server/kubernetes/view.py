@@ -82,7 +82,9 @@ class _Running:
             **of(gang),
             state=gang.state.value,
             command="",
-            explanation=last_words(gang) if gang.state.ended else in_lines(explain(gang_scheduler, gang, self.clock())),
+            explanation=event_text(gang.history[-1], gang.name)
+            if gang.state.ended
+            else in_lines(explain(gang_scheduler, gang, self.clock())),
             stays=stays(gang.history),
             moments=[pictures.Moment(at=event.at, text=event_text(event, gang.name)) for event in gang.history],
         )
@@ -91,7 +93,7 @@ class _Running:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         jobs = [
-            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=last_words(gang))
+            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=why_it_ended(gang))
             for gang in ended[offset : offset + limit]
         ]
         return pictures.EndedJobs(jobs=jobs, total=len(ended))
@@ -111,6 +113,6 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     return found + list(islice(others, max(0, left)))
 
 
-def last_words(gang: Gang) -> str:
-    """The sentence of the latest event of a gang."""
-    return event_text(gang.history[-1], gang.name)
+def why_it_ended(gang: Gang) -> str:
+    """Why a gang has ended."""
+    return str(gang.history[-1].data["why"])
