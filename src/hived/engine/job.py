@@ -12,7 +12,8 @@ from typing import Any
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.reasons import Reason, ReasonKind
 from hived.cluster.requests import Request
-from hived.engine.states import JobState
+from hived.engine.states import Effect, JobEvent, JobState, transition
+from hived.errors import InvariantError
 from hived.scheduling import Entry, JobView
 from hived.spec.compiled import Device
 
@@ -104,6 +105,21 @@ class EngineJob:
             duration=duration,
         )
         self.entry = Entry(number, request, view, early)
+
+    def take(self, event: JobEvent, given: Placement | None) -> Effect:
+        """Go on to the next state, with the GPUs that :data:`.states.JOB_TABLE` says; ``given``: those of the event.
+
+        Raises :class:`~hived.errors.InvariantError` for an event that its state does not allow, or that has no GPUs
+        where it gives some, or some where it gives none.
+        """
+        state, effect = transition(self.state, event)
+        gives = effect in (Effect.TAKE, Effect.REBIND)
+        if gives is (given is None):
+            raise InvariantError(f"{self.name}: {event.value} {'without' if gives else 'with'} a placement")
+        if effect is not Effect.KEEP:
+            self.placement = given
+        self.state = state
+        return effect
 
     @property
     def holds(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
 from hived.engine.job import EngineJob, Event, placement_data, placement_from
-from hived.engine.states import Effect, JobEvent, JobState, transition
+from hived.engine.states import Effect, JobEvent, JobState
 
 #: between SIGTERM and SIGKILL, of a job that says nothing else
 DEFAULT_GRACE_S = 30.0
@@ -126,13 +126,11 @@ class Job(EngineJob):
         """Apply an event. Raises :class:`~hived.errors.InvariantError` if the table does not allow it."""
         kind, data = JobEvent(event.kind), event.data
         before = self.state
-        self.state, effect = transition(before, kind)
+        effect = self.take(kind, placement_from(data["placement"]) if "placement" in data else None)
         if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
             self.since = event.at
         if effect is Effect.RELEASE:
-            self.placement, self.stopping_for = None, ""
-        elif "placement" in data:
-            self.placement = placement_from(data["placement"])
+            self.stopping_for = ""
         if "why" in data:
             self.reason = str(data["why"])
         match kind:

@@ -365,7 +365,7 @@ class GangScheduler(GangTable):
         """Evict a placed gang: it gives its GPUs back at once, or when its last bound pod is removed."""
         gang.preempted_by = by
         gang.evict_at, gang.evict_from = at + self.evict_after, None
-        self.becomes(gang, JobEvent.STOPPING, gang.placement, at, {"why": why})
+        self.becomes(gang, JobEvent.STOPPING, None, at, {"why": why})
         for entry in gang.pods.values():
             if entry.holds:
                 self.instruct(RecordEvent(entry.uid, entry.key, "HivedPreempted", message, True))

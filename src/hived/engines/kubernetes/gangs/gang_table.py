@@ -11,7 +11,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engine.dispatcher import Dispatcher
 from hived.engine.job import placement_data
-from hived.engine.states import SUBMITTED, JobEvent, JobState, transition
+from hived.engine.states import SUBMITTED, JobEvent, JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
@@ -357,13 +357,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
     # -- gangs change ---------------------------------------------------------------------------------------------
 
     def becomes(self, gang: Gang, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """See :meth:`Dispatcher.becomes`. ``placement``: its new placement or reservation."""
+        """See :meth:`Dispatcher.becomes`. ``placement``: the new placement or reservation that the event gives it."""
         event = JobEvent(event)
-        state, _ = transition(gang.state, event)
         self.usage.remove(gang)
-        held = gang.holds
-        self.foreign.mark_placement_dirty(gang.placement)
-        gang.state = state
+        held, before = gang.holds, gang.placement
+        self.foreign.mark_placement_dirty(before)
+        gang.take(event, placement)
         for changed in (gang, gang.rest):
             if changed is not None:
                 self.unsettled[changed.name] = changed
@@ -373,14 +372,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang.since = at if gang.waited_since is None else gang.waited_since
         elif event is JobEvent.UNRESERVED:
             self.unreserved[gang.name] = gang
-        elif state.ended:
-            gang.ended_at = at
-        if placement != gang.placement:
-            gang.placement, gang.shared = placement, ""
-        self.foreign.mark_placement_dirty(placement)
+        if gang.placement != before:
+            gang.shared = ""
+        self.foreign.mark_placement_dirty(gang.placement)
         if not (held and gang.holds):
-            gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
-            gang.widest = 0 if placement is None else placement.gpus
+            gang.slots = [None] * (len(gang.placement.pods) if gang.placement is not None and gang.holds else 0)
+            gang.widest = 0 if gang.placement is None else gang.placement.gpus
             for entry in gang.pods.values():
                 entry.slot = None
         if gang.state is JobState.STOPPING:
@@ -390,8 +387,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang.preempted_by = None
         self._refresh_to_bind(gang, at)
         self.usage.add(gang)
-        if placement is not None:
-            data["placement"] = placement_data(placement)
+        if gang.placement is not None:  # what shows a history sees it where its older part is forgotten
+            data["placement"] = placement_data(gang.placement)
         gang.remember(self.note(event, gang.name, at, data))
 
     def line_up(self, gang: Gang) -> None:
@@ -457,7 +454,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             del self._families[gang.family]
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
-        gang.state, _ = transition(gang.state, JobEvent.ENDED)
+        gang.take(JobEvent.ENDED, None)
+        gang.since = gang.ended_at = at
         gang.remember(self.note(JobEvent.ENDED, gang.name, at, {"why": why}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
@@ -514,7 +512,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             if gang.entry.status is Status.MOVING or gang.entry.yields:
                 continue  # it moves to GPUs of its own, or its loan is taken for a job of its VC
             self.scheduler.mark_dirty(gang.vc)  # it may be promoted again
-            self.becomes(gang, JobEvent.STOP_CANCELLED, gang.placement, at, {"why": why})
+            self.becomes(gang, JobEvent.STOP_CANCELLED, None, at, {"why": why})
             for entry in gang.pods.values():
                 entry.evicted = False  # a pending eviction is dropped
                 if entry.holds and not entry.terminating:
