@@ -1,4 +1,4 @@
-"""Training processes: started as ``hived run`` does, or plain; commanded through their control pages.
+"""Training processes: started as ``hived train run`` does, or plain; commanded through their control pages.
 
 Imports no torch: a measurement that only commands jobs is a small process without a context on the GPU.
 """
@@ -33,7 +33,7 @@ class JobError(RuntimeError):
 
 
 class Training:
-    """One process of :mod:`.training`. ``tier``: pager or framework, as ``hived run`` starts it; "": plain."""
+    """One process of :mod:`.training`. ``tier``: pager or framework, as ``hived train run`` starts it; "": plain."""
 
     _count = 0
 
@@ -45,7 +45,7 @@ class Training:
         self.result_file, self.stop_file = folder / f"{self.name}.json", folder / f"{self.name}.stop"
         self.progress_file, self._log = folder / f"{self.name}.progress", folder / f"{self.name}.log"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("HIVED_RUN")}
-        environment["PYTHONHASHSEED"] = "0"  # a process that takes a job over has the same, as with hived run
+        environment["PYTHONHASHSEED"] = "0"  # a process that takes a job over has the same, as with hived train run
         if tier:
             environment |= {"HIVED_RUN_JOB": self.name}
             environment["PYTHONPATH"] = os.pathsep.join(

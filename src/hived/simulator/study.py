@@ -258,7 +258,7 @@ class Study:
         policy: str | None = None,
         rates: bool = False,
     ) -> Figure:
-        """Who runs on the GPUs of nodes, and when, as ``hived timeline`` draws it.
+        """Who runs on the GPUs of nodes, and when, as ``hived sim timeline`` draws it.
 
         Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs, else
         where and when most run. ``scheme`` and ``policy``:
