@@ -232,7 +232,7 @@ class LocalService(Service[Job]):
 
     def spec(self) -> schema.Spec:
         """The spec in force."""
-        return shown_spec(self._engine.cluster.spec, self._engine.devices.what, self._engine.started_at)
+        return shown_spec(self._engine.cluster.spec, self._engine.spec_source, self._engine.spec_loaded_at)
 
     def engine(self) -> schema.Engine:
         """What answers."""

@@ -94,6 +94,8 @@ class Engine:
         self.devices = devices
         self.clock = clock
         self.started_at = clock()
+        #: where the spec in force comes from, and since when it is
+        self.spec_source, self.spec_loaded_at = devices.what, self.started_at
         self._lines: list[str] = []
         check_feasible(spec)
         last = last_start(store) or LastStart(spec)
@@ -276,6 +278,7 @@ class Engine:
             report = self.job_scheduler.reconfigure(spec, self.clock())
         self._remember(LastStart(spec, self.devices.simulated))
         self._advance_or_raise()
+        self.spec_source, self.spec_loaded_at = spec.source, self.clock()
         return report
 
     # -- trades of cells ------------------------------------------------------------------------------------------
