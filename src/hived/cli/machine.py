@@ -220,8 +220,8 @@ def list_nodes(
         return
     if found.nodes:
         print_table(NODE_COLUMNS, node_rows(found.nodes))
-    bad = f"{found.bad:,} of them with GPUs that take no jobs" if found.bad else "all GPUs take jobs"
-    words = [f"{counted(found.total, 'node')}, {bad}"]
+    of_them = f"{found.bad:,} of them with GPUs that take no jobs" if found.bad else "all GPUs take jobs"
+    words = [f"{counted(found.total, 'node')}, {of_them}"]
     if found.unmanaged:
         words.append(f"{counted(found.unmanaged, 'more node')} in Kubernetes that the spec does not have")
     for line in (*words, *found.foreign_pods):
