@@ -21,7 +21,6 @@ CLOSE_CIRCLES = {
     ("hived.engines.kubernetes.gangs.foreign", "hived.engines.kubernetes.gangs.gang_table"),
     ("hived.engines.kubernetes.gangs.late_pods", "hived.engines.kubernetes.gangs.gang_table"),
     ("hived_runtime.monitor", "hived_runtime.process"),
-    ("hived.server.kubernetes.inspection", "hived.server.kubernetes.engine_service"),
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from fastapi import APIRouter, Response
@@ -25,9 +25,6 @@ from hived.cluster.states import GroupState
 from hived.errors import RequestError
 from hived.inspection import Cell, Inspection, virtual_leaves
 from hived.server.failures import declared
-
-if TYPE_CHECKING:
-    from .engine_service import EngineService
 
 #: cells, and groups, that are encoded before the event loop runs other tasks: about a millisecond's work
 AT_ONCE = 192
@@ -46,6 +43,26 @@ class GroupPods(NamedTuple):
 
     allocated: Sequence[str] = ()  #: bound, or being bound
     preempting: Sequence[str] = ()  #: waiting for the group's victims to end
+
+
+class Inspected(Protocol):
+    """What inspection asks of an engine; :class:`~hived.errors.UnavailableError` while it does not decide."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core."""
+
+    def title(self, group: str) -> str:
+        """The name of a group in its pods: upstream's name, which need not be unique."""
+
+    def by_title(self, title: str) -> str:
+        """The name of a group with that title; the title itself if there is none. O(groups)."""
+
+    def pods_of(self, group: str) -> GroupPods:
+        """The UIDs of the pods of a group that holds or has reserved cells."""
+
+    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
+        """The preemptor that made a group opportunistic by a lazy preemption, and when (RFC 3339)."""
 
 
 class _CellStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -67,7 +84,7 @@ class _VirtualCell(_CellStatus, rename="camel", omit_defaults=True):
     physical_cell: _PhysicalCell | None = None
 
 
-def inspection_routes(source: EngineService) -> APIRouter:
+def inspection_routes(source: Inspected) -> APIRouter:
     """Groups and cells of ``source``; each path with and without a trailing slash."""
     router = APIRouter(prefix="/v1/inspect", tags=["inspect"], responses=declared(403, 503))
 
@@ -126,7 +143,7 @@ def _refused(why: str) -> Response:
     return _json(_encoder.encode(why), 400)
 
 
-def _of_moment(source: EngineService, pieces: Callable[[Inspection], Iterator[bytes]]) -> Response:
+def _of_moment(source: Inspected, pieces: Callable[[Inspection], Iterator[bytes]]) -> Response:
     inspection = Inspection(source.cluster)
     return _streamed(pieces(inspection), inspection)
 
@@ -210,7 +227,7 @@ def _common(cell: Cell, leaf_type: str) -> tuple[str, str, str, str, int, str, b
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _groups(source: EngineService) -> Iterator[bytes]:
+def _groups(source: Inspected) -> Iterator[bytes]:
     names = iter(sorted(source.cluster.groups()))
     separator = b'{"items":['
     while batch := list(islice(names, GROUPS_AT_ONCE)):
@@ -230,7 +247,7 @@ def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
     return None if status.placement is None else status
 
 
-def _group(source: EngineService, status: GroupStatus) -> dict[str, object]:
+def _group(source: Inspected, status: GroupStatus) -> dict[str, object]:
     """A group in upstream's type, without empty fields."""
     physical: dict[str, list[int]] = {}
     for node, devices in status.placement.pods if status.placement is not None else ():
