@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hived.engines.kubernetes.gangs import foreign as foreign_
+from hived.engines.kubernetes.gangs import withheld
 from hived.engines.kubernetes.pods.objects import PodStatus
 
 from .fake_kubernetes import World
@@ -237,7 +237,7 @@ def test_no_cost_for_gangs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(node_names(world.spec)[:19]):
         world.serve(4, name, f"serve-{number}")
     seen: list[str] = []
-    monkeypatch.setattr(foreign_, "_assign_devices", lambda gang_scheduler, node, at: seen.append(node))
+    monkeypatch.setattr(withheld, "_assign_devices", lambda gang_scheduler, node, at: seen.append(node))
     world.run(pod("one", 4))
     assert not seen
 

@@ -22,9 +22,10 @@ from hived.engines.kubernetes.gangs.explaining import (
     reasons,
     shortly,
 )
-from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
+from hived.engines.kubernetes.gangs.foreign import ForeignPod
 from hived.engines.kubernetes.gangs.gang import Gang, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.gangs.withheld import foreign_pods, kept_for_others
 from hived.engines.kubernetes.pods import keys
 from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.server import schema

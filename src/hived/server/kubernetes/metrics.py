@@ -9,9 +9,9 @@ import prometheus_client
 from prometheus_client.metrics_core import Metric
 
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.foreign import foreign_pods
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
+from hived.engines.kubernetes.gangs.withheld import foreign_pods
 from hived.server.metrics import Metrics, Row, counter, gauge
 
 from .engine_service import EngineService

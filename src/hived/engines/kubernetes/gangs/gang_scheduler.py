@@ -35,7 +35,7 @@ from hived.scheduling import Policy, SomePolicies
 from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
-from . import foreign, late_pods
+from . import late_pods, withheld
 from .extender_answers import repeat_reasons
 from .gang import Binding, Evict, Gang, Instruction, PodEntry, RecordEvent, Wake, in_rank_order
 from .gang_table import GangTable
@@ -108,7 +108,7 @@ class GangScheduler(GangTable):
             else:
                 waiting.append((entry, members))
         adoption.take(self, bound, at)
-        foreign.take(self, others, at)
+        withheld.take(self, others, at)
         for entry, members in sorted(waiting, key=lambda pair: (pair[0].pod.created_at, pair[0].key)):
             entry.needs_wake = _was_tried(entry.pod)
             self.join(entry, members, at)
@@ -134,11 +134,11 @@ class GangScheduler(GangTable):
             if uid in self._removed:
                 return
             if pod_request.concerns(pod):
-                foreign.removed(self, uid, at)
+                withheld.removed(self, uid, at)
                 self._pod_came(pod, members, at)
             else:
                 self.helper_changed(uid, pod_request.helps(pod), at)
-                foreign.take(self, (pod,), at)
+                withheld.take(self, (pod,), at)
             return
         if entry.bound:
             self._restore_annotations(entry, pod)
@@ -186,7 +186,7 @@ class GangScheduler(GangTable):
         else:  # kube-scheduler asked about it, but HiveD does not schedule it
             del self.pods[entry.uid]
             self.forget_refusal(entry)
-            foreign.take(self, (entry.pod,), at)
+            withheld.take(self, (entry.pod,), at)
 
     def _reread_request(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """Read the request of a waiting pod again: it may have changed, or be valid by now."""
@@ -209,7 +209,7 @@ class GangScheduler(GangTable):
         entry = self.pods.pop(uid, None)
         if entry is None:
             self.helper_changed(uid, None, at)
-            foreign.removed(self, uid, at)
+            withheld.removed(self, uid, at)
             return
         self.forget_refusal(entry)
         node = self.nodes.free(uid)
@@ -317,7 +317,7 @@ class GangScheduler(GangTable):
 
     def dispatch(self, at: float) -> None:
         """Start all gangs that can start."""
-        foreign.refresh(self, at)
+        withheld.refresh(self, at)
         late_pods.settle(self, at)
         super().dispatch(at)
         while late_pods.join_placed(self, at) or self.unsettled:
