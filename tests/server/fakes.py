@@ -218,7 +218,7 @@ class FakeService(LocalService):
             id=number, name=f"{asked.name or Path(asked.command[0]).name}-{number}", vc=asked.vc,
             gpus=asked.gpus * asked.tasks, size=asked.tasks, priority=asked.priority, state=JobState.QUEUED, kind=None,
             tasks=[], victims=[], why=[], user=user, submitted_at=time.time(), since=time.time(), started_at=None,
-            ended_at=None, process=process,
+            ended_at=None, finished=None, process=process,
         )  # fmt: skip
         self.all.append(job)
         self.users.append(user)
@@ -537,6 +537,7 @@ class FakeKubernetes(EngineService):
                 "id": name, "name": name, "vc": vc, "priority": priority, "state": JobState(state),
                 "kind": kind if placed else None, "gpus": gpus, "size": 2, "tasks": [pod], "since": at,
                 "submitted_at": at, "started_at": at if placed else None, "ended_at": None, "victims": [],
+                "finished": state == "ended" or None,
                 "why": list(why), "process": None,
             }
         )  # fmt: skip

@@ -99,6 +99,9 @@ def connect(
         engine = Engine(url_of(url), _token(token_file), None, timeout_s)
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
+    if url is not None:
+        engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
+        return closing(engine)
     engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
     return closing(engine)
 

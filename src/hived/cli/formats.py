@@ -179,11 +179,11 @@ def runtime(job: Job, now: float) -> str:
 
 def exit_code(job: Job) -> int:
     """The exit code of the command line for an ended job."""
-    if job.state in (JobState.SUCCEEDED, JobState.ENDED):
+    if job.state is JobState.SUCCEEDED or job.finished:
         return 0
     if job.process is not None and job.process.exit_code:
         return job.process.exit_code
-    return 143 if job.state is JobState.CANCELLED else 1
+    return 143 if job.state in (JobState.CANCELLED, JobState.ENDED) else 1
 
 
 def status_text(job: Job) -> str:

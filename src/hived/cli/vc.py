@@ -123,7 +123,8 @@ def _now(reserved: int, unavailable: int, doomed: int) -> str | Text:
     if not unavailable:
         return f"all {reserved:,} reserved GPUs can be had"
     left = reserved - unavailable
-    line = f"{left:,} of {reserved:,} reserved GPUs can be had; {unavailable:,} are bad or kept for others"
+    are = "is" if unavailable == 1 else "are"
+    line = f"{left:,} of {reserved:,} reserved GPUs can be had; {unavailable:,} {are} bad or kept for others"
     if doomed:
         line += f", {counted(doomed, 'reserved cell')} cannot be healthy (hived vc show VC)"
     return styled(line, "yellow")

@@ -298,7 +298,9 @@ class Dispatcher(ABC, Generic[J, D]):
         match instruction:
             case decided.Start(placement=placement):
                 elsewhere = job.reserved and placement != job.placement
-                self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - job.since)
+                # one that was displaced before its tasks ran has waited all along, and since its last start here
+                since = max(job.since, job.started_at or job.since)
+                self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - since)
                 self._start(job, placement, at)
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved

@@ -75,7 +75,9 @@ class LocalService(Service[Job]):
         job_scheduler = self._engine.job_scheduler
         wanted = self._engine.request(spec)
         why = with_cures(job_scheduler, wanted, answer.reasons, lambda other: other.priority >= spec.priority)
-        planned = plan_one(self.scheduler(), replace(answer, reasons=why), wanted, "it", in_words, by_rank(spec.tasks))
+        planned = plan_one(
+            self.scheduler(), replace(answer, reasons=why), wanted, "it", in_words, by_rank(spec.tasks), spec.early
+        )
         return schema.Plan(jobs=[planned.model_copy(update={"name": spec.name or default_name(spec.command)})])
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:

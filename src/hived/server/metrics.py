@@ -134,7 +134,7 @@ class Metrics(Collector, Generic[J]):
     def _waiting(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
         """O(jobs) while one waits: a scan costs a tenth of what the position in the queue would."""
         if any(scheduler.usage.waiting.values()):
-            known = _vcs(scheduler)
+            known = set(_vcs(scheduler))
             found = Counter(
                 (job.vc if job.vc in known else UNKNOWN, job.decisive)
                 for job in scheduler.active()

@@ -162,10 +162,13 @@ class Job(JobHeader):
     """Why it is where it is, in sentences, the most decisive first; empty where the state says all."""
     submitted_at: float
     since: float
-    """When it began to wait, or got the GPUs that it has, or ended."""
+    """When it began to wait, or got the GPUs that it has, or began to be stopped, or ended."""
     started_at: float | None
     """Latest."""
     ended_at: float | None
+    finished: bool | None
+    """Of a job that has ended on Kubernetes: whether its pods ended by themselves, how is not known; else they were
+    evicted or deleted. None: any other."""
     process: Process | None
     """None: on Kubernetes."""
 
@@ -210,7 +213,7 @@ class Explanation(Model):
 
 
 class PlanRequest(Model):
-    """What would be submitted: a job; on Kubernetes also what ``kubectl apply`` would be given, before it."""
+    """What would be submitted: a job; or on Kubernetes what ``kubectl apply`` would be given."""
 
     job: Submission | None = None
     manifests: Annotated[list[dict[str, object]], Field(max_length=1000)] = Field(default_factory=list)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
-from hived.cluster.decisions import PodPlacement
+from hived.cluster.decisions import Bind, PodPlacement
 from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.explain.reasons import Misconfigured
 from hived.cluster.explain.sentences import MAX_NAMED
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
@@ -19,6 +21,7 @@ from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError, UnsupportedError
+from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec
 
 from . import schema
@@ -144,6 +147,10 @@ class Service(ABC, Generic[J]):
         """What only a job of processes has."""
         return None
 
+    def finished(self, job: J) -> bool | None:
+        """Whether the pods of a job that has ended did so by themselves."""
+        return None
+
     def victims(self, job: J) -> Sequence[str]:
         """The jobs that still have to go for one with a reservation."""
         return self.scheduler().cluster.group(job.name).victims if job.state is JobState.RESERVED else ()
@@ -177,6 +184,7 @@ class Service(ABC, Generic[J]):
             since=job.since,
             started_at=job.started_at,
             ended_at=job.ended_at,
+            finished=self.finished(job),
             process=self.process(job),
         )
 
@@ -236,12 +244,13 @@ class Service(ABC, Generic[J]):
         if found is None:
             names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
+        holders = (job for job in scheduler.active() if job.vc == name and job.holds)
         line = [job for job in self.waiting(scheduler.usage.waiting.total()) if job.vc == name]
         return schema.Vc(
             usage=self._of_vc(name),
             cells=found.reserved,
             doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
-            running=[self.shown(job) for job in scheduler.active() if job.vc == name and job.holds][:_SHOWN],
+            running=[self.shown(job) for job in islice(holders, _SHOWN)],
             waiting=[self.shown(job) for job in line[:_SHOWN]],
         )
 
@@ -282,13 +291,21 @@ def plan_one(
     name: str,
     in_words: Callable[[Sequence[Any]], list[str]],
     pod: Callable[[int], str] = "pod {}: ".format,
+    early: bool = False,
 ) -> schema.PlannedJob:
     """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first. ``name``: in its text.
 
-    ``in_words``, ``pod``: an engine's words for reasons and for the pods of a placement.
+    ``in_words``, ``pod``: an engine's words for reasons and for the pods of a placement; ``early``: it may start on a
+    loan. Raises :class:`~hived.errors.RequestError` for a request that is wrong for this cluster.
     """
+    if answer.reasons and isinstance(wrong := answer.reasons[0], Misconfigured):
+        raise RequestError("gpus" if wrong.field.startswith("members") else wrong.field, wrong.message)
     line = scheduler.scheduler.before(request.vc, request.priority, MAX_NAMED)
     outcome, text, decision, found = planned(answer, line, name, in_words, scheduler.usage.lent, pod)
+    if early and outcome != "now":
+        loan = scheduler.scheduler.plan(loan_of(request))
+        if isinstance(loan.decision, Bind):
+            outcome, text, decision, found = planned(loan, (0, ()), name, in_words, scheduler.usage.lent, pod)
     return schema.PlannedJob(
         name=name,
         vc=request.vc,

@@ -62,6 +62,8 @@ class EngineService(Service[Gang]):
         gang = _gang(gang_scheduler, ref)
         if gang is None and (entry := _pod(gang_scheduler, ref)) is not None:
             gang = entry.gang
+            if gang is None:
+                raise NotFoundError(f"{entry.key} is of no group, since it cannot be scheduled: hived explain says why")
         gang = gang or _ended(gang_scheduler, ref)
         if gang is None:
             raise _unknown(ref)
@@ -70,11 +72,13 @@ class EngineService(Service[Gang]):
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
         """Gangs by name, ended ones only where ``states`` has that; a page is the name before it. O(gangs)."""
         gang_scheduler = self.scheduler()
+        # one that is made anew under its name is that name's
         ended = gang_scheduler.ended if JobState.ENDED in states else {}
+        gone = (gang for gang in ended.values() if gang.name not in gang_scheduler.gangs)
         found = sorted(
             (
                 gang
-                for gang in (*gang_scheduler.gangs.values(), *ended.values())
+                for gang in (*gang_scheduler.gangs.values(), *gone)
                 if (vc is None or gang.vc == vc) and (not states or gang.state in states)
             ),
             key=lambda gang: gang.name,
@@ -90,6 +94,10 @@ class EngineService(Service[Gang]):
     def why(self, job: Gang) -> list[str]:
         """Why a gang is where it is, as sentences."""
         return [why_it_ended(job)] if job.state.ended else shortly(self.scheduler(), job)
+
+    def finished(self, job: Gang) -> bool | None:
+        """Whether the pods of a gang that has ended did so by themselves."""
+        return job.finished if job.state.ended else None
 
     def tasks(self, job: Gang) -> list[schema.Task]:
         """Its pods that there are."""
@@ -124,13 +132,16 @@ class EngineService(Service[Gang]):
     def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Plan manifests, or a job by its size alone. Raises :class:`~hived.errors.InputError` for invalid ones."""
         gang_scheduler = self.scheduler()
-        found = plan(gang_scheduler, request.manifests, request.namespace)
         if (job := request.job) is None:
-            return schema.Plan(jobs=found)
+            return schema.Plan(jobs=plan(gang_scheduler, request.manifests, request.namespace))
+        if request.manifests:
+            raise RequestError("job", "either a job or manifests are planned, beside each other: give one of them")
         wanted = Request("(this job)", job.vc, job.priority, (Member(job.tasks, job.gpus),))
         answer = gang_scheduler.scheduler.plan(wanted)
-        planned = plan_one(gang_scheduler, answer, wanted, "it", lambda found: in_words(gang_scheduler, found))
-        return schema.Plan(jobs=[*found, planned.model_copy(update={"name": job.name or "it"})])
+        planned = plan_one(
+            gang_scheduler, answer, wanted, "it", lambda found: in_words(gang_scheduler, found), early=job.early
+        )
+        return schema.Plan(jobs=[planned.model_copy(update={"name": job.name or "it"})])
 
     def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
         """The latest events of this replica since it decides: those that it remembers."""

@@ -234,7 +234,7 @@ def _made(thing: Object, namespace: str, where: str) -> list[_Made] | None:
             _Made(_templated(template, home, name, (owner,), suspended), number, ordered)
             for number, template, ordered in parts
         ]
-    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, msgspec.ValidationError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RequestError(where, f"{kind}: it has not the form that Kubernetes wants: {what}") from None
 
@@ -255,14 +255,17 @@ def _templated(template: Object, namespace: str, name: str, owners: Sequence[Own
 
 def _names_a_vc(thing: object) -> str | None:
     """A virtual cluster that a label or an annotation somewhere in an object names; None: none. O(object)."""
-    if isinstance(thing, list):
-        return next((vc for one in thing if (vc := _names_a_vc(one)) is not None), None)
-    if not isinstance(thing, dict):
-        return None
-    for key in (keys.VC, keys.POD_SPEC):
-        if isinstance(value := thing.get(key), str):
-            return value if key == keys.VC else "the annotation's virtual cluster"
-    return _names_a_vc(list(thing.values()))
+    left = [thing]
+    while left:  # objects may be nested deeper than calls can be
+        one = left.pop()
+        if isinstance(one, list):
+            left += reversed(one)
+        elif isinstance(one, dict):
+            for key in (keys.VC, keys.POD_SPEC):
+                if isinstance(value := one.get(key), str):
+                    return value if key == keys.VC else "the annotation's virtual cluster"
+            left += reversed(one.values())
+    return None
 
 
 def _unread(thing: Object, kind: str, vc: str, namespace: str) -> PlannedJob:

@@ -88,6 +88,8 @@ class Gang(EngineJob):
         self.asked = False
         #: whether a pod of it has ended by itself
         self.ran_out = False
+        #: whether it has ended because its pods have; False: they were evicted or deleted
+        self.finished = False
         #: how often kube-scheduler was reminded of it since
         self.reminders = 0
         #: number of its devices when it was placed: a new spec may have left it fewer

@@ -454,6 +454,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
             del self._families[gang.family]
         for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
             index.pop(gang.name, None)
+        gang.finished = gang.ran_out and gang.state is JobState.RUNNING  # one that is evicted is not done
         gang.take(JobEvent.ENDED, None)
         gang.since = gang.ended_at = at
         gang.remember(self.note(JobEvent.ENDED, gang.name, at, {"why": why}))
