@@ -30,9 +30,9 @@ def test_gang_made_anew_is_listed_once() -> None:
     """A page that ended with the former one left the present one out."""
     world = racks()
     service = service_of(world)
-    world.run(pod("first", 4, "vision", more={"group": "own"}))
+    world.run(pod("first", 4, "vision", more={"group": "own", "group_size": "1"}))
     world.gone("first")
-    world.create(pod("second", 4, "vision", more={"group": "own"}))
+    world.create(pod("second", 4, "vision", more={"group": "own", "group_size": "1"}))
     page = service.jobs([JobState.QUEUED, JobState.ENDED], None, 1, None)
     assert ([job.state for job in page.jobs], page.total, page.next) == ([JobState.QUEUED], 1, None)
 
