@@ -63,6 +63,14 @@ def test_right_token_is_answered(service: FakeService) -> None:
     assert client.post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
 
 
+def test_line_break_after_a_path_is_no_way_past_limits(client: Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in (*paths, "/healthz", "/metrics", "/"):
+        for method in ("GET", "HEAD", "POST", "DELETE"):
+            response = client.request(method, f"{path.replace('{ref}', '1')}%0A")
+            assert response.status_code == 404, (method, path)
+
+
 def test_page_and_files_need_no_token(service: FakeService) -> None:
     for path in ("/", "/healthz", "/openapi.json"):
         assert tcp(service).get(path).status_code == 200, path
