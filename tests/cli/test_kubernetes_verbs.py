@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -601,6 +602,47 @@ def test_token_is_sent(hived: Hived, service: FakeKubernetes, tmp_path: Path) ->
         assert hived("vc", "ls", "--engine", answering.url, "--token-file", tmp_path / "token").code == 0
     finally:
         answering.close()
+
+
+def test_token_of_the_environment_is_not_told_to_a_context(
+    hived: Hived, service: FakeKubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to the engine that HIVED_ENGINE or --engine names."""
+    for name in ("HIVED_ENGINE", "HIVED_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    answering = Answering(kubernetes_app(service, TOKEN))
+    try:
+        assert hived("vc", "ls", "--engine", answering.url).code == 0
+        assert hived("context", "add", "prod", "--engine", answering.url).code == 0
+        for verb in (["vc", "ls"], ["vc", "ls", "--context", "prod"]):
+            assert "needs the token" in refused(hived(*verb), 77)
+        (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+        assert hived("vc", "ls", "--token-file", tmp_path / "token").code == 0
+    finally:
+        answering.close()
+
+
+def test_contexts_in_a_place_of_another_kind(
+    hived: Hived, completed: Completed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("HIVED_ENGINE", raising=False)
+    monkeypatch.delenv("HIVED_STATE", raising=False)
+    file = tmp_path / "config" / "hived" / "contexts.json"
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    for verb in (["ps"], ["context", "add", "a", "--state", "s"]):
+        assert f"{file}: is not a file" in refused(hived(*verb)), "a pipe that nobody writes to would never end"
+    assert completed("hived context use ") == []
+    file.unlink()
+    (tmp_path / "kept.json").write_text("{}", encoding="utf-8")
+    file.symlink_to(tmp_path / "kept.json")
+    assert hived("context", "add", "a", "--state", "s").code == 0
+    assert file.is_symlink(), "who keeps their settings elsewhere goes on to do so"
+    assert "current" in (tmp_path / "kept.json").read_text(encoding="utf-8")
+    assert completed("hived context use ") == ["a"]
 
 
 def test_failure_of_the_engine(hived: Hived, cluster: str, service: FakeKubernetes) -> None:

@@ -90,19 +90,20 @@ def connect(
         raise InputError(f"{' and '.join(said)} both say where the engine is; give one of them")
     if not said:
         url = os.environ.get("HIVED_ENGINE") or None
+    known = None
     if url is None and state is None and (context is not None or not os.environ.get("HIVED_STATE")):
         known = chosen_context(context)
-        if known is not None:
-            url, state = known.engine, None if known.state is None else Path(known.state)
-            token_file = token_file or (None if known.token_file is None else Path(known.token_file))
+    variable: str | None = "HIVED_TOKEN"
+    if known is not None:
+        url, state = known.engine, None if known.state is None else Path(known.state)
+        token_file = token_file or (None if known.token_file is None else Path(known.token_file))
+        variable = None  # it is of another engine, which must not be told to this one
     if url is not None:
-        engine = Engine(url_of(url), _token(token_file), None, timeout_s)
+        engine = Engine(url_of(url), _token(token_file, variable), None, timeout_s)
+        engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
-    if url is not None:
-        engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
-        return closing(engine)
-    engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
+        engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
     return closing(engine)
 
 
@@ -118,14 +119,15 @@ def url_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        token, source = os.environ.get("HIVED_TOKEN", "").strip(), "HIVED_TOKEN"
-    else:
+def _token(file: Path | None, variable: str | None) -> str | None:
+    """The token in ``file``; without one, that in a ``variable`` of the environment, or none."""
+    if file is not None:
         source = f"--token-file {file}"
         token = text_of(file, source, "utf-8", "is not text")
         if not token:
             raise InputError(f"{source}: is empty; it must hold the token that hived up printed")
+    else:
+        source, token = variable or "", os.environ.get(variable or "", "").strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(f"{source}: is no token: one word of letters, digits and signs")
     return token or None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from hived.errors import InputError, UnavailableError
+from hived.errors import HivedError, InputError, UnavailableError
 from hived.server.schema import Engine, Spec
 from hived.words import counted
 
@@ -25,10 +26,15 @@ from .options import Asking, asks_engine
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _COLUMNS = columns("CURRENT NAME ENGINE TOKEN-FILE")
 
-_Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Of a context.", autocompletion=lambda: sorted(read_contexts().contexts)),
-]
+
+def _names() -> list[str]:
+    """For completion: none where the file is broken, which is no place to say so."""
+    with suppress(HivedError):
+        return sorted(read_contexts().contexts)
+    return []
+
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of a context.", autocompletion=_names)]
 
 
 def add(

@@ -51,6 +51,8 @@ def read_contexts() -> Contexts:
     """The contexts of this user. Raises :class:`~hived.errors.InputError` for a file that is none of contexts."""
     file = contexts_file()
     try:
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file}: is not a file; delete it, or name another folder with XDG_CONFIG_HOME")
         return Contexts.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return Contexts()
@@ -67,8 +69,8 @@ def chosen_context(name: str | None) -> Context | None:
 
 
 def write_contexts(contexts: Contexts) -> None:
-    """Replace the file, whole or not at all."""
-    file = contexts_file()
+    """Replace the file, whole or not at all; where it is a link, what that leads to."""
+    file = Path(os.path.realpath(contexts_file()))
     draft = file.with_name(f".{file.name}.{token_hex(8)}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
