@@ -259,6 +259,25 @@ def test_clock_that_is_set_back() -> None:
     assert shown.guaranteed[-1] == 1.0
 
 
+def test_what_keeps_its_gpus_keeps_its_place() -> None:
+    """An event that leaves a job its GPUs need not say where they are: the preemption that is called off does not."""
+    own = {"pods": [["node", [0, 1]]], "levels": [1], "chain": "GPU"}
+    told = [
+        Event(1, 1.0, "submitted", "train"),
+        Event(2, 2.0, "started", "train", {"placement": own}),
+        Event(3, 3.0, "stopping", "train"),
+        Event(4, 4.0, "stop_cancelled", "train"),
+        Event(5, 5.0, "downgraded", "train", {"placement": {**own, "levels": []}}),
+        Event(6, 6.0, "stopping", "train"),
+        Event(7, 7.0, "stop_cancelled", "train"),
+        Event(8, 8.0, "requeued", "train"),
+    ]
+    found = [(stay.kind, stay.where) for stay in stays(told)]
+    here = "node:0,1"
+    before = [("waiting", ""), ("guaranteed", here), ("stopping", here), ("guaranteed", here)]
+    assert found == [*before, ("opportunistic", here), ("stopping", here), ("opportunistic", here), ("waiting", "")]
+
+
 def test_long_story_is_whole() -> None:
     # of a job with more than 10,000 events its end was missing
     driver = Driver()

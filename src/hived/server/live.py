@@ -37,16 +37,17 @@ def stays(events: Iterable[Event]) -> list[Stay]:
     Where the clock was set back between two events, the later one counts as of the same moment.
     """
     starts: list[tuple[float, _Kind | None, str]] = []
+    placement: dict[str, Any] | None = None
     at, state = float("-inf"), None
     for event in events:
         at = max(at, event.at)
         before, state = state, state_after(state, event.kind)
-        placement = event.data.get("placement")
-        if state is None or (state is before and placement is None):
+        given = event.data.get("placement")
+        if state is None or (state is before and given is None):
             continue
-        where = starts[-1][2] if starts and state is JobState.STOPPING else ""
-        if placement is not None:
-            where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
+        placement = (given or placement) if state.holds or state is JobState.RESERVED else None
+        pods = [] if placement is None else placement["pods"]
+        where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in pods)
         kind: _Kind | None = None
         if state.holds and state not in _KINDS:
             kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
