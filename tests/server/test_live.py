@@ -30,7 +30,8 @@ class Seen:
     """A machine without an engine, as one that a dashboard looks at. ``kept``: so many events are at hand."""
 
     devices = Simulated()
-    started_at = 0.0
+    started_at = spec_loaded_at = 0.0
+    spec_source = "a test"
 
     def __init__(self, driver: Driver, kept: int | None = None) -> None:
         self.driver = driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -72,6 +72,10 @@ class Usage(Generic[J]):
         if job.holds:
             for place in job.devices():
                 self.at.pop(place, None)
+
+    def others(self, known: Container[str]) -> list[str]:
+        """Virtual clusters that have GPUs and are not ``known``, since they were removed; by name. O(VCs)."""
+        return sorted(vc for vc in {*+self.used, *+self.lent} if vc not in known)
 
     def per_state(self) -> Counter[str]:
         """Jobs per state. O(virtual clusters)."""

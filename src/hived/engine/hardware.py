@@ -52,6 +52,10 @@ class Hardware(ABC):
     def kept(self) -> Collection[Device]:
         """Other devices that take no new jobs; the spec may lack some."""
 
+    def beyond(self) -> int:
+        """Number of devices that jobs hold and the spec lacks: they were there when the jobs started."""
+        return 0
+
     def why(self, place: Device) -> str:
         """Why a device of a node that takes jobs takes none, in words; "": it does, or its state says it."""
         return self.bad_devices.get(place, "")

@@ -172,8 +172,7 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
 def usage(of: Map, sums: Usage[Any], trading: LiveTrading | None = None) -> list[pictures.VcTotals]:
     """Each VC of the spec, and each other that still has GPUs. O(VCs + trades)."""
     used, lent = sums.used, sums.lent
-    gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
-    reserved = {**of.reserved, **dict.fromkeys(gone, 0)}
+    reserved = {**of.reserved, **dict.fromkeys(sums.others(of.reserved), 0)}
     shares = lent_by(lent.total(), of.gpus, list(reserved.values()), [used[vc] for vc in reserved])
     given: defaultdict[str, list[pictures.Traded]] = defaultdict(list)
     taken: defaultdict[str, list[pictures.Traded]] = defaultdict(list)

@@ -127,7 +127,8 @@ class Metrics(Collector, Generic[J]):
             "foreign": foreign,
             "bad": scheduler.hardware.idle_bad(usage.at) - foreign,
         }
-        yield ("free",), scheduler.cluster.spec.gpus - sum(found.values())
+        every = scheduler.cluster.spec.gpus + scheduler.hardware.beyond()
+        yield ("free",), every - sum(found.values())
         for state, number in found.items():
             yield (state,), number
 
@@ -146,18 +147,21 @@ class Metrics(Collector, Generic[J]):
 
 def _vc_gpus(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
     unavailable = scheduler.cluster.unavailable()
-    traded = scheduler.trading.gpus_given()
+    given, taken = Counter[str](), Counter[str]()
+    for (giver, taker), gpus in scheduler.trading.gpus_given().items():
+        given[giver] += gpus
+        taken[taker] += gpus
     for vc in _vcs(scheduler):
         yield (vc, "reserved"), scheduler.hardware.reserved_gpus(vc)
         yield (vc, "used"), scheduler.usage.used[vc]
         yield (vc, "borrowed"), scheduler.usage.lent[vc]
         yield (vc, "unavailable"), unavailable.get(vc, 0)
-        yield (vc, "given"), sum(gpus for (giver, _), gpus in traded.items() if giver == vc)
-        yield (vc, "taken"), sum(gpus for (_, taker), gpus in traded.items() if taker == vc)
+        yield (vc, "given"), given[vc]
+        yield (vc, "taken"), taken[vc]
 
 
 def _jobs(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
-    known = _vcs(scheduler)
+    known = dict.fromkeys(_vcs(scheduler))
     for vc in known:
         for state in JobState:
             yield (vc, state.value), scheduler.usage.states[vc, state.value]
@@ -172,9 +176,8 @@ def _jobs(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
 
 def _vcs(scheduler: Dispatcher[Any, Any]) -> list[str]:
     """VCs of the spec, and some removed ones that still hold GPUs; jobs can name any number of others."""
-    usage = scheduler.usage
-    others = sorted(vc for vc in {*usage.used, *usage.lent} if usage.used[vc] or usage.lent[vc])
-    return list(dict.fromkeys([*(vc.name for vc in scheduler.cluster.spec.virtual_clusters), *others[:_FORMER]]))
+    names = dict.fromkeys(vc.name for vc in scheduler.cluster.spec.virtual_clusters)
+    return [*names, *scheduler.usage.others(names)[:_FORMER]]
 
 
 def metrics_routes(metrics: Metrics[Any]) -> APIRouter:

@@ -360,6 +360,7 @@ class Usage(Model):
     """GPUs by what they are for now, each counted once, and jobs by state."""
 
     gpus: int
+    """Of the spec, and those that it lacks and jobs still hold."""
     guaranteed: int
     opportunistic: int
     reserved: int

@@ -223,8 +223,10 @@ class Service(ABC, Generic[J]):
         )
 
     def vcs(self) -> list[schema.VcUsage]:
-        """The virtual clusters of the spec, in GPUs. O(VCs)."""
-        return [self._of_vc(vc.name) for vc in self.scheduler().cluster.spec.virtual_clusters]
+        """The virtual clusters, in GPUs: those of the spec, and removed ones that still have some. O(VCs)."""
+        scheduler = self.scheduler()
+        names = dict.fromkeys(vc.name for vc in scheduler.cluster.spec.virtual_clusters)
+        return [self._of_vc(name) for name in (*names, *scheduler.usage.others(names))]
 
     def _of_vc(self, name: str) -> schema.VcUsage:
         usage = self.scheduler().usage
@@ -237,18 +239,18 @@ class Service(ABC, Generic[J]):
         )
 
     def vc(self, name: str) -> schema.Vc:
-        """One virtual cluster. O(jobs that have not ended)."""
+        """One of :meth:`vcs`. O(jobs that have not ended)."""
         scheduler = self.scheduler()
         cluster = scheduler.cluster
         found = next((vc for vc in virtual_clusters(cluster.spec) if vc.name == name), None)
-        if found is None:
+        if found is None and name not in scheduler.usage.others(()):
             names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
         holders = (job for job in scheduler.active() if job.vc == name and job.holds)
         line = [job for job in self.waiting(scheduler.usage.waiting.total()) if job.vc == name]
         return schema.Vc(
             usage=self._of_vc(name),
-            cells=found.reserved,
+            cells=[] if found is None else found.reserved,
             doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
             running=[self.shown(job) for job in islice(holders, _SHOWN)],
             waiting=[self.shown(job) for job in line[:_SHOWN]],
@@ -261,7 +263,7 @@ class Service(ABC, Generic[J]):
         foreign = self.foreign()
         none = {state.value: 0 for state in JobState if not state.ended}
         return schema.Usage(
-            gpus=cluster.spec.gpus,
+            gpus=cluster.spec.gpus + hardware.beyond(),
             guaranteed=usage.used.total(),
             opportunistic=usage.lent.total(),
             reserved=kept_idle(cluster, scheduler.reserved()),

@@ -85,6 +85,10 @@ class Health(Hardware):
         before, self.claimed = self.claimed, set(places)
         self._changed.update(node for node, _ in before ^ self.claimed)
 
+    def beyond(self) -> int:
+        """See :meth:`Hardware.beyond`. O(devices of jobs that the core lacks)."""
+        return sum(device not in self.devices.get(node, ()) for node, device in self.claimed)
+
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
         """Devices that take no jobs. The reason is the same for all: a change of it alone is no change to the core."""
         kept = (self.bad, self.drained, self.claimed)

@@ -1,0 +1,95 @@
+"""The machine's metrics and usage, recounted from its jobs and devices after whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from hived.engine.states import JobState
+from hived.server.local_service import LocalService
+from hived.server.metrics import Metrics
+from hived.spec.compiled import Device
+
+from ..engines.driver import SHARES, Driver, job, shares, small_spec
+from ..engines.test_any_facts import one_fact
+from ..kubernetes.test_metrics import Told
+from .test_live import Seen
+
+
+def service_of(driver: Driver) -> LocalService:
+    engine: Any = Seen(driver)  # as much as is read of an engine
+    return LocalService(engine)
+
+
+def gpus_by_use(driver: Driver) -> Counter[str]:
+    """Each device of the spec, and each that a job holds, counted once."""
+    health, spec = driver.job_scheduler.health, driver.job_scheduler.cluster.spec
+    found: dict[Device, str] = {}
+    for place in spec.devices():
+        found[place] = "bad" if place in {*health.bad, *health.drained, *health.claimed} else "free"
+    for one in sorted(driver.jobs.values(), key=lambda one: one.state is not JobState.RESERVED):
+        if one.placement is not None:
+            use = "guaranteed" if one.guaranteed else "opportunistic"
+            if one.state is JobState.RESERVED:
+                use = "reserved"
+            found.update(dict.fromkeys(one.devices(), use))
+    return Counter(found.values())
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))])
+def test_numbers_of_a_naive_count(seed: int) -> None:
+    choose = random.Random(seed)
+    driver = Driver()
+    service = service_of(driver)
+    metrics = Metrics(service)
+    for _ in range(60):
+        one_fact(driver, choose, True)
+        told, usage = Told(metrics), service.usage()
+        gpus = gpus_by_use(driver)
+        assert told.by("hived_gpus", "state") == {(use,): number for use, number in gpus.items()}
+        assert usage.gpus == gpus.total()
+        assert {use: getattr(usage, use) for use in gpus if use != "free"} == {
+            use: number for use, number in gpus.items() if use != "free"
+        }
+        holds = [one for one in driver.jobs.values() if one.state.holds]
+        held: Counter[tuple[str, ...]] = Counter()
+        for one in holds:
+            held[one.vc, "used" if one.guaranteed else "borrowed"] += one.gpus
+        kinds = told.by("hived_vc_gpus", "vc", "kind")
+        assert {key: number for key, number in kinds.items() if key[1] in ("used", "borrowed")} == held
+        known = {vc.name for vc in driver.job_scheduler.cluster.spec.virtual_clusters} | {one.vc for one in holds}
+        assert {vc.name for vc in usage.vcs} == known
+        assert all(service.vc(name).usage.name == name for name in known)
+        shown = {one.id: one.vc if one.vc in known else "(unknown)" for one in driver.jobs.values()}
+        states = Counter((shown[one.id], one.state.value) for one in driver.jobs.values() if not one.state.ended)
+        assert told.by("hived_jobs", "vc", "state") == states
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_start_is_one_wait(seed: int) -> None:
+    """Of those since the engine came; its successor begins anew."""
+    choose = random.Random(seed)
+    driver = Driver()
+    metrics = Metrics(service_of(driver))
+    for _ in range(60):
+        one_fact(driver, choose, True)
+        came = max((event.seq for event in driver.events if event.kind == "recovered"), default=0)
+        started = Counter((driver.jobs[event.job].vc,) for event in driver.events[came:] if event.kind == "started")
+        assert Told(metrics).by("hived_job_wait_seconds_count", "vc") == started
+
+
+def test_devices_that_the_spec_lacks_are_counted() -> None:
+    """GPUs were below 0: what jobs held of them was taken from those of the spec."""
+    driver = Driver(small_spec())
+    for vc, size in SHARES:
+        driver.submit(job(vc, size))
+    driver.reconfigure(shares(("vision", 2), devices=2))
+    service = service_of(driver)
+    told, usage = Told(Metrics(service)), service.usage()
+    assert told("hived_gpus", state="free") == 0
+    assert usage.gpus == usage.guaranteed + usage.opportunistic == 8
+    assert {vc.name: vc.borrowed for vc in usage.vcs} == {"vision": 4, "speech": 2, "research": 2}
+    assert len(service.vc("speech").running) == 1
