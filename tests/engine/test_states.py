@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +10,7 @@ import pytest
 
 from hived.cli.formats import ACTIVE, STATE_STYLES, WAITING, status_text
 from hived.engine.job import Event
+from hived.engine.sentences import event_text
 from hived.engine.states import JOB_TABLE, SUBMITTED, Effect, JobEvent, JobState, state_after, transition
 from hived.errors import InvariantError
 from hived.server import pictures, schema
@@ -73,6 +75,30 @@ def test_every_state_is_shown(state: JobState) -> None:
     said = {other: status_text(job.model_copy(update={"state": other})) for other in JobState}
     alike = [other for other, text in said.items() if text == said[state]]
     assert alike == [state] or set(alike) == {JobState.QUEUED, JobState.BACKOFF}
+
+
+def test_every_event_has_a_sentence() -> None:
+    """And is not told by its bare name."""
+    placement = {"pods": [["n", [0, 1]]], "levels": [1, 1]}
+    one_of_each = {"victims": ["other"], "placement": placement, "attempt": 1, "rank": 0, "code": 1, "at": 60.0}
+    said = {
+        event: event_text(Event(1, 0.0, event.value, data={"why": "so", **one_of_each}), "train") for event in JobEvent
+    }
+    assert {event for event, text in said.items() if "train" not in text} == set()
+    assert len(set(said.values())) == len(JobEvent)
+
+
+def test_dashboard_knows_every_state_and_stay() -> None:
+    """Its words and colours, by the names that they are sent under."""
+    static = Path(pictures.__file__).parent / "static"
+    style = "".join(file.read_text(encoding="utf-8") for file in (static / "css").glob("*.css"))
+    kinds = set(get_args(pictures.Stay.model_fields["kind"].annotation))
+    assert set(re.findall(r"\.j-([a-z]+)", style)) == kinds
+    panel = (static / "js" / "panels" / "job.js").read_text(encoding="utf-8")
+    words = panel.partition("const WORDS = {")[2].partition("}")[0]
+    assert set(re.findall(r"(\w+): \"", words)) == kinds
+    plain = {JobState.CANCELLED, JobState.ENDED}  # neither good nor bad
+    assert set(re.findall(r"\.state-([a-z]+)", style)) == {state.value for state in JobState if state not in plain}
 
 
 def test_history_without_its_older_part_has_the_same_end() -> None:
