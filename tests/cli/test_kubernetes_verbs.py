@@ -475,6 +475,7 @@ def test_drain_and_undo(hived: Hived, cluster: str, service: FakeKubernetes) -> 
     assert json.loads(hived("drain", "gpu1", "--undo", "-o", "json").out)["undone"] is True
     assert hived("drain", "gpu2", "--undo").out.startswith("8 GPUs: jobs may come again\n")
     assert service.drained == set()
+    assert refused(hived("drain", "gpu1", "--undo", "--now")).startswith("--now: sends away who runs there")
 
 
 # -- the wrong kind of engine -----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any, get_type_hints
 import jsonschema_rs
 import msgspec
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 from tools import render
@@ -19,8 +18,8 @@ from tools.control_plane.deployed import Manifest
 from tools.render import CHART, DEPLOY
 
 from hived import Bind, Cluster
+from hived.cli.app import VERBS
 from hived.cli.serve import kubernetes as serve_kubernetes
-from hived.cli.serve import serve_app
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.owners import members_of
@@ -38,7 +37,8 @@ POD = STATEFUL_SET["spec"]["template"]
 CONTAINERS: dict[str, Any] = {container["name"]: container for container in POD["spec"]["containers"]}
 CONFIG = yaml.safe_load(OBJECTS["ConfigMap", "hived-scheduler"]["data"]["config.yaml"])
 #: of the command that the image runs
-PARAMETERS: list[Any] = typer.main.get_command(serve_app).commands["kubernetes"].params  # type: ignore[attr-defined]
+(SERVE,) = (verb for noun in VERBS if noun.name == "serve" for verb in noun.verbs)
+PARAMETERS: list[Any] = SERVE.loaded().params
 FLAGS = {flag for parameter in PARAMETERS for flag in parameter.opts}
 #: rights in every namespace, and in that of the pods: what the service and kube-scheduler ask of the API server
 EVERYWHERE = {

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hived.cli.formats import exit_code
 from hived.engine.states import JobState
-from hived.errors import NotFoundError, RequestError
+from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
+from hived.server.kubernetes.engine_service import EngineService
 
 from .pods import gang_of, node, pod
-from .replica import racks, service_of
+from .replica import Replica, racks, service_of
 
 
 def test_evicted_gang_is_not_finished() -> None:
@@ -72,6 +75,21 @@ def test_plan_of_a_deep_object() -> None:
     request = schema.PlanRequest.model_construct(job=None, manifests=[{"kind": "Z", "a": deep}], namespace="default")
     (planned,) = service_of(racks()).plan(request).jobs
     assert (planned.outcome, planned.vc) == ("unknown", "vision")
+
+
+@pytest.mark.parametrize("more", [{}, {"device": 1}, {"now": True}], ids=str)
+def test_drain_of_an_unknown_node(more: dict[str, object]) -> None:
+    """What Kubernetes cannot do was said of a node that it has not; and how to do it there."""
+    service = EngineService(Replica(), may_change=True)  # type: ignore[arg-type]  # as much as is asked of it
+
+    def drain(node: str) -> None:
+        asyncio.run(service.drain(schema.Drain.model_validate({"node": node, **more})))
+
+    with pytest.raises(NotFoundError, match="no node 'nope'"):
+        drain("nope")
+    if more:
+        with pytest.raises(UnsupportedError, match="a0"):
+            drain("a0")
 
 
 def test_pod_without_a_group_is_explained() -> None:

@@ -352,7 +352,7 @@ class FakeService(LocalService):
             nodes=found[offset : offset + limit], total=len(found), bad=0, missing=[], unmanaged=0, foreign_pods=[]
         )
 
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain) -> schema.Drained:
         if drain.node is not None and drain.node not in self.names:
             raise NotFoundError(f"no node {drain.node!r}; there are {', '.join(self.names)}")
         about = {
@@ -670,7 +670,7 @@ class FakeKubernetes(EngineService):
         while len(self.happened) <= after:
             await asyncio.sleep(0.01)
 
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain) -> schema.Drained:
         self._check()
         if drain.node not in KUBERNETES_NODES:
             raise NotFoundError(f"there is no node {drain.node!r}; there are {', '.join(KUBERNETES_NODES)}")

@@ -429,6 +429,8 @@ async def test_devices(engine: Engine) -> None:
     for wrong in (schema.Drain(node="x"), schema.Drain(device=8), schema.Drain(node="node", device=9)):
         with pytest.raises(NotFoundError):
             await service.drain(wrong)
+    with pytest.raises(RequestError, match="undoing a drain sends nobody away"):
+        await service.drain(schema.Drain(undo=True, now=True))
 
 
 async def test_engine_and_usage(engine: Engine) -> None:

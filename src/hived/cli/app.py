@@ -37,7 +37,7 @@ class Verb:
     name: str
     line: str
     module: str = ""  #: in this package
-    function: str = ""  #: the name, unless given; or a :class:`typer.Typer`, a group of verbs
+    function: str = ""  #: the name, unless given
     settings: Mapping[str, object] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()  #: of a noun
     hidden: bool = False
@@ -54,10 +54,6 @@ class Verb:
             return _group(self.verbs, self.name, help=self.line, callback=show_verbs)
         found = getattr(import_module(f".{self.module}", __package__), self.function or self.name)
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        if isinstance(found, typer.Typer):
-            one.add_typer(found, name=self.name)
-            group: Any = typer.main.get_command(one)
-            return group.commands[self.name]
         one.command(self.name, context_settings=dict(self.settings))(found)
         return typer.main.get_command(one)
 
@@ -87,7 +83,12 @@ VERBS = (
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
     Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),
-    Verb(_CLUSTER, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
+    Verb(
+        _CLUSTER,
+        "serve",
+        "Decide for a Kubernetes cluster",
+        verbs=(Verb("Verbs", "kubernetes", "Answer kube-scheduler: who gets which GPUs, who waits and why", "serve"),),
+    ),
     Verb(_CLUSTER, "top", "The cluster, live, on the whole screen", "top"),
     Verb(_CLUSTER, "events", "What happened, and what happens now", "machine"),
     Verb(_CLUSTER, "drain", "Keep new jobs off devices or nodes, or let them come again", "machine"),

@@ -21,9 +21,6 @@ from hived.installed import command_for
 
 from .addresses import address, text_of
 
-serve_app = typer.Typer(
-    no_args_is_help=True, callback=lambda: None, help="Decide for a cluster that something else runs."
-)
 #: packages that a plain install lacks
 _EXTRA = ("kubernetes_asyncio", "aiohttp", "prometheus_client")
 _spec = partial(typer.Option, rich_help_panel="The spec")
@@ -40,7 +37,6 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-@serve_app.command()
 def kubernetes(
     spec: Annotated[
         Path | None, _spec(help="The cluster spec, a file; a new content is used without a restart.")

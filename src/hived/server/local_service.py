@@ -214,8 +214,7 @@ class LocalService(Service[Job]):
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
-        """Drain devices, or undo that. Returns the devices chosen."""
+    async def _drain(self, drain: schema.Drain) -> schema.Drained:
         chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now)
         nodes = groupby(chosen, key=itemgetter(0))
         return schema.Drained(

@@ -94,8 +94,8 @@ class Service(ABC, Generic[J]):
         """Return once there is an event after number ``after``."""
 
     @abstractmethod
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
-        """Drain devices, or undo that."""
+    async def _drain(self, drain: schema.Drain) -> schema.Drained:
+        """See :meth:`drain`."""
 
     @abstractmethod
     def spec(self) -> schema.Spec:
@@ -164,6 +164,12 @@ class Service(ABC, Generic[J]):
         return {"missing": [], "unmanaged": 0, "foreign_pods": []}
 
     # -- what both share ------------------------------------------------------------------------------------------
+
+    async def drain(self, drain: schema.Drain) -> schema.Drained:
+        """Drain devices, or undo that. Returns those that it is about, as they are now."""
+        if drain.undo and drain.now:
+            raise RequestError("now", "sends away who runs there, and undoing a drain sends nobody away: leave one out")
+        return await self._drain(drain)
 
     def job(self, ref: str) -> schema.Job:
         """One job."""

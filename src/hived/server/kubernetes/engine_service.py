@@ -104,7 +104,7 @@ class EngineService(Service[Gang]):
         return [_task(job, entry) for entry in job.pods.values()]
 
     def explain(self, ref: str) -> schema.Explanation:
-        """Explain a group or a pod. A pod wins if both have the name."""
+        """Explain a group or a pod: where both have the name, the pod if it is of that group, else the group."""
         gang_scheduler = self.scheduler()
         at = self._engine.clock()
         entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
@@ -160,12 +160,14 @@ class EngineService(Service[Gang]):
 
     # -- the cluster ----------------------------------------------------------------------------------------------
 
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain) -> schema.Drained:
         """Cordon or uncordon a node."""
         self._check_may_change()
         gang_scheduler = self.scheduler()
         if drain.node is None:
             raise RequestError("node", "on Kubernetes nodes are drained one by one: say which")
+        if drain.node not in gang_scheduler.nodes.devices:
+            raise NotFoundError(f"the spec has no node {drain.node!r}; hived node ls shows those it has")
         if drain.device is not None:
             raise UnsupportedError(
                 f"on Kubernetes nodes are drained whole; to keep single devices from jobs: kubectl annotate node "
@@ -175,8 +177,6 @@ class EngineService(Service[Gang]):
             raise UnsupportedError(
                 f"on Kubernetes who runs there runs on; to send pods away: kubectl drain {drain.node}"
             )
-        if drain.node not in gang_scheduler.nodes.devices:
-            raise NotFoundError(f"the spec has no node {drain.node!r}; hived node ls shows those it has")
         await self._engine.cordon(drain.node, not drain.undo)
         node = self.node(drain.node, gang_scheduler.nodes.devices[drain.node])
         return schema.Drained(nodes=[node], undone=drain.undo)
