@@ -21,12 +21,21 @@ from hived.engine.states import JobState
 from hived.engines.local.model import Job
 from hived.engines.local.store import MIGRATIONS, Store, last_start
 from hived.errors import StorageError
+from hived.events.codec import from_line
 
-from .driver import job
+from .driver import SHARES, Driver, job, replayed
 from .real import PATIENCE_S
 
 #: the file as the first version has left it, with a job that a smaller spec has cut off from its devices
 FIRST_VERSION = (Path(__file__).parent / "first_version.sql").read_text(encoding="utf-8")
+
+#: the file as c3d0f6d has left it (schema 5), with a job in each state
+FIFTH_VERSION = (Path(__file__).parent / "fifth_version.sql").read_text(encoding="utf-8")
+#: its jobs
+IN_EACH_STATE = {
+    "ok-1": "succeeded", "bad-2": "failed", "gone-3": "cancelled", "pause-4": "backoff", "run-5": "running",
+    "loan-6": "stopping", "lent-7": "stopping", "own-8": "reserved", "waits-9": "queued", "mine-10": "reserved",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -273,6 +282,33 @@ def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
     assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
     # what that version called preempted
     assert rows(folder, f"SELECT kind FROM events WHERE seq > {first} AND job = 4") == [("requeued",)]
+
+
+def test_jobs_of_the_version_before_go_on(folder: Path) -> None:
+    """In the states that they had, in the store and under a new job scheduler."""
+    execute(folder, FIFTH_VERSION)
+    assert {state.value for state in JobState} - {"ended"} == set(IN_EACH_STATE.values()), "of pods alone"
+    written = rows(folder, "SELECT id, status FROM jobs ORDER BY id")
+    with closing(Store(folder)) as store:
+        jobs, _ = store.jobs([], None, 100, None)
+        assert {found.name: found.state.value for found in reversed(jobs)} == IN_EACH_STATE
+        now = [(found.id, json.loads(json.dumps(found.status()))) for found in reversed(jobs)]
+        assert now == [(number, json.loads(str(status))) for number, status in written]
+        specs = {found.id: found.spec for found in jobs}
+        told_events = store.events(0, 1000, None)
+        told = replayed(told_events, specs)
+        assert {found.id: found.status() for found in jobs} == {n: found.status() for n, found in told.items()}
+        last, active = last_start(store), store.active()
+        assert last is not None
+        assert last.shares == SHARES
+        assert [from_line(line).spec for line in store.decisions()] == [last.spec]  # type: ignore[union-attr]
+    engine = Driver(last.spec)
+    engine.now, engine.events, engine.jobs = 1005.0, list(told_events), {found.id: found for found in active}
+    running = [found for found in active if found.state.holds]
+    engine.alive = {(found.id, found.attempt, rank) for found in running for rank in range(found.spec.tasks)}
+    taken = engine.restart(*active)
+    assert {found.name: found.state.value for found in taken} == {one.name: IN_EACH_STATE[one.name] for one in active}
+    assert [found.placement for found in taken] == [found.placement for found in active]
 
 
 #: what is in the place of the database, and what is said of it
