@@ -18,7 +18,6 @@ SECTIONS = {"1", "2", "3", "3.1", "3.2", "3.3", "4", "5", "5.1", "5.2", "5.3", "
 
 #: imports that close circles of files, and that are to go: remove a line with its import
 CLOSE_CIRCLES = {
-    ("hived.engines.kubernetes.gangs.late_pods", "hived.engines.kubernetes.gangs.gang_table"),
     ("hived_runtime.monitor", "hived_runtime.process"),
 }
 

@@ -94,7 +94,7 @@ def test_victims_are_spared() -> None:
     came = world.now
     world.now += 600
     world.wants(pod("mine", 4))
-    assert (world.state("loan"), world.gang("loan").since) == ("stopping", came)
+    assert (world.state("loan"), world.gang("loan").since) == ("stopping", world.now)
     assert not world.counted("HivedSpared")
     world.delete("loan-0")
     world.deliver_all()

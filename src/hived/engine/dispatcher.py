@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
+from enum import Enum
 from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -18,7 +19,8 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
 from .histogram import WAITS_S, Histogram
-from .job import EngineJob, Event
+from .job import EngineJob, Event, placement_data
+from .states import Effect, JobEvent, JobState, transition
 from .trading import LiveTrading
 
 #: in place of a preemptor of this VC
@@ -36,6 +38,15 @@ _MOST_VAIN = 1000  #: jobs of which it is counted, those displaced last
 J = TypeVar("J", bound=EngineJob)
 #: an instruction of the engine to its surroundings: start or stop processes, bind or delete pods
 D = TypeVar("D")
+
+
+class Goes(Enum):
+    """How a job goes on that has given up its GPUs; so does its virtual job (exact safety)."""
+
+    ENDED = "ended"  #: by itself
+    WAITS = "waits"  #: in line at once
+    RETURNS = "returns"  #: it will be submitted again under its name, or lined up
+    WITHDRAWN = "withdrawn"  #: cancelled
 
 
 class Usage(Generic[J]):
@@ -154,8 +165,12 @@ class Dispatcher(ABC, Generic[J, D]):
         """The nodes and devices of the cluster."""
 
     @abstractmethod
-    def becomes(self, job: J, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """Apply an event to a job: the one place where a job, and the usage counts with it, changes."""
+    def _goes(self, job: J, event: JobEvent) -> Goes:
+        """How a job goes on that gives up the GPUs that it holds by this event."""
+
+    @abstractmethod
+    def _changed(self, job: J, event: Event, held: bool, before: Placement | None) -> None:
+        """An event has changed a job, which ``held`` GPUs before or not: follow it."""
 
     @abstractmethod
     def guarantee_changed(self, job: J, why: str, at: float, by: str | None = None) -> None:
@@ -190,6 +205,34 @@ class Dispatcher(ABC, Generic[J, D]):
 
     # -- what both engines share --------------------------------------------------------------------------------------
 
+    def becomes(self, job: J, event: JobEvent, placement: Placement | None, at: float, data: dict[str, object]) -> None:
+        """Apply an event to a job: the one place where a job changes, and the usage counts and the scheduler with it.
+
+        ``placement``: the GPUs that the event gives it. Those that it releases are free for others from here on. Raises
+        :class:`~hived.errors.InvariantError` for an event that is not in :data:`.states.JOB_TABLE`.
+        """
+        before, held, was = job.placement, job.holds, job.state
+        releases = transition(was, event)[1] is Effect.RELEASE
+        if releases and held:
+            goes = self._goes(job, event)
+            self.scheduler.free(job.entry, goes is Goes.WAITS, at)
+            if goes is Goes.RETURNS:
+                self.scheduler.returns(job.entry, at)
+            elif goes is Goes.WITHDRAWN:
+                self.scheduler.withdraw(job.entry)
+        self.usage.remove(job)
+        if placement is not None:
+            data["placement"] = placement_data(placement)
+        happened = self.note(event, job.ref, at, data)
+        job.apply(happened)
+        if not job.state.ended:
+            self.usage.add(job)
+        elif not held:
+            self.scheduler.withdraw(job.entry)
+        self._changed(job, happened, held, before)
+        if was is JobState.RESERVED and job.state.ended:
+            self.spared(at)
+
     def note(self, kind: str, job: object, at: float, data: dict[str, object]) -> Event:
         """Record an event of ``job``, by number or name, or (None) of hardware or the engine."""
         self.seq += 1
@@ -216,7 +259,7 @@ class Dispatcher(ABC, Generic[J, D]):
         if by is not None and (by.vc != job.vc or by.priority > job.priority):
             return  # not by its policy: its cells were another's, or a higher priority takes them
         runs = self._vain.pop(job.name, 0) + 1
-        if at - job.since >= VAIN_RUN_S:
+        if at - (job.started_at or job.since) >= VAIN_RUN_S:
             return
         self._vain[job.name] = runs
         if len(self._vain) > _MOST_VAIN:
@@ -236,7 +279,7 @@ class Dispatcher(ABC, Generic[J, D]):
 
     def unreserve(self, job: J, why: str, at: float) -> None:
         """Requeue a job whose reservation the core has ended."""
-        self.becomes(job, "unreserved", None, at, {"why": f"it had GPUs reserved: {why}"})
+        self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": f"it had GPUs reserved: {why}"})
         self.line_up(job)
         self.spared(at)
 
@@ -309,8 +352,8 @@ class Dispatcher(ABC, Generic[J, D]):
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved
                 if elsewhere:
-                    self.becomes(job, "unreserved", None, at, {"why": "other GPUs are reserved for it by now"})
-                self.becomes(job, "reserved", placement, at, {"victims": list(victims)})
+                    self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
+                self.becomes(job, JobEvent.RESERVED, placement, at, {"victims": list(victims)})
             case decided.Stop(by=number):
                 self._preempt(job, None if number is None else self.job(number), at)
             case decided.Unreserve(by=None):
@@ -324,7 +367,7 @@ class Dispatcher(ABC, Generic[J, D]):
                 self.guarantee_changed(job, f"made room for {by}", at, by)
             case decided.Promote():
                 core = self.cluster.group(job.name).placement
-                self.becomes(job, "promoted", core, at, {"why": f"its turn in {job.vc} has come"})
+                self.becomes(job, JobEvent.PROMOTED, core, at, {"why": f"its turn in {job.vc} has come"})
                 self._promoted(job)
             case decided.Move():
                 self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)

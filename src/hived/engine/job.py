@@ -52,12 +52,12 @@ def placement_from(plain: Any) -> Placement:
 
 
 class EngineJob:
-    """The state of a job that both engines keep and views show."""
+    """The state of a job that both engines keep and views show. Its events determine it: see :meth:`apply`."""
 
     #: its lifecycle state
     state = JobState.QUEUED
-    #: its identifier in URLs
-    key: str
+    #: its number or name, as its events have it
+    ref: int | str
     #: tasks that it consists of
     size: int
 
@@ -89,6 +89,10 @@ class EngineJob:
         #: its latest start, and its end
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        #: why it is in its state, as a sentence; "" where the state says all
+        self.reason = ""
+        #: why it is being stopped: preempted, moved, cancelled, drained, time_limit or task_failed
+        self.stopping_for = ""
         #: why it waits, by the core's last answer
         self.reasons: tuple[Reason, ...] = ()
         #: its latest preemptor: group, VC, priority
@@ -106,20 +110,48 @@ class EngineJob:
         )
         self.entry = Entry(number, request, view, early)
 
-    def take(self, event: JobEvent, given: Placement | None) -> Effect:
-        """Go on to the next state, with the GPUs that :data:`.states.JOB_TABLE` says; ``given``: those of the event.
+    def apply(self, event: Event) -> Effect:
+        """Become what an event makes of it, with the GPUs that :data:`.states.JOB_TABLE` says.
 
         Raises :class:`~hived.errors.InvariantError` for an event that its state does not allow, or that has no GPUs
         where it gives some, or some where it gives none.
         """
-        state, effect = transition(self.state, event)
+        kind, data, before = JobEvent(event.kind), event.data, self.state
+        self.state, effect = transition(before, kind)
+        given = placement_from(data["placement"]) if "placement" in data else None
         gives = effect in (Effect.TAKE, Effect.REBIND)
         if gives is (given is None):
-            raise InvariantError(f"{self.name}: {event.value} {'without' if gives else 'with'} a placement")
+            raise InvariantError(f"{self.name}: {kind.value} {'without' if gives else 'with'} a placement")
         if effect is not Effect.KEEP:
             self.placement = given
-        self.state = state
+        if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
+            self.since = event.at
+        if effect is Effect.RELEASE or kind in (JobEvent.STARTED, JobEvent.STOP_CANCELLED):
+            self.stopping_for = ""
+        match kind:
+            case JobEvent.STARTED:
+                self.started_at, self.reason = event.at, ""
+            case JobEvent.STOP_CANCELLED:  # it has run on all the time
+                self.since, self.reason = event.at if self.started_at is None else self.started_at, ""
+            case JobEvent.RESERVED:
+                victims = data["victims"]
+                self.reason = f"waits until {', '.join(victims)} {'is' if len(victims) == 1 else 'are'} gone"
+            case JobEvent.RESHAPED:
+                pass  # why it has other GPUs is not why it runs
+            case _ if "why" in data:
+                self.reason = str(data["why"])
+        if kind is JobEvent.STOPPING:
+            self.stopping_for = str(data["cause"])
+            if (by := data.get("by")) is not None:
+                self.displaced_by = (by[0], by[1], by[2])
+        if self.state.ended:
+            self.ended_at = event.at
         return effect
+
+    @property
+    def key(self) -> str:
+        """Its identifier in URLs."""
+        return str(self.ref)
 
     @property
     def holds(self) -> bool:

@@ -18,9 +18,9 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
-from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher
+from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
-from hived.engine.job import Event, placement_data
+from hived.engine.job import Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError
@@ -133,6 +133,10 @@ class Turn:
     virtual: tuple[tuple[str, VirtualState | None], ...] = ()
 
 
+#: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
+_GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
+
+
 class JobScheduler(Dispatcher[Job, Instruction]):
     """The jobs of one machine on its cluster."""
 
@@ -189,10 +193,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.state.holds:
             self._stop(job, at, "cancelled", why)
             return
-        self.scheduler.withdraw(job.entry)
-        self.spared(at)
         self.becomes(job, JobEvent.CANCELLED, None, at, {"why": why})
-        del self.jobs[job.id]
 
     def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
         """Take in the end of a task; ``ending``: the fields of :class:`~.tasks.Ending`. Known ends are ignored."""
@@ -201,7 +202,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         self.becomes(job, JobEvent.TASK_ENDED, None, at, {"attempt": attempt, "rank": rank, **ending})
         if len(job.endings) == job.spec.tasks:
-            self._attempt_ended(job, at)
+            event, data = outcome(job, at)
+            self.becomes(job, event, None, at, data)
         elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
             self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
@@ -348,21 +350,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     # -- transitions of jobs --------------------------------------------------------------------------------------
 
-    def _attempt_ended(self, job: Job, at: float) -> None:
-        """Free the GPUs of a job after the last task of its attempt has ended."""
-        event, data = outcome(job, at)
-        cancelled = job.stopping_for == "cancelled"
-        self.scheduler.free(job.entry, event is JobEvent.REQUEUED, at)
-        if cancelled:
-            self.scheduler.withdraw(job.entry)
-        if self.beyond.pop(job.id, None) is not None:
-            self._claim(at)
-        self.becomes(job, event, None, at, data)
-        if job.retry_at is not None:
-            self.instruct(WakeAt(job.id, job.retry_at))
-        elif job.state.ended:
-            del self.jobs[job.id]
-
     def _started(self, job: Job) -> None:
         self.instruct(StartTasks(job.id, job.attempt))
         if job.limit_at is not None:
@@ -447,19 +434,21 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.STOPPING:
                 self._left_line(job)
 
-    def becomes(self, job: Job, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """See :meth:`Dispatcher.becomes`. ``placement``: its new placement, if it has changed."""
-        self.usage.remove(job)
-        if placement is not None:
-            data["placement"] = placement_data(placement)
-        job.apply(self.note(event, job.id, at, data))
-        if not job.state.ended:
-            self.usage.add(job)
+    def _goes(self, job: Job, event: JobEvent) -> Goes:
+        return _GOES.get(event, Goes.ENDED)
+
+    def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         if job.state is JobState.BACKOFF:
             self._pausing[job.id] = job
         else:
             self._pausing.pop(job.id, None)
         self._touched[job.id] = job
+        if event.kind == JobEvent.RETRYING and job.retry_at is not None:
+            self.instruct(WakeAt(job.id, job.retry_at))
+        if job.state.ended:
+            del self.jobs[job.id]
+        if not job.holds and self.beyond.pop(job.id, None) is not None:
+            self._claim(event.at)
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -85,7 +85,7 @@ class Job(EngineJob):
             spec.user,
             limit,
         )
-        self.spec, self.key, self.size = spec, str(number), spec.tasks
+        self.spec, self.ref, self.size = spec, number, spec.tasks
         #: how often it was started
         self.attempt = 0
         #: how often it was requeued without a failure of its own
@@ -96,10 +96,6 @@ class Job(EngineJob):
         self.port = 0
         #: of the task that decided its outcome
         self.exit_code: int | None = None
-        #: why it is in its state, as a sentence
-        self.reason = ""
-        #: why it is being stopped: preempted, cancelled, drained, time_limit or task_failed
-        self.stopping_for = ""
         #: when its backoff ends
         self.retry_at: float | None = None
         #: endings of the tasks of this attempt that have ended, by rank: the fields of their event
@@ -122,29 +118,14 @@ class Job(EngineJob):
         limit = self.spec.time_limit_s
         return None if limit is None or self.started_at is None else self.started_at + limit + 0.5
 
-    def apply(self, event: Event) -> None:
-        """Apply an event. Raises :class:`~hived.errors.InvariantError` if the table does not allow it."""
-        kind, data = JobEvent(event.kind), event.data
-        before = self.state
-        effect = self.take(kind, placement_from(data["placement"]) if "placement" in data else None)
-        if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
-            self.since = event.at
-        if effect is Effect.RELEASE:
-            self.stopping_for = ""
-        if "why" in data:
-            self.reason = str(data["why"])
-        match kind:
-            case JobEvent.RESERVED:
-                self.reason = f"waits until {_names(data['victims'])} gone"
+    def apply(self, event: Event) -> Effect:
+        """See :meth:`EngineJob.apply`."""
+        effect, data = super().apply(event), event.data
+        match JobEvent(event.kind):
             case JobEvent.STARTED:
                 self.attempt += 1
                 self.port = int(data["port"])
-                self.started_at, self.reason, self.stopping_for = event.at, "", ""
                 self.exit_code, self.endings = None, {}
-            case JobEvent.STOPPING:
-                self.stopping_for = str(data["cause"])
-                if (by := data.get("by")) is not None:
-                    self.displaced_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
             case JobEvent.REQUEUED:
@@ -155,7 +136,8 @@ class Job(EngineJob):
             case JobEvent.QUEUED:
                 self.retry_at = None
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
-                self.ended_at, self.exit_code = event.at, data.get("code")
+                self.exit_code = data.get("code")
+        return effect
 
     # -- as a row of the store ------------------------------------------------------------------------------------
 
@@ -185,10 +167,6 @@ _STATUS = (
     "submitted_at", "since", "attempt", "resumes", "retries", "port", "started_at", "ended_at", "exit_code", "reason",
     "stopping_for", "retry_at", "endings",
 )  # fmt: skip
-
-
-def _names(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 #: the longest pause before a failed job is requeued, in seconds

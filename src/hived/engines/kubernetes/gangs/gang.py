@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.reasons import ReasonKind
 from hived.cluster.requests import Member
 from hived.engine.job import EngineJob, Event
-from hived.engine.states import JobState
+from hived.engine.states import Effect, JobEvent, JobState
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status
@@ -71,7 +72,7 @@ class Gang(EngineJob):
         #: it preempts no gang before kube-scheduler has offered its nodes to this process
         self.entry.may_preempt = ask.anywhere
         #: requests of its pods differ only in their number of leaf cells
-        self.ask, self.key = ask, self.name
+        self.ask, self.ref = ask, self.name
         #: start of its wait, while it is placed and none of its pods has been bound
         self.waited_since: float | None = None
         #: its live pods, by uid
@@ -110,6 +111,18 @@ class Gang(EngineJob):
         #: its events, latest last
         self.history: list[Event] = []
 
+    def apply(self, event: Event) -> Effect:
+        """See :meth:`EngineJob.apply`."""
+        since, state, kind = self.since, self.state, JobEvent(event.kind)
+        effect = super().apply(event)
+        if kind is JobEvent.STARTED:
+            self.waited_since = since
+        elif kind is JobEvent.REQUEUED and self.waited_since is not None:
+            self.since = self.waited_since  # a gang without a bound pod has waited all the time
+        elif kind is JobEvent.ENDED:
+            self.finished = self.ran_out and state is JobState.RUNNING  # one that is evicted is not done
+        return effect
+
     @property
     def size(self) -> int:  # type: ignore[override]  # it follows from the request, which changes
         """Pods that it consists of."""
@@ -126,6 +139,11 @@ class Gang(EngineJob):
     def in_line(self) -> bool:
         """Whether it is queued for its turn or for idle GPUs."""
         return self.entry.status is Status.WAITING
+
+    @property
+    def settled(self) -> bool:
+        """Whether it stays where it runs: it is neither being stopped nor moved."""
+        return self.entry.status in (Status.GUARANTEED, Status.LENT) and not self.entry.yields
 
     @property
     def on_nodes(self) -> bool:
@@ -173,6 +191,14 @@ class Gang(EngineJob):
 def in_rank_order(entries: Iterable[PodEntry]) -> list[PodEntry]:
     """Pods by rank, so that neighbours are close: by completion index, else by name with numbers as numbers."""
     return sorted(entries, key=lambda entry: (_index(entry.pod), _natural(entry.key), entry.uid))
+
+
+def sizes_of(members: Iterable[Member]) -> Counter[int]:
+    """Number of pods by their leaf cells."""
+    found: Counter[int] = Counter()
+    for member in members:
+        found[member.leaf_cells] += member.pods
+    return found
 
 
 def _index(pod: Pod) -> int:

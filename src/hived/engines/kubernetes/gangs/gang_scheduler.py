@@ -344,14 +344,12 @@ class GangScheduler(GangTable):
             why = f"preempted by {GHOST.format(gang.vc)}"
             self._displace(gang, at, why, why, None)
             return
-        gang.displaced_by = by.name, by.vc, by.priority
         why = f"preempted by {by.name} of {by.vc}"
         takes = "what its VC reserved" if by.vc != gang.vc else "it by its higher priority"
-        # the core knows of no preemptor where its VC takes what it has back
-        self._displace(gang, at, why, f"{why}, which takes {takes}", None if gang.entry.yields else by)
+        self._displace(gang, at, why, f"{why}, which takes {takes}", by)
 
     def _move(self, gang: Gang, why: str, at: float) -> None:
-        self._displace(gang, at, why, f"{why}; it starts there once its pods are gone from here", None)
+        self._displace(gang, at, why, f"{why}; it starts there once its pods are gone from here", None, "moved")
 
     def _promoted(self, gang: Gang) -> None:
         self.annotate(gang)
@@ -361,11 +359,17 @@ class GangScheduler(GangTable):
         if isinstance(reasons[0], WaitingForPreemption) and not gang.entry.may_preempt:
             self.request_offer(gang, self._now)  # no victims for nodes that it may not be able to use
 
-    def _displace(self, gang: Gang, at: float, why: str, message: str, by: Gang | None) -> None:
+    def _displace(
+        self, gang: Gang, at: float, why: str, message: str, by: Gang | None, cause: str = "preempted"
+    ) -> None:
         """Evict a placed gang: it gives its GPUs back at once, or when its last bound pod is removed."""
-        gang.preempted_by = by
+        data: dict[str, object] = {"cause": cause, "why": why}
+        if by is not None:
+            data["by"] = [by.name, by.vc, by.priority]
+        self.becomes(gang, JobEvent.STOPPING, None, at, data)
+        # the core knows of no preemptor where its VC takes what it has back
+        gang.preempted_by = None if gang.entry.yields else by
         gang.evict_at, gang.evict_from = at + self.evict_after, None
-        self.becomes(gang, JobEvent.STOPPING, None, at, {"why": why})
         for entry in gang.pods.values():
             if entry.holds:
                 self.instruct(RecordEvent(entry.uid, entry.key, "HivedPreempted", message, True))

@@ -7,21 +7,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.requests import Member
-from hived.engine.dispatcher import Dispatcher
-from hived.engine.job import placement_data
+from hived.engine.dispatcher import Dispatcher, Goes
+from hived.engine.job import Event, placement_data
 from hived.engine.states import SUBMITTED, JobEvent, JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
-from hived.scheduling import SomePolicies, Status
+from hived.scheduling import SomePolicies, Status, loan_of
 
-from . import late_pods
 from .foreign import ForeignPods
-from .gang import Annotate, Gang, Instruction, PodEntry, RecordEvent, Wake
+from .gang import Annotate, Gang, Instruction, PodEntry, RecordEvent, Wake, sizes_of
 from .nodes import Nodes
 
 _RECENT = 20_000  #: events
@@ -99,7 +98,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang = self.gangs.get(ask.group)
         ask = self.sized(ask, 1 + (0 if gang is None else gang.all_pods), gang)
         if gang is not None and gang.holds and ask.changes_to(gang.ask):
-            late_pods.grow(self, gang, ask.members, at)
+            self._grow(gang, ask.members, at)
             ask = replace(ask, members=gang.ask.members)  # the owner may define fewer once pods have succeeded
         elif gang is not None and ask.changes_to(gang.ask) and gang.ask.members != ask.members:
             self.redefine(gang, ask.members, at)
@@ -165,12 +164,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if members == gang.ask.members:
             return
         self.withdraw(gang, at)
-        gang.ask = replace(gang.ask, members=members)
-        gang.gpus = gang.ask.gpus
+        self._asks_for(gang, members)
         gang.entry.resize(gang.ask.request(), gang.gpus)
-        for entry in gang.pods.values():
-            if entry.ask is not None:
-                entry.ask = replace(entry.ask, members=members)
         self.line_up(gang)
 
     def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
@@ -356,21 +351,17 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     # -- gangs change ---------------------------------------------------------------------------------------------
 
-    def becomes(self, gang: Gang, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """See :meth:`Dispatcher.becomes`. ``placement``: the new placement or reservation that the event gives it."""
-        event = JobEvent(event)
-        self.usage.remove(gang)
-        held, before = gang.holds, gang.placement
+    def _goes(self, gang: Gang, event: JobEvent) -> Goes:
+        if event is JobEvent.REQUEUED or gang.state is JobState.STOPPING:
+            return Goes.RETURNS  # its owner makes new pods
+        return Goes.ENDED if gang.ran_out else Goes.WITHDRAWN
+
+    def _changed(self, gang: Gang, event: Event, held: bool, before: Placement | None) -> None:
         self.foreign.mark_placement_dirty(before)
-        gang.take(event, placement)
         for changed in (gang, gang.rest):
             if changed is not None:
                 self.unsettled[changed.name] = changed
-        if event is JobEvent.STARTED:
-            gang.waited_since, gang.since, gang.started_at = gang.since, at, at
-        elif event is JobEvent.REQUEUED:  # a gang without a bound pod has waited all the time
-            gang.since = at if gang.waited_since is None else gang.waited_since
-        elif event is JobEvent.UNRESERVED:
+        if event.kind == JobEvent.UNRESERVED:
             self.unreserved[gang.name] = gang
         if gang.placement != before:
             gang.shared = ""
@@ -385,11 +376,50 @@ class GangTable(Dispatcher[Gang, Instruction]):
         else:
             self.evicting.pop(gang.name, None)
             gang.preempted_by = None
-        self._refresh_to_bind(gang, at)
-        self.usage.add(gang)
+        self._refresh_to_bind(gang, event.at)
         if gang.placement is not None:  # what shows a history sees it where its older part is forgotten
-            data["placement"] = placement_data(gang.placement)
-        gang.remember(self.note(event, gang.name, at, data))
+            event.data["placement"] = placement_data(gang.placement)
+        gang.remember(event)
+
+    def _grow(self, gang: Gang, members: tuple[Member, ...], at: float) -> None:
+        """Follow the owner of a running gang that defines more pods; fewer are defined once pods have succeeded."""
+        now, before = sizes_of(members), sizes_of(gang.ask.members)
+        if gang.placement is None or gang.state is not JobState.RUNNING or not gang.settled:
+            return
+        if now == before or before - now:
+            return
+        self._asks_for(gang, members)
+        self.reshape(gang, gang.placement, list(gang.slots), f"its owner defines {gang.ask.size} pods by now", at)
+
+    def _asks_for(self, gang: Gang, members: tuple[Member, ...]) -> None:
+        """Have a gang and its pods ask for other members."""
+        gang.ask = replace(gang.ask, members=members)
+        gang.gpus = gang.ask.gpus
+        for entry in gang.pods.values():
+            if entry.ask is not None:
+                entry.ask = replace(entry.ask, members=members)
+
+    def reshape(self, gang: Gang, placement: Placement, slots: list[str | None], why: str, at: float) -> None:
+        """Have a running gang hold exactly these places; ``slots``: the pod of each, by uid."""
+        core = self.recover(gang, placement)
+        self.scheduler.reshaped(gang.entry, gang.ask.request(), gang.gpus, core.guaranteed)
+        gang.widest = core.gpus
+        slot_of = {uid: slot for slot, uid in enumerate(slots) if uid is not None}
+        gang.slots = slots
+        for entry in gang.pods.values():
+            entry.slot = slot_of.get(entry.uid)
+        self.becomes(gang, JobEvent.RESHAPED, core, at, {"why": why})
+        self.annotate(gang)
+
+    def recover(self, gang: Gang, placement: Placement) -> Placement:
+        """Have the core take over a running gang at these places, as after a restart; where it is then."""
+        request = gang.ask.request()
+        loan = gang.ask.early and not placement.guaranteed
+        self.cluster.release(gang.name)
+        self.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement)])
+        core = self.cluster.group(gang.name).placement
+        assert core is not None
+        return core
 
     def line_up(self, gang: Gang) -> None:
         """Queue a waiting gang once kube-scheduler has asked for it and all its pods exist."""
@@ -418,8 +448,6 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """Release the GPUs of a gang without bound pods, and queue it again."""
-        self.scheduler.free(gang.entry, now=at)
-        self.scheduler.returns(gang.entry, at)
         self.becomes(gang, JobEvent.REQUEUED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.needs_wake = True  # kube-scheduler may have got a node that is not the pod's any more
@@ -438,26 +466,13 @@ class GangTable(Dispatcher[Gang, Instruction]):
             gang.part_of.rest = None
         if gang.rest is not None:
             self.unsettled[gang.rest.name] = gang.rest
-        if gang.holds:
-            self.scheduler.free(gang.entry, now=at)
-            if gang.state is JobState.STOPPING:
-                self.scheduler.returns(gang.entry, at)  # its owner makes new pods
-            elif not gang.ran_out:
-                self.scheduler.withdraw(gang.entry)
-        else:
-            self.withdraw(gang, at)
-        self.usage.remove(gang)
-        self.foreign.mark_placement_dirty(gang.placement)
+        self.becomes(gang, JobEvent.ENDED, None, at, {"why": why})
         family = self._families[gang.family]
         del family[gang.name]
         if not family:
             del self._families[gang.family]
-        for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.awaiting_offer):
+        for index in (self.gangs, self.unreserved, self.awaiting_offer):
             index.pop(gang.name, None)
-        gang.finished = gang.ran_out and gang.state is JobState.RUNNING  # one that is evicted is not done
-        gang.take(JobEvent.ENDED, None)
-        gang.since = gang.ended_at = at
-        gang.remember(self.note(JobEvent.ENDED, gang.name, at, {"why": why}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
         if len(self.ended) > _ENDED:

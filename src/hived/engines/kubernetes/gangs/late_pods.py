@@ -13,19 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hived.cluster.decisions import Placement, Record
+from hived.cluster.decisions import Placement
 from hived.cluster.requests import OPPORTUNISTIC, Member
-from hived.engine.states import JobEvent, JobState
+from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
-from hived.scheduling import Status, loan_of
 from hived.spec.compiled import ClusterSpec
 
-from .gang import Gang, PodEntry, in_rank_order
-
-if TYPE_CHECKING:
-    from .gang_table import GangTable
+from .gang import Gang, PodEntry, in_rank_order, sizes_of
+from .gang_table import GangTable
 
 
 def settle(table: GangTable, at: float) -> None:
@@ -45,7 +41,7 @@ def settle(table: GangTable, at: float) -> None:
 
 def _settle(table: GangTable, gang: Gang, at: float) -> None:
     rest = gang.rest
-    if gang.state is not JobState.RUNNING or not gang.on_nodes or not may_reshape(gang):
+    if gang.state is not JobState.RUNNING or not gang.on_nodes or not gang.settled:
         if rest is not None and gang.state is not JobState.RUNNING:
             _dissolve(table, rest, at)
         return
@@ -78,11 +74,6 @@ def late_pods(gang: Gang) -> list[PodEntry]:
     return in_rank_order(entry for entry in gang.pods.values() if entry.slot is None and not entry.holds)
 
 
-def may_reshape(gang: Gang) -> bool:
-    """Whether a running gang stays where it is: it is neither being stopped nor moved."""
-    return gang.entry.status in (Status.GUARANTEED, Status.LENT) and not gang.entry.yields
-
-
 def take_slot(entry: PodEntry, gang: Gang) -> None:
     """Take its slot from a pod that is not bound."""
     slot = entry.slot
@@ -97,17 +88,17 @@ def refused(table: GangTable, entry: PodEntry, gang: Gang, at: float) -> bool:
     Only where there is another one now: kube-scheduler may take the node a moment later.
     """
     slot, place, placement = entry.slot, entry.given, gang.placement
-    if slot is None or place is None or placement is None or gang.rest is not None or not may_reshape(gang):
+    if slot is None or place is None or placement is None or gang.rest is not None or not gang.settled:
         return False
     kept = [other for other in range(len(placement.pods)) if other != slot]
     if not kept:
         return False
     ask = _ask_of_rest(gang, (Member(1, len(place.leaf_cells)),))
     barred = gang.entry.excluded | _too_far(table.cluster.spec, gang, gang.ask, {slot})
-    _recover(table, gang, _part(placement, kept))  # its VC has the cell for another node then
+    table.recover(gang, _part(placement, kept))  # its VC has the cell for another node then
     trial = table.cluster.plan(ask.request(), excluded_nodes=barred)
-    if _recover(table, gang, placement) != placement:
-        _reshape(table, gang, placement, list(gang.slots), "its VC's cells are not bound there any more", at)
+    if table.recover(gang, placement) != placement:
+        table.reshape(gang, placement, list(gang.slots), "its VC's cells are not bound there any more", at)
     if trial.outcome != "now":
         return False
     take_slot(entry, gang)
@@ -144,28 +135,13 @@ def give_up(table: GangTable, gang: Gang, gone: list[int], at: float) -> None:
     if kept:
         nodes = ", ".join(dict.fromkeys(placement.pods[slot].node for slot in gone))
         why = f"it gives up its place on {nodes}: a pod cannot start there"
-        _reshape(table, gang, _part(placement, kept), [gang.slots[slot] for slot in kept], why, at)
+        table.reshape(gang, _part(placement, kept), [gang.slots[slot] for slot in kept], why, at)
 
 
 def _part(placement: Placement, slots: list[int]) -> Placement:
     """Some places of a placement."""
     levels = tuple(placement.reserved_levels[slot] for slot in slots) if placement.guaranteed else ()
     return Placement(placement.chain, tuple(placement.pods[slot] for slot in slots), levels)
-
-
-def grow(table: GangTable, gang: Gang, members: tuple[Member, ...], at: float) -> None:
-    """Follow the owner of a running gang that defines more pods by now; fewer are defined once pods have succeeded."""
-    now, before = sizes_of(members), sizes_of(gang.ask.members)
-    if gang.placement is None or gang.state is not JobState.RUNNING or not may_reshape(gang):
-        return
-    if now == before or before - now:
-        return
-    gang.ask = replace(gang.ask, members=members)
-    gang.gpus = gang.ask.gpus
-    for entry in gang.pods.values():
-        if entry.ask is not None:
-            entry.ask = replace(entry.ask, members=members)
-    _reshape(table, gang, gang.placement, list(gang.slots), f"its owner defines {gang.ask.size} pods by now", at)
 
 
 def join_placed(table: GangTable, at: float) -> bool:
@@ -188,37 +164,13 @@ def join_placed(table: GangTable, at: float) -> bool:
             gang.pods[entry.uid], entry.gang = entry, gang
         nodes = ", ".join(dict.fromkeys(place.node for place in more.pods))
         why = f"{len(more.pods)} more of its pods have a place, on {nodes}"
-        _reshape(table, gang, Placement(there.chain, there.pods + more.pods, levels), slots, why, at)
+        table.reshape(gang, Placement(there.chain, there.pods + more.pods, levels), slots, why, at)
         for entry in moved:
             if entry.slot is not None:
                 entry.needs_wake = True
                 table.ready_to_bind(entry, gang, at)
         table.unsettled[gang.name] = gang
     return bool(placed)
-
-
-def _reshape(table: GangTable, gang: Gang, placement: Placement, slots: list[str | None], why: str, at: float) -> None:
-    """Have a running gang hold exactly these places."""
-    core = _recover(table, gang, placement)
-    table.scheduler.reshaped(gang.entry, gang.ask.request(), gang.gpus, core.guaranteed)
-    gang.widest = core.gpus
-    slot_of = {uid: slot for slot, uid in enumerate(slots) if uid is not None}
-    gang.slots = slots
-    for entry in gang.pods.values():
-        entry.slot = slot_of.get(entry.uid)
-    table.becomes(gang, JobEvent.RESHAPED, core, at, {"why": why})
-    table.annotate(gang)
-
-
-def _recover(table: GangTable, gang: Gang, placement: Placement) -> Placement:
-    """Have the core take over a running gang at these places, as after a restart; where it is then."""
-    request = gang.ask.request()
-    loan = gang.ask.early and not placement.guaranteed
-    table.cluster.release(gang.name)
-    table.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement)])
-    core = table.cluster.group(gang.name).placement
-    assert core is not None
-    return core
 
 
 def _wait_as_rest(
@@ -286,14 +238,6 @@ def _is_out_of_date(table: GangTable, gang: Gang, rest: Gang, missing: tuple[Mem
     free = [place for place, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None]
     usable = {len(place.leaf_cells) for place in free if table.usable(gang, place)}
     return any(entry.ask is not None and entry.ask.leaf_cells in usable for entry in rest.pods.values())
-
-
-def sizes_of(members: Iterable[Member]) -> Counter[int]:
-    """Number of pods by their leaf cells."""
-    found: Counter[int] = Counter()
-    for member in members:
-        found[member.leaf_cells] += member.pods
-    return found
 
 
 def _too_far(spec: ClusterSpec, gang: Gang, ask: PodRequest, without: set[int]) -> frozenset[str]:
