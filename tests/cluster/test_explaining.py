@@ -19,9 +19,11 @@ from hived.cluster.explain.reasons import (
     LostReservation,
     Misconfigured,
     NeverFits,
+    NotAsked,
     NothingIdle,
     NotSuggested,
     OutOfService,
+    PodsMissing,
     PreemptedBy,
     Reason,
     ReasonKind,
@@ -166,6 +168,14 @@ SENTENCES: list[tuple[Reason, str]] = [
         "it needs 8 GPUs on loan, more than the fair share of VC research, which is 5 now; "
         "beyond that it gets only what is idle",
     ),
+    (PodsMissing(1, 2, 0), "1 of its 2 pods exist; it is placed once all do"),
+    (
+        PodsMissing(2, 2, 1),
+        "2 of its 2 pods exist, of which 1 cannot be bound (a scheduling gate, or being deleted); it is placed once "
+        "all do",
+    ),
+    (NotAsked("volcano", ""), "its scheduler, volcano, has not asked for it yet"),
+    (NotAsked("hived", "0/3 nodes:\n no"), "its scheduler, hived, has not asked for it: 0/3 nodes: no"),
     (OutOfService((), (), (), (), ()), "it waits for GPUs that are out of service"),
     (OutOfService((), (), (), (), ("job-1",)), "it waits for GPUs that are out of service, after job-1"),
     (

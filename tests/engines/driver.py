@@ -11,13 +11,14 @@ from typing import Any
 
 from hived import CheckedCluster
 from hived.cluster.explain.reasons import Reason
+from hived.cluster.explain.sentences import in_lines
 from hived.cluster.feasibility import shortages
 from hived.engine.dispatcher import Usage
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.engines.local import explaining
 from hived.engines.local.devices import spec_for
+from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
@@ -260,12 +261,12 @@ class Driver:
 
     def explain(self, job: Job) -> str:
         """What a user is told of a job now."""
-        return explaining.explain(self.job_scheduler, job, self.now)
+        return in_lines(JobExplainer(self.job_scheduler).explain(job, self.now))
 
     def reasons(self, job: Job) -> tuple[Reason, ...]:
         """Why a job waits."""
-        return explaining.reasons(self.job_scheduler, job)
+        return tuple(JobExplainer(self.job_scheduler).reasons(job))
 
     def shortly(self, job: Job) -> str:
         """The same in a list of jobs."""
-        return "; ".join(explaining.shortly(self.job_scheduler, job))
+        return "; ".join(JobExplainer(self.job_scheduler).shortly(job))

@@ -24,7 +24,7 @@ from hived.engines.local import engine as engine_module
 from hived.engines.local import supervisor
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import explain
+from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.tasks import Ending, Liveness, Task
 from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
@@ -404,7 +404,7 @@ def test_job_that_a_spec_made_a_loan_goes_as_one(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         lent, leaving = await running(engine, *[shell("vision", DEAF, 4, grace_s=3600.0)] * 2)
         engine.cancel(str(leaving.id))
-        assert "3600 s" in explain(engine.job_scheduler, leaving, 0.0)  # nobody waits for it
+        assert "3600 s" in " ".join(JobExplainer(engine.job_scheduler).explain(leaving, 0.0))  # nobody waits for it
         with pytest.raises(InfeasibleError):
             engine.reconfigure(twice)
         assert engine.find(str(lent.id)).guaranteed

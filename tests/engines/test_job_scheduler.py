@@ -81,7 +81,7 @@ def test_loan_is_taken_back(engine: Driver) -> None:
     engine.gone(loan)
     assert (states(loan, owner), loan.resumes) == ("queued running", 1)
     engine.wait(7)
-    assert engine.explain(loan).startswith(f"{loan.name} waits, for 7 s now")
+    assert engine.explain(loan).startswith(f"{loan.name} of research waits for 8 GPUs, for 7 s now:")
     assert engine.explain(loan).count(owner.name) == 1
     assert [why.group for why in engine.reasons(loan) if isinstance(why, PreemptedBy)] == [owner.name]
     assert not [why for why in engine.reasons(loan) if isinstance(why, BehindOthers)]
@@ -353,8 +353,9 @@ def test_story_of_jobs_in_words(engine: Driver) -> None:
         "train-2 was cancelled by bob",
     ]
     assert [engine.explain(found) for found in engine.jobs.values()] == [
-        "train-1 failed: task 1 was ended by signal 9\n- it is queued again in 10 s (try 2 of 2)",
-        "train-2 was cancelled after 0 s: cancelled by bob; it was started 2 times",
+        "train-1 of vision waits for 2 GPUs, for 0 s now:\n- it failed: task 1 was ended by signal 9\n"
+        "- it is queued again in 10 s (try 2 of 2)",
+        "train-2 was cancelled after 0 s: cancelled by bob\n- it was started 2 times",
         "train-3 succeeded after 0 s",
     ]
 

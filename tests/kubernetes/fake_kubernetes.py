@@ -26,7 +26,7 @@ from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.gangs.gang import (
     Annotate,
     Bind,
@@ -708,17 +708,17 @@ class World:
 
     def reason(self, name: str) -> ReasonKind:
         """The decisive reason why a gang waits."""
-        return reasons(self.gang_scheduler, self.gang(name))[0].kind
+        return GangExplainer(self.gang_scheduler).reasons(self.gang(name))[0].kind
 
     def short(self, name: str) -> str:
         """Why a gang waits, as lists have it."""
-        return "; ".join(shortly(self.gang_scheduler, self.gang(name)))
+        return "; ".join(GangExplainer(self.gang_scheduler).shortly(self.gang(name)))
 
     def explained(self, name: str, at: float | None = None) -> str:
-        return in_lines(explain(self.gang_scheduler, self.gang(name), at))
+        return in_lines(GangExplainer(self.gang_scheduler).explain(self.gang(name), at))
 
     def pod_explained(self, one: Pod | str) -> str:
-        return in_lines(explain_pod(self.gang_scheduler, self.entry(one), None))
+        return in_lines(GangExplainer(self.gang_scheduler).explain_pod(self.entry(one), None))
 
     def events_of(self, one: Pod | str) -> list[RecordEvent]:
         return [event for event in self.events if event.uid == uid_of(one)]

@@ -9,7 +9,7 @@ from hived.cluster.explain.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engine.sentences import event_text
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.explaining import reasons
+from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod
 from hived.engines.kubernetes.pods.pod_request import may_concern
@@ -210,7 +210,7 @@ def test_queue_not_blocked_by_offers() -> None:
     assert world.reason("wrong") is ReasonKind.MISCONFIGURED
     world.create(picky, plain)
     assert world.ask(picky, offered=[]) == "wait"
-    assert isinstance(reasons(world.gang_scheduler, world.gang("picky"))[0], NotSuggested)
+    assert isinstance(GangExplainer(world.gang_scheduler).reasons(world.gang("picky"))[0], NotSuggested)
     assert "kube-scheduler takes 0 of the cluster's nodes" in world.explained("picky")
     assert world.ask(plain) == "node"
     assert world.ask(picky) == "node"

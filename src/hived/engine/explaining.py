@@ -1,11 +1,10 @@
-"""Explain waiting jobs and dry runs of requests, for both engines: reasons as data, lines for people."""
+"""Explain jobs and dry runs of requests, for both engines: reasons as data, lines for people."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
@@ -18,17 +17,186 @@ from hived.cluster.explain.reasons import (
     Reason,
     ShareUsedUp,
     VcExhausted,
+    WaitingForPreemption,
 )
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
-from hived.cluster.requests import OPPORTUNISTIC
-from hived.scheduling import Entry, Scheduler
-from hived.scheduling.exact import ExactScheduler
-from hived.words import counted
+from hived.cluster.requests import OPPORTUNISTIC, Request
+from hived.scheduling import Entry, Scheduler, loan_of
+from hived.words import counted, duration
 
+from .dispatcher import Dispatcher
 from .job import EngineJob
+from .states import JobState
 from .trading import LiveTrading
 
-R = TypeVar("R")
+J = TypeVar("J", bound=EngineJob)
+
+#: of a job that has no reason left to wait
+_ABOUT = "its turn is about to come"
+
+
+class Planned(NamedTuple):
+    """What would become of a request now."""
+
+    outcome: Literal["now", "waits", "never"]
+    text: str  #: lines
+    decision: Bind | Preempt | None  #: its placement, if it would start now
+    reasons: Sequence[Reason]  #: why not, else
+
+
+class Explainer(Generic[J]):
+    """Why the jobs of an engine wait, where they are, how they ended: reasons as data, and lines for people.
+
+    An engine adds what only its world can do to a job.
+    """
+
+    #: the prefix of a line about a pod of a request, by its number from 1
+    pod: Callable[[int], str] = staticmethod("pod {}: ".format)
+
+    def __init__(self, jobs: Dispatcher[J, Any]) -> None:
+        self._jobs = jobs
+
+    # -- what an engine adds ------------------------------------------------------------------------------------------
+
+    def say(self, reason: Reason) -> str:
+        """A reason as a sentence."""
+        return say(reason)
+
+    def _of_core(self, job: J) -> Iterable[Reason]:
+        """Why the core does not place a job: its last answer."""
+        return job.reasons
+
+    def _before_line(self, job: J) -> Iterable[Reason]:
+        """Why a queued job is not in line yet."""
+        return ()
+
+    def _briefly(self, job: J) -> Sequence[Reason]:
+        """The reasons of a waiting job that lists show."""
+        return self.reasons(job)
+
+    def _waits_on(self, job: J, at: float | None) -> list[str]:
+        """What is said of a waiting job beside its reasons."""
+        return []
+
+    def _placed(self, job: J) -> list[str]:
+        """Where a job runs: a headline, and a line per pod."""
+        return self._jobs.cluster.explained(job.name)
+
+    def held_up(self, job: J) -> list[str]:
+        """Why a job that has its GPUs does not run yet, or not all of it."""
+        return []
+
+    def _beside(self, job: J) -> list[str]:
+        """What is said of a job that has its GPUs, beside why it has them."""
+        return []
+
+    def _stops(self, job: J, at: float | None) -> list[str]:
+        """How far the end of a job is that is being stopped."""
+        return []
+
+    def _ended(self, job: J) -> list[str]:
+        """What is said of a job that has ended, beside how."""
+        return []
+
+    # -- what both share ----------------------------------------------------------------------------------------------
+
+    def in_words(self, reasons: Iterable[Reason]) -> list[str]:
+        """Reasons as sentences."""
+        return [self.say(reason) for reason in reasons]
+
+    def reasons(self, job: J) -> list[Reason]:
+        """Why a job waits, the decisive reason first; [] for one that does not.
+
+        The core's reasons, the cells given away, the line, its preemptor. O(log jobs) beside the core's.
+        """
+        if job.state is JobState.RESERVED:
+            return [WaitingForPreemption(self._jobs.cluster.group(job.name).victims)]
+        if job.state is not JobState.QUEUED:
+            return []
+        scheduler, trading = self._jobs.scheduler, self._jobs.trading
+        of_core = self.but_the_line(self._of_core(job))
+        found = [*self._before_line(job), *scheduler.with_ended(job.entry, of_core, MAX_NAMED)]
+        given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == job.vc)
+        if given and any(_short(reason, given) for reason in of_core):
+            found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
+        found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
+        if job.displaced_by is not None:
+            group, vc, priority = job.displaced_by
+            # a guaranteed job yields only to a higher priority of its own VC: to any other it was on a loan
+            own = job.priority if vc == job.vc and priority > job.priority else OPPORTUNISTIC
+            found.append(PreemptedBy(group, vc, priority, own, True))
+        return found
+
+    def shortly(self, job: J) -> list[str]:
+        """Why a job is where it is, as sentences for lists; [] where its state says all."""
+        if job.state is JobState.BACKOFF or not job.state.waits:
+            waits = self.held_up(job) if job.state is JobState.RUNNING else []
+            return waits or ([job.reason] if job.reason else [])
+        lines = self.in_words(self._briefly(job)) or [_ABOUT]
+        return lines + self._waits_on(job, None)
+
+    def explain(self, job: J, at: float | None) -> list[str]:
+        """A headline and lines about a job; ``at``: now (None: without the time that it waits)."""
+        if job.state.ended:
+            return [_ended_text(job), *self._ended(job)]
+        if job.holds:
+            return self._running(job, at)
+        since = "" if at is None else f", for {duration(at - job.since)} now"
+        lines = self.in_words(self.reasons(job)) or ([_ABOUT] if job.state is JobState.QUEUED else [])
+        if job.reason and job.state is JobState.QUEUED and job.displaced_by is None:
+            lines.append(job.reason)
+        head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
+        return [head, *lines, *self._waits_on(job, at)]
+
+    def _running(self, job: J, at: float | None) -> list[str]:
+        lines = [*self._placed(job), *self.held_up(job)]
+        if job.state is JobState.RUNNING and not job.guaranteed and job.priority >= 0:
+            if job.reason:
+                lines.append(f"why: {job.reason}")
+            if job.entry.early or job.entry.place_in is not None:
+                lines.append(early_text(self._jobs.scheduler, job.entry))
+        if job.guaranteed:
+            lines += cells_taken(self._jobs.trading, job.vc)
+        lines += self._beside(job)
+        return lines + (self._stops(job, at) if job.state is JobState.STOPPING else [])
+
+    def but_the_line(self, reasons: Iterable[Reason]) -> list[Reason]:
+        """The core's reasons without its :class:`BehindOthers`, since the scheduler's line is more exact.
+
+        And without a fair share where a larger one would change nothing.
+        """
+        found, lent = list(reasons), self._jobs.usage.lent
+        idle = next((reason.idle for reason in found if isinstance(reason, NothingIdle)), 0)
+
+        def counts(reason: Reason) -> bool:
+            if isinstance(reason, ShareUsedUp):
+                return lent.total() - lent[reason.vc] + idle >= reason.need  # there are loans of others to take
+            return not isinstance(reason, BehindOthers)
+
+        return [reason for reason in found if counts(reason)]
+
+    def planned(self, request: Request, answer: PlanAnswer, plan: Callable[[Request], PlanAnswer], name: str,
+                early: bool = False) -> Planned:  # fmt: skip
+        """What would become of a request, behind the jobs of its VC that come first, by the core's ``answer``.
+
+        ``plan``: asks the core, here about a loan if it may start ``early``; ``name``: of the request in the text.
+        """
+        found = self._planned(answer, self._jobs.scheduler.before(request.vc, request.priority, MAX_NAMED), name)
+        if early and found.outcome != "now":
+            loan = plan(loan_of(request))
+            if isinstance(loan.decision, Bind):
+                return self._planned(loan, (0, ()), name)
+        return found
+
+    def _planned(self, answer: PlanAnswer, line: tuple[int, Sequence[Entry]], name: str) -> Planned:
+        if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
+            decision = replace(answer.decision, group=name)
+            return Planned("now", in_lines(explained(decision, pod=self.pod)), decision, ())
+        found = self.but_the_line(answer.reasons)
+        if answer.outcome == "never":
+            return Planned("never", in_lines(["it can never start:", *self.in_words(found)]), None, found)
+        found += behind(*line)
+        return Planned("waits", in_lines(["it would wait:", *self.in_words(found)]), None, found)
 
 
 def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
@@ -36,45 +204,11 @@ def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
 
 
-def why_it_waits(
-    scheduler: ExactScheduler, trading: LiveTrading, job: EngineJob, core: Iterable[R], lent: Counter[str]
-) -> list[R | Reason]:
-    """Reasons of a waiting job, the decisive one first: the core's, the cells given away, the line, its preemptor."""
-    of_core = but_the_line(core, lent)
-    found = scheduler.with_ended(job.entry, of_core, MAX_NAMED)
-    given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == job.vc)
-    if given and any(_short(reason, given) for reason in of_core):
-        found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
-    found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
-    if job.displaced_by is not None:
-        group, vc, priority = job.displaced_by
-        # a guaranteed job yields only to a higher priority of its own VC: to any other preemptor it was on a loan
-        own = job.priority if vc == job.vc and priority > job.priority else OPPORTUNISTIC
-        found.append(PreemptedBy(group, vc, priority, own, True))
-    return found
-
-
 def _short(reason: object, given: int) -> bool:
     """Whether a VC could have room for a job with the GPUs that it has given away."""
     if isinstance(reason, NeverFits) and not reason.vc:
         return False  # the whole cluster is too small
     return isinstance(reason, VcExhausted | Fragmented | NeverFits) and reason.have + given >= reason.need
-
-
-def but_the_line(reasons: Iterable[R], lent: Counter[str]) -> list[R]:
-    """The core's reasons without its :class:`BehindOthers`, since the scheduler's line is more exact.
-
-    And without a fair share where a larger one would change nothing. ``lent``: GPUs on loan to each VC.
-    """
-    found = list(reasons)
-    idle = next((reason.idle for reason in found if isinstance(reason, NothingIdle)), 0)
-
-    def counts(reason: R) -> bool:
-        if isinstance(reason, ShareUsedUp):
-            return lent.total() - lent[reason.vc] + idle >= reason.need  # there are loans of others to take
-        return not isinstance(reason, BehindOthers)
-
-    return [reason for reason in found if counts(reason)]
 
 
 def cells_taken(trading: LiveTrading, vc: str) -> list[str]:
@@ -93,23 +227,7 @@ def early_text(scheduler: Scheduler, job: Entry) -> str:
     return f"it runs on a loan{', before' if job.early else ' until'} its turn in {job.vc}; {before}"
 
 
-def planned(
-    answer: PlanAnswer,
-    line: tuple[int, Sequence[Entry]],
-    name: str,
-    in_words: Callable[[Sequence[Reason]], list[str]],
-    lent: Counter[str],
-    pod: Callable[[int], str] = "pod {}: ".format,
-) -> tuple[Literal["now", "waits", "never"], str, Bind | Preempt | None, Sequence[Reason]]:
-    """The outcome of a dry run: in a word, as text, the placement if it would start now, and else the reasons.
-
-    Combines the core's answer with the jobs ahead in ``line``. ``name``, ``pod``: names of the request and its pods.
-    """
-    if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
-        decision = replace(answer.decision, group=name)
-        return "now", in_lines(explained(decision, pod=pod)), decision, ()
-    found = but_the_line(answer.reasons, lent)
-    if answer.outcome == "never":
-        return "never", in_lines(["it can never start:", *in_words(found)]), None, found
-    found += behind(*line)
-    return "waits", in_lines(["it would wait:", *in_words(found)]), None, found
+def _ended_text(job: EngineJob) -> str:
+    ran = f" after {duration(max(0.0, job.ended_at - job.submitted_at))}" if job.ended_at is not None else ""
+    why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
+    return f"{job.name} {'was ' if job.state is JobState.CANCELLED else ''}{job.state.value}{ran}{why}"

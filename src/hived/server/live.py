@@ -10,8 +10,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
+from hived.cluster.explain.sentences import in_lines
 from hived.engine.dispatcher import Usage
 from hived.engine.job import EngineJob, Event, after
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState, state_after
 from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError
@@ -63,6 +65,31 @@ def stays(events: Iterable[Event]) -> list[Stay]:
         for (start, kind, where), end in zip(starts, ends, strict=True)
         if kind is not None
     ]
+
+
+def story(job: EngineJob, events: Sequence[Event], explanation: Sequence[str], command: str = "") -> pictures.Story:
+    """The page of a job; ``explanation``: its headline and lines."""
+    return pictures.Story(
+        **of(job),
+        state=job.state.value,
+        command=command,
+        explanation=in_lines(explanation),
+        stays=stays(events),
+        moments=[pictures.Moment(at=event.at, text=event_text(event, job.name)) for event in events],
+    )
+
+
+def ended_jobs(jobs: Iterable[EngineJob], total: int) -> pictures.EndedJobs:
+    """A page of jobs that have ended, of ``total``."""
+    return pictures.EndedJobs(
+        jobs=[
+            pictures.Ended(
+                **of(job), state=job.state.value, at=job.since if job.ended_at is None else job.ended_at, why=job.reason
+            )
+            for job in jobs
+        ],
+        total=total,
+    )
 
 
 #: how many points are kept; beyond that every other one is dropped

@@ -13,13 +13,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Literal, TypeVar
 
-from hived.cluster.explain.sentences import say
 from hived.engine.job import Event
-from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, explain, held_up, in_words, reasons, shortly, with_cures
+from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, default_name
 from hived.engines.local.tasks import Liveness
@@ -28,9 +26,8 @@ from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
 from . import pictures, schema
-from .live import DashboardView, Now, stays
-from .mapping import of
-from .service import Service, plan_one, reason_data, shown_event, shown_spec, whole_number
+from .live import DashboardView, Now, ended_jobs, story
+from .service import Service, plan_one, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
 #: poll interval of a growing output file, in seconds
@@ -72,13 +69,20 @@ class LocalService(Service[Job]):
             return schema.Plan(jobs=[])
         spec = _spec(request.job, "", DEFAULT_GRACE_S)
         answer = self._engine.plan(spec)
-        job_scheduler = self._engine.job_scheduler
         wanted = self._engine.request(spec)
-        why = with_cures(job_scheduler, wanted, answer.reasons, lambda other: other.priority >= spec.priority)
-        planned = plan_one(
-            self.scheduler(), replace(answer, reasons=why), wanted, "it", in_words, by_rank(spec.tasks), spec.early
-        )
-        return schema.Plan(jobs=[planned.model_copy(update={"name": spec.name or default_name(spec.command)})])
+        explainer = JobExplainer(self.scheduler(), spec.tasks)
+        why = explainer.with_cures(wanted, answer.reasons, lambda other: other.priority >= spec.priority)
+        name = spec.name or default_name(spec.command)
+        found = plan_one(explainer, self.scheduler(), wanted, replace(answer, reasons=why), "it", name, spec.early)
+        return schema.Plan(jobs=[found])
+
+    def explainer(self) -> JobExplainer:
+        """Explains its jobs."""
+        return JobExplainer(self.scheduler())
+
+    def clock(self) -> float:
+        """See :meth:`Service.clock`."""
+        return self._engine.clock()
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
         """Jobs in one of ``states`` (none: all), the latest first; a page is the number that theirs are below."""
@@ -99,24 +103,9 @@ class LocalService(Service[Job]):
         in_turn = job_scheduler.scheduler.in_turn(max(0, most - len(found)))
         return found + [job_scheduler.jobs[entry.number] for entry in in_turn]
 
-    def explain(self, ref: str) -> schema.Explanation:
-        """Explain why a job waits, where it runs, or how it ended."""
-        job, job_scheduler = self._engine.find(ref), self._engine.job_scheduler
-        why = [] if job.state.ended else [reason_data(reason, say(reason)) for reason in reasons(job_scheduler, job)]
-        text = explain(job_scheduler, job, self._engine.clock())
-        return schema.Explanation(job=job.key, task="", text=text, reasons=why)
-
     async def cancel(self, ref: str) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref))
-
-    def why(self, job: Job) -> list[str]:
-        """Why a job is where it is, as sentences."""
-        if job.state.waits:
-            return shortly(self._engine.job_scheduler, job)
-        if job.state is JobState.RUNNING and (waits := held_up(self._engine.job_scheduler, job)):
-            return waits
-        return [job.reason] if job.reason else []
 
     def tasks(self, job: Job) -> list[schema.Task]:
         """A task for each rank."""
@@ -324,19 +313,12 @@ class _Running:
         return self._service.waiting(most)
 
     def shortly(self, job: Job) -> list[str]:
-        return self._service.why(job)
+        return self._service.explainer().shortly(job)
 
     def story(self, ref: str) -> pictures.Story:
         found = self._engine.find(ref)
-        events = self._events(found.id)
-        return pictures.Story(
-            **of(found),
-            state=found.state.value,
-            command=" ".join(found.spec.command),
-            explanation=explain(self._engine.job_scheduler, found, self._engine.clock()),
-            stays=stays(events),
-            moments=[pictures.Moment(at=event.at, text=event_text(event, found.name)) for event in events],
-        )
+        lines = self._service.explainer().explain(found, self.clock())
+        return story(found, self._events(found.id), lines, " ".join(found.spec.command))
 
     def _events(self, job: int) -> list[Event]:
         """All events of one job."""
@@ -349,10 +331,4 @@ class _Running:
         """All ended jobs in the store, the latest submitted first."""
         states = [state.value for state in JobState if state.ended]
         found, total = self._engine.store.jobs(states, None, limit, None, offset)
-        jobs = [
-            pictures.Ended(
-                **of(job), state=job.state.value, at=job.since if job.ended_at is None else job.ended_at, why=job.reason
-            )
-            for job in found
-        ]
-        return pictures.EndedJobs(jobs=jobs, total=total)
+        return ended_jobs(found, total)

@@ -9,19 +9,18 @@ from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
-from hived.cluster.decisions import Bind, PodPlacement
+from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
-from hived.cluster.explain.sentences import MAX_NAMED
+from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
-from hived.engine.explaining import planned
+from hived.engine.explaining import Explainer
 from hived.engine.job import EngineJob, Event
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError, RequestError, UnsupportedError
-from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec
 
 from . import schema
@@ -70,16 +69,16 @@ class Service(ABC, Generic[J]):
         """The first jobs without GPUs, in the order of the queue. At least ``most``, if there are as many."""
 
     @abstractmethod
-    def why(self, job: J) -> list[str]:
-        """Why a job is where it is, as sentences."""
-
-    @abstractmethod
     def tasks(self, job: J) -> list[schema.Task]:
         """The tasks of a job that there are."""
 
     @abstractmethod
-    def explain(self, ref: str) -> schema.Explanation:
-        """Explain why a job waits, where it runs, or how it ended."""
+    def explainer(self) -> Explainer[J]:
+        """Explains its jobs."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """The time now, in seconds since the epoch."""
 
     @abstractmethod
     def plan(self, request: schema.PlanRequest) -> schema.Plan:
@@ -175,6 +174,17 @@ class Service(ABC, Generic[J]):
         """One job."""
         return self.shown(self.find(ref))
 
+    def explain(self, ref: str) -> schema.Explanation:
+        """Explain why a job waits, where it runs, or how it ended."""
+        return self.explained(self.find(ref))
+
+    def explained(self, job: J) -> schema.Explanation:
+        """The explanation of a job."""
+        explainer = self.explainer()
+        found = [reason_data(reason, explainer.say(reason)) for reason in explainer.reasons(job)]
+        text = in_lines(explainer.explain(job, self.clock()))
+        return schema.Explanation(job=job.key, task="", text=text, reasons=found)
+
     def shown(self, job: J) -> schema.Job:
         """A job as a type of the API."""
         return schema.Job(
@@ -185,7 +195,7 @@ class Service(ABC, Generic[J]):
             size=job.size,
             tasks=self.tasks(job),
             victims=list(self.victims(job)),
-            why=self.why(job),
+            why=self.explainer().shortly(job),
             submitted_at=job.submitted_at,
             since=job.since,
             started_at=job.started_at,
@@ -293,36 +303,31 @@ def reason_data(reason: Any, text: str) -> dict[str, object]:
 
 
 def plan_one(
-    scheduler: Dispatcher[Any, Any],
-    answer: PlanAnswer,
+    explainer: Explainer[Any],
+    jobs: Dispatcher[Any, Any],
     request: Request,
+    answer: PlanAnswer,
+    title: str,
     name: str,
-    in_words: Callable[[Sequence[Any]], list[str]],
-    pod: Callable[[int], str] = "pod {}: ".format,
     early: bool = False,
 ) -> schema.PlannedJob:
-    """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first. ``name``: in its text.
+    """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first.
 
-    ``in_words``, ``pod``: an engine's words for reasons and for the pods of a placement; ``early``: it may start on a
-    loan. Raises :class:`~hived.errors.RequestError` for a request that is wrong for this cluster.
+    ``title``: its name in the text; ``early``: it may start on a loan. Raises :class:`~hived.errors.RequestError` for a
+    request that is wrong for this cluster.
     """
     if answer.reasons and isinstance(wrong := answer.reasons[0], Misconfigured):
         raise RequestError("gpus" if wrong.field.startswith("members") else wrong.field, wrong.message)
-    line = scheduler.scheduler.before(request.vc, request.priority, MAX_NAMED)
-    outcome, text, decision, found = planned(answer, line, name, in_words, scheduler.usage.lent, pod)
-    if early and outcome != "now":
-        loan = scheduler.scheduler.plan(loan_of(request))
-        if isinstance(loan.decision, Bind):
-            outcome, text, decision, found = planned(loan, (0, ()), name, in_words, scheduler.usage.lent, pod)
+    found = explainer.planned(request, answer, jobs.scheduler.plan, title, early)
     return schema.PlannedJob(
         name=name,
         vc=request.vc,
         gpus=sum(member.pods * member.leaf_cells for member in request.members),
-        outcome=outcome,
-        text=text,
-        placement=[] if decision is None else places(decision.placement.pods),
-        victims=list(getattr(decision, "victims", ())),
-        reasons=[reason_data(reason, text) for reason, text in zip(found, in_words(found), strict=True)],
+        outcome=found.outcome,
+        text=found.text,
+        placement=[] if found.decision is None else places(found.decision.placement.pods),
+        victims=list(getattr(found.decision, "victims", ())),
+        reasons=[reason_data(reason, explainer.say(reason)) for reason in found.reasons],
     )
 
 

@@ -218,6 +218,25 @@ class OutOfService:
     before: tuple[str, ...] = ()  #: without devices: jobs of its VC that wait for the same, some of them
 
 
+@dataclass(frozen=True, slots=True)
+class PodsMissing:
+    """Some pods of the gang do not exist, or cannot be bound; it is placed once all do and can."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    there: int
+    pods: int
+    held_back: int  #: of those that exist
+
+
+@dataclass(frozen=True, slots=True)
+class NotAsked:
+    """The scheduler that asks for the pods of the gang has not asked for it yet."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    scheduler: str  #: schedulerName of its pods
+    said: str  #: the scheduler's message about one of them; "" for none
+
+
 Reason = (
     Misconfigured
     | NeverFits
@@ -236,4 +255,6 @@ Reason = (
     | KeptForEnded
     | CellsGiven
     | OutOfService
+    | PodsMissing
+    | NotAsked
 )

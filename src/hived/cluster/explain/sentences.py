@@ -96,6 +96,13 @@ def say(reason: why.Reason) -> str:
             return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
         case why.OutOfService():
             return _out_of_service(reason)
+        case why.PodsMissing():
+            held = f", of which {reason.held_back} cannot be bound (a scheduling gate, or being deleted)"
+            them = held if reason.held_back else ""
+            return f"{reason.there} of its {reason.pods} pods exist{them}; it is placed once all do"
+        case why.NotAsked():
+            said = f": {_name(' '.join(reason.said.split()))}" if reason.said else " yet"
+            return f"its scheduler, {_name(reason.scheduler)}, has not asked for it{said}"
     assert_never(reason)
 
 

@@ -11,17 +11,10 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member, Request
 from hived.engine.job import after as events_after
-from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import (
-    explain,
-    explain_pod,
-    in_words,
-    reasons,
-    shortly,
-)
+from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.gangs.foreign import ForeignPod
 from hived.engines.kubernetes.gangs.gang import Gang, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -29,11 +22,11 @@ from hived.engines.kubernetes.gangs.withheld import foreign_pods, kept_for_other
 from hived.engines.kubernetes.pods import keys
 from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
-from hived.server.service import Service, plan_one, reason_data, shown_event, shown_spec
+from hived.server.service import Service, plan_one, shown_event, shown_spec
 
 from .inspection import GroupPods
 from .planning import plan
-from .view import waiting, why_it_ended
+from .view import waiting
 
 _SAID = 20  #: nodes and pods of which something is said
 T = TypeVar("T")
@@ -91,9 +84,13 @@ class EngineService(Service[Gang]):
         """See :func:`~.view.waiting`."""
         return waiting(self.scheduler(), most)
 
-    def why(self, job: Gang) -> list[str]:
-        """Why a gang is where it is, as sentences."""
-        return [why_it_ended(job)] if job.state.ended else shortly(self.scheduler(), job)
+    def explainer(self) -> GangExplainer:
+        """Explains its gangs."""
+        return GangExplainer(self.scheduler())
+
+    def clock(self) -> float:
+        """See :meth:`Service.clock`."""
+        return self._engine.clock()
 
     def finished(self, job: Gang) -> bool | None:
         """Whether the pods of a gang that has ended did so by themselves."""
@@ -105,29 +102,23 @@ class EngineService(Service[Gang]):
 
     def explain(self, ref: str) -> schema.Explanation:
         """Explain a group or a pod: where both have the name, the pod if it is of that group, else the group."""
-        gang_scheduler = self.scheduler()
-        at = self._engine.clock()
-        entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
-        pod = ""
+        jobs = self.scheduler()
+        entry, gang = _pod(jobs, ref), _gang(jobs, ref)
         if entry is not None and (gang is None or entry.gang is gang):
-            gang, pod, lines = entry.gang, entry.key, explain_pod(gang_scheduler, entry, at)
-        elif gang is not None:
-            lines = explain(gang_scheduler, gang, at)
-        elif (foreign := _foreign_pod(gang_scheduler, ref)) is not None:
-            pod = foreign.key
-            lines = [f"{pod} is not HiveD's:", gang_scheduler.conflicts.get(foreign.uid, foreign.situation)]
-        elif (ended := _ended(gang_scheduler, ref)) is not None:
-            text = in_lines([f"{ref} has ended:", *(event_text(event, ended.name) for event in ended.history[-5:])])
-            return schema.Explanation(job=ended.name, task="", text=text, reasons=[])
-        else:
+            text = in_lines(self.explainer().explain_pod(entry, self.clock()))
+            if entry.gang is not None and entry.refused is None:
+                return self.explained(entry.gang).model_copy(update={"task": entry.key, "text": text})
+            said, kind = str(entry.refused or text), "" if entry.refused is None else entry.refused.kind
+            why: dict[str, object] = {"kind": "misconfigured", "text": said, "field": kind, "message": said}
+            job = "" if entry.gang is None else entry.gang.name
+            return schema.Explanation(job=job, task=entry.key, text=text, reasons=[why])
+        if gang is None and (foreign := _foreign_pod(jobs, ref)) is not None:
+            lines = [f"{foreign.key} is not HiveD's:", jobs.conflicts.get(foreign.uid, foreign.situation)]
+            return schema.Explanation(job="", task=foreign.key, text=in_lines(lines), reasons=[])
+        gang = gang or _ended(jobs, ref)
+        if gang is None:
             raise _unknown(ref)
-        why = () if gang is None else reasons(gang_scheduler, gang)
-        found = [reason_data(one, text) for one, text in zip(why, in_words(gang_scheduler, why), strict=True)]
-        if pod and entry is not None and entry.refused is not None:
-            said = str(entry.refused)
-            found = [{"kind": "misconfigured", "text": said, "field": entry.refused.kind, "message": said}]
-        name = "" if gang is None else gang.name
-        return schema.Explanation(job=name, task=pod, text=in_lines(lines), reasons=found)
+        return self.explained(gang)
 
     def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Plan manifests, or a job by its size alone. Raises :class:`~hived.errors.InputError` for invalid ones."""
@@ -138,10 +129,8 @@ class EngineService(Service[Gang]):
             raise RequestError("job", "either a job or manifests are planned, beside each other: give one of them")
         wanted = Request("(this job)", job.vc, job.priority, (Member(job.tasks, job.gpus),))
         answer = gang_scheduler.scheduler.plan(wanted)
-        planned = plan_one(
-            gang_scheduler, answer, wanted, "it", lambda found: in_words(gang_scheduler, found), early=job.early
-        )
-        return schema.Plan(jobs=[planned.model_copy(update={"name": job.name or "it"})])
+        found = plan_one(self.explainer(), gang_scheduler, wanted, answer, "it", job.name or "it", job.early)
+        return schema.Plan(jobs=[found])
 
     def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
         """The latest events of this replica since it decides: those that it remembers."""

@@ -9,19 +9,18 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hived.cluster.decisions import Bind, PodPlacement, Preempt
+from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.explain.sentences import MAX_NAMED, in_lines
+from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Request
-from hived.engine.explaining import planned
-from hived.engines.kubernetes.gangs.explaining import WhyNot, in_words
+from hived.engine.explaining import Planned
+from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
 from hived.engines.kubernetes.pods.owners import is_gang, members_of, pods_at_once, starts_in_order
 from hived.engines.kubernetes.pods.pod_request import PodRequest
 from hived.errors import InputError, RequestError
-from hived.scheduling import loan_of
 from hived.server.schema import PlannedJob
 from hived.server.service import places, reason_data
 from hived.words import counted
@@ -130,16 +129,18 @@ def _answer(table: GangScheduler, group: _Planned, helpers: int) -> PlannedJob:
         ask = replace(ask, members=(replace(ask.members[0], pods=size),))
     problem = _problem(group, ask, 0 if there is None else there.all_pods)
     if problem is not None:
-        return _told(group, ask, problem[0], problem[1], ())
+        return _told(group, ask, problem[0], problem[1], [])
     number = group.pods if group.one_by_one else 1
     for index in range(number):
         name = f"{ask.group}-{index}" if group.one_by_one else ask.group
         name = f"{name} (planned)" if name in table.gangs or group.one_by_one else name
-        outcome, text, decision, reasons = _one(table, ask, name)
-        if decision is not None:
-            group.placed += decision.placement.pods
-            group.victims += [v for v in getattr(decision, "victims", ()) if v not in group.victims]
+        found = _one(table, ask, name)
+        outcome, text = found.outcome, found.text
+        if found.decision is not None:
+            group.placed += found.decision.placement.pods
+            group.victims += [v for v in getattr(found.decision, "victims", ()) if v not in group.victims]
         if outcome != "now":
+            reasons = [reason_data(reason, GangExplainer(table).say(reason)) for reason in found.reasons]
             if index:
                 some = f"{index:,} of its {number:,} pods would start now, each by itself; the others:"
                 return _told(group, ask, "waits", in_lines([some, *text.splitlines()]), reasons)
@@ -147,10 +148,10 @@ def _answer(table: GangScheduler, group: _Planned, helpers: int) -> PlannedJob:
     surplus = 0 if group.one_by_one else group.pods - ask.size
     if surplus > 0:
         more = f"{counted(surplus, 'more pod')} than its group has places ({ask.size:,}): the others wait for a place"
-        return _told(group, ask, "waits", in_lines(["not all of it would start:", more]), ())
+        return _told(group, ask, "waits", in_lines(["not all of it would start:", more]), [])
     if group.one_by_one:
         text = in_lines([f"all {number:,} pods would start now, each by itself"])
-    return _told(group, ask, "now", text, ())
+    return _told(group, ask, "now", text, [])
 
 
 def _problem(group: _Planned, ask: PodRequest, there: int) -> tuple[Outcome, str] | None:
@@ -171,24 +172,15 @@ def _problem(group: _Planned, ask: PodRequest, there: int) -> tuple[Outcome, str
     return None
 
 
-def _one(
-    gang_scheduler: GangScheduler, ask: PodRequest, name: str
-) -> tuple[Outcome, str, Bind | Preempt | None, Sequence[tuple[WhyNot, str]]]:
+def _one(table: GangScheduler, ask: PodRequest, name: str) -> Planned:
     """Plan one request: at its turn, or on a loan before that."""
     request = replace(ask.request(), group=name)
-    line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
-    words, lent = partial(in_words, gang_scheduler), gang_scheduler.usage.lent
-    found = planned(_tried(gang_scheduler, request), line, ask.group, words, lent)
-    if found[0] == "waits" and ask.early:
-        loan = _tried(gang_scheduler, loan_of(request))
-        if isinstance(loan.decision, Bind):
-            found = planned(loan, (0, ()), ask.group, words, lent)
-    outcome, text, decision, reasons = found
-    return outcome, text, decision, list(zip(reasons, words(reasons), strict=True))
+    answer = _tried(table, request)
+    return GangExplainer(table).planned(request, answer, partial(_tried, table), ask.group, ask.early)
 
 
 def _told(
-    group: _Planned, ask: PodRequest, outcome: Outcome, text: str, reasons: Sequence[tuple[WhyNot, str]]
+    group: _Planned, ask: PodRequest, outcome: Outcome, text: str, reasons: list[dict[str, object]]
 ) -> PlannedJob:
     return PlannedJob(
         name=group.name,
@@ -198,7 +190,7 @@ def _told(
         text=text,
         placement=places(group.placed),
         victims=group.victims,
-        reasons=[reason_data(reason, said) for reason, said in reasons],
+        reasons=reasons,
     )
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from hived.cluster.explain.sentences import in_lines
-from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import explain, shortly
+from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
 from hived.scheduling import Status
 from hived.server import pictures
-from hived.server.live import DashboardView, Now, stays
-from hived.server.mapping import of
+from hived.server.live import DashboardView, Now, ended_jobs, story
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
 
@@ -70,7 +67,7 @@ class _Running:
         return () if self._gang_scheduler is None else waiting(self._gang_scheduler, most)
 
     def shortly(self, job: Gang) -> list[str]:
-        return [] if self._gang_scheduler is None else shortly(self._gang_scheduler, job)
+        return [] if self._gang_scheduler is None else GangExplainer(self._gang_scheduler).shortly(job)
 
     def story(self, ref: str) -> pictures.Story:
         """From what is remembered of it."""
@@ -78,25 +75,12 @@ class _Running:
         gang = None if gang_scheduler is None else gang_scheduler.gangs.get(ref) or gang_scheduler.ended.get(ref)
         if gang_scheduler is None or gang is None:
             raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
-        return pictures.Story(
-            **of(gang),
-            state=gang.state.value,
-            command="",
-            explanation=event_text(gang.history[-1], gang.name)
-            if gang.state.ended
-            else in_lines(explain(gang_scheduler, gang, self.clock())),
-            stays=stays(gang.history),
-            moments=[pictures.Moment(at=event.at, text=event_text(event, gang.name)) for event in gang.history],
-        )
+        return story(gang, gang.history, GangExplainer(gang_scheduler).explain(gang, self.clock()))
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
-        jobs = [
-            pictures.Ended(**of(gang), state=gang.state.value, at=gang.history[-1].at, why=why_it_ended(gang))
-            for gang in ended[offset : offset + limit]
-        ]
-        return pictures.EndedJobs(jobs=jobs, total=len(ended))
+        return ended_jobs(ended[offset : offset + limit], len(ended))
 
 
 def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
@@ -111,8 +95,3 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
     others = (g for g in gang_scheduler.gangs.values() if g.state is JobState.QUEUED and not g.in_line)
     return found + list(islice(others, max(0, left)))
-
-
-def why_it_ended(gang: Gang) -> str:
-    """Why a gang has ended."""
-    return str(gang.history[-1].data["why"])

@@ -1,174 +1,117 @@
-"""Why a gang waits or where it is placed: reasons as data, and as sentences."""
+"""What Kubernetes adds to explanations: pods that are missing, late or refused, kube-scheduler, foreign pods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from hived.cluster.explain.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
-from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.engine.explaining import cells_taken, early_text, why_it_waits
+from hived.cluster.explain.reasons import BadHardware, NotAsked, NotSuggested, PodsMissing, Reason
+from hived.cluster.explain.sentences import MAX_NAMED
+from hived.engine.explaining import Explainer
 from hived.engine.states import JobState
 from hived.engines.kubernetes.pods import keys
-from hived.words import counted, duration, plural
+from hived.words import plural
 
 from .gang import Gang, PodEntry
 from .gang_table import REJECTED_S, GangTable
 
 
-@dataclass(frozen=True, slots=True)
-class PodsMissing:
-    """Some pods of the gang do not exist, or cannot be bound; it is placed once all do and can."""
+class GangExplainer(Explainer[Gang]):
+    """Explains gangs and pods. Reasons cost O(log gangs): the core's are those of its last answer."""
 
-    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
-    there: int
-    pods: int
-    held_back: int  #: of those that exist
+    def __init__(self, jobs: GangTable) -> None:
+        super().__init__(jobs)
+        self._jobs: GangTable = jobs
 
-
-@dataclass(frozen=True, slots=True)
-class NotAsked:
-    """kube-scheduler has not asked for the gang yet."""
-
-    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
-    scheduler: str  #: schedulerName of its pods
-    said: str  #: the scheduler's message about one of them; "" for none
-
-
-WhyNot = Reason | PodsMissing | NotAsked
-
-
-def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
-    """Why a gang waits, the most decisive first; () for one that does not. O(log gangs)."""
-    if gang.state is JobState.RESERVED:
-        return (WaitingForPreemption(table.cluster.group(gang.name).victims),)
-    if gang.state is not JobState.QUEUED:
-        return ()
-    found: list[WhyNot] = []
-    if not gang.complete:
-        found.append(PodsMissing(len(gang.pods), gang.ask.size, gang.held_back))
-    elif not gang.asked:
-        first = next(iter(gang.pods.values()))
-        said = next(iter(first.pod.turned_down), "")
-        found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
-    # a gang never asked about has its queue as reason, another keeps the reasons of the core
-    return (*found, *why_it_waits(table.scheduler, table.trading, gang, gang.reasons, table.usage.lent))
-
-
-def shortly(table: GangTable, gang: Gang) -> list[str]:
-    """The reasons in words, for lists."""
-    if gang.state is JobState.STOPPING:
-        by = gang.preempted_by
-        return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
-    said = in_words(table, reasons(table, gang)) or (
-        ["its turn is about to come"] if gang.state is JobState.QUEUED else []
-    )
-    if said:
-        nodes = table.rejections.get(gang.family, {}).items()
-        said += [f"{node} is avoided for up to {REJECTED_S:g} s: {why}" for node, (_, why) in nodes]
-    if said and gang.part_of is not None and gang.barred:
-        near = f"the {gang.part_of.ask.within}" if gang.part_of.ask.within else "nodes of the kind"
-        said.append(
-            f"it has to be in {near} of the pods of {gang.part_of.name} that run; if those are deleted too, all of it "
-            "is placed anew"
-        )
-    return said
-
-
-def in_words(table: GangTable, found: Sequence[WhyNot]) -> list[str]:
-    """Reasons as sentences, with the terms of Kubernetes for nodes."""
-    lines = []
-    for reason in found:
+    def say(self, reason: Reason) -> str:
+        """See :meth:`Explainer.say`; with the terms of Kubernetes for nodes."""
         match reason:
-            case PodsMissing():
-                held = f", of which {reason.held_back} cannot be bound (a scheduling gate, or being deleted)"
-                them = held if reason.held_back else ""
-                lines.append(f"{reason.there} of its {reason.pods} pods exist{them}; it is placed once all do")
-            case NotAsked():
-                said = f": {' '.join(reason.said.split())}" if reason.said else ""
-                lines.append(f"its scheduler, {reason.scheduler}, has not asked for it{said or ' yet'}")
             case NotSuggested():
-                lines.append(
+                return (
                     f"kube-scheduler takes {reason.suggested:,} of the cluster's nodes for it (taints, selectors, CPU, "
                     "memory), and it does not fit on those alone"
                 )
             case BadHardware():
-                nodes = ", ".join(f"{name} ({_why_bad(table, name)})" for name in reason.nodes[:MAX_NAMED])
+                nodes = ", ".join(f"{name} ({self._why_bad(name)})" for name in reason.nodes[:MAX_NAMED])
                 more = f" and {reason.more:,} more nodes" if reason.more else ""
-                lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were not kept from jobs, on {nodes}{more}")
-            case _:
-                lines.append(say(reason))
-    return lines
+                return f"it would fit if {reason.leaf_cells:,} GPUs were not kept from jobs, on {nodes}{more}"
+        return super().say(reason)
 
+    def _why_bad(self, node: str) -> str:
+        nodes = self._jobs.nodes
+        return nodes.bad_nodes.get(node) or "; ".join(nodes.bad_parts(node)) or "some of its GPUs"
 
-def _why_bad(table: GangTable, node: str) -> str:
-    return table.nodes.bad_nodes.get(node) or "; ".join(table.nodes.bad_parts(node)) or "some of its GPUs"
+    def _before_line(self, job: Gang) -> Sequence[Reason]:
+        if not job.complete:
+            return [PodsMissing(len(job.pods), job.size, job.held_back)]
+        if not job.asked:
+            pod = next(iter(job.pods.values())).pod
+            return [NotAsked(pod.spec.scheduler_name or "default-scheduler", next(iter(pod.turned_down), ""))]
+        return ()
 
+    def _waits_on(self, job: Gang, at: float | None) -> list[str]:
+        nodes = self._jobs.rejections.get(job.family, {}).items()
+        said = [f"{node} is avoided for up to {REJECTED_S:g} s: {why}" for node, (_, why) in nodes]
+        if job.part_of is not None and job.barred:
+            near = f"the {job.part_of.ask.within}" if job.part_of.ask.within else "nodes of the kind"
+            said.append(
+                f"it has to be in {near} of the pods of {job.part_of.name} that run; if those are deleted too, all of "
+                "it is placed anew"
+            )
+        return said
 
-def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
-    """The situation of a gang, line by line; ``at``: now (None: without the time that it waits)."""
-    if not gang.holds:
-        since = "" if at is None else f", for {duration(at - gang.since)} now"
-        return [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:", *shortly(table, gang)]
-    lines = table.cluster.explained(gang.name)
-    waiting = [entry for entry in gang.pods.values() if not entry.bound]
-    if waiting:
-        lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
-    late = [] if gang.rest is None else list(gang.rest.pods.values())
-    if len(gang.pods) + len(late) < gang.ask.size:
-        gone = gang.ask.size - len(gang.pods) - len(late)
-        lines.append(f"{gone} of its {gang.ask.size} pods do not exist (any more)")
-    if gang.rest is not None:
-        lines.append(f"{len(late)} of its {gang.ask.size} pods wait for a place ({_some(late)}):")
-        lines += shortly(table, gang.rest)
-    entry = gang.entry
-    if gang.state is JobState.RUNNING and not gang.guaranteed and (entry.early or entry.place_in is not None):
-        lines.append(early_text(table.scheduler, gang.entry))
-    if gang.guaranteed:
-        lines += cells_taken(table.trading, gang.vc)
-    lines += _sharing(table, gang)
-    if gang.state is JobState.STOPPING and gang.preempted_by is not None:
-        lines.append(_eviction(gang, at))
-    return lines
+    def held_up(self, job: Gang) -> list[str]:
+        """See :meth:`Explainer.held_up`: pods that are not on their nodes yet. O(its pods)."""
+        lines = []
+        if waiting := [entry for entry in job.pods.values() if not entry.bound]:
+            lines.append(f"{len(waiting)} of its {len(job.pods)} pods are not on their nodes yet: {_some(waiting)}")
+        if job.all_pods < job.size:
+            lines.append(f"{job.size - job.all_pods} of its {job.size} pods do not exist (any more)")
+        if job.rest is not None:
+            late = list(job.rest.pods.values())
+            lines.append(f"{len(late)} of its {job.size} pods wait for a place ({_some(late)}):")
+            lines += self.shortly(job.rest)
+        return lines
 
+    def _beside(self, job: Gang) -> list[str]:
+        """Foreign pods that may share GPUs with it. O(its pods)."""
+        nodes, foreign = dict.fromkeys(node for node, _ in job.devices()), self._jobs.foreign.on
+        here = (pod for node in nodes for pod in foreign.get(node, {}).values() if pod.short)
+        return [f"{pod} of {pod.node} and may share some with it: {self._jobs.conflicts[pod.uid]}" for pod in here]
 
-def _eviction(gang: Gang, at: float | None) -> str:
-    """The progress of the eviction of a gang."""
-    at = gang.evict_at if at is None else at
-    if gang.evict_from is None:
-        return f"its pods are told to go in {max(0.0, gang.evict_at - at):.1f} s"
-    stay = [entry for entry in gang.pods.values() if entry.bound and not entry.evicted and not entry.terminating]
-    if not stay:
-        return "its pods are being deleted"
-    return f"the eviction of {_some(stay)} was refused (a disruption budget, mostly), and is tried again"
+    def _stops(self, job: Gang, at: float | None) -> list[str]:
+        """How far its eviction is."""
+        at = job.evict_at if at is None else at
+        if job.evict_from is None:
+            return [f"{job.reason}: its pods are told to go in {max(0.0, job.evict_at - at):.1f} s"]
+        stay = [entry for entry in job.pods.values() if entry.bound and not entry.evicted and not entry.terminating]
+        if not stay:
+            return [f"{job.reason}: its pods are being deleted"]
+        refused = f"the eviction of {_some(stay)} was refused (a disruption budget, mostly), and is tried again"
+        return [f"{job.reason}: {refused}"]
 
+    def _ended(self, job: Gang) -> list[str]:
+        return ["its pods ended by themselves" if job.finished else "its pods were evicted or deleted"]
 
-def _sharing(table: GangTable, gang: Gang) -> list[str]:
-    """Foreign pods that may share GPUs with a gang. O(its pods)."""
-    nodes = dict.fromkeys(node for node, _ in gang.devices())
-    here = (pod for node in nodes for pod in table.foreign.on.get(node, {}).values() if pod.short)
-    return [f"{pod} of {pod.node} and may share some with it: {table.conflicts[pod.uid]}" for pod in here]
-
-
-def explain_pod(table: GangTable, entry: PodEntry, at: float | None) -> list[str]:
-    """The situation of a pod, line by line."""
-    gang = entry.gang
-    if gang is None:
-        return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
-    lines = explain(table, gang, at)
-    if (place := entry.given) is not None:
-        gpus = ", ".join(map(str, place.leaf_cells))
-        state = "is" if entry.bound else "is to be"
-        lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
-    elif entry.bound:
-        lines.append(f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)")
-    elif gang.state is JobState.RUNNING:
-        why = f"other pods have all {gang.ask.size} places of its group ({_size_source(entry)})"
-        if None in gang.slots:
-            why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
-        lines.append(f"{entry.key} waits: {why}")
-    return lines
+    def explain_pod(self, entry: PodEntry, at: float | None) -> list[str]:
+        """A headline and lines about a pod and its gang."""
+        gang = entry.gang
+        if gang is None:
+            return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
+        lines = self.explain(gang, at)
+        if (place := entry.given) is not None:
+            gpus = ", ".join(map(str, place.leaf_cells))
+            state = "is" if entry.bound else "is to be"
+            lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
+        elif entry.bound:
+            lines.append(
+                f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)"
+            )
+        elif gang.state is JobState.RUNNING:
+            why = f"other pods have all {gang.ask.size} places of its group ({_size_source(entry)})"
+            if None in gang.slots:
+                why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
+            lines.append(f"{entry.key} waits: {why}")
+        return lines
 
 
 def _size_source(entry: PodEntry) -> str:

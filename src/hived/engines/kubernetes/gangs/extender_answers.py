@@ -12,7 +12,7 @@ from hived.engine.states import JobState
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import shortened
 
-from .explaining import explain_pod, reasons, shortly
+from .explaining import GangExplainer
 from .gang import Bind, Gang, PodEntry, RecordEvent
 from .gang_table import GangTable
 
@@ -108,8 +108,8 @@ def answer(
         _record(table, entry, "not offered", [text])
         return "not offered", refusal(text, offered, unresolvable)
     entry.needs_wake = True
-    lines = explain_pod(table, entry, None)
-    why = next(iter(shortly(table, gang)), lines[-1])
+    lines = GangExplainer(table).explain_pod(entry, None)
+    why = next(iter(GangExplainer(table).shortly(gang)), lines[-1])
     _record(table, entry, _summary(table, gang), lines)
     return "preempting" if gang.reserved else "wait", refusal(why, offered, unresolvable)
 
@@ -121,7 +121,7 @@ def _summary(table: GangTable, gang: Gang) -> str:
     """
     if gang.state is JobState.RESERVED and gang.placement is not None:
         return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
-    kinds = [reason.kind for reason in reasons(table, gang)]
+    kinds = [reason.kind for reason in GangExplainer(table).reasons(gang)]
     own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]
     return (own or kinds)[0].value if kinds else gang.state.value
 
@@ -131,7 +131,7 @@ def repeat_reasons(table: GangTable, gang: Gang) -> None:
     if not gang.holds:
         for entry in gang.pods.values():
             if entry.reported:
-                _record(table, entry, _summary(table, gang), explain_pod(table, entry, None))
+                _record(table, entry, _summary(table, gang), GangExplainer(table).explain_pod(entry, None))
 
 
 def _record(table: GangTable, entry: PodEntry, summary: str, lines: list[str]) -> None:
