@@ -79,7 +79,9 @@ def as_submitted(job: TraceJob) -> JobSpec:
     """A job of the trace as a submission: up to a node in one task, above that in whole nodes."""
     tasks = -(-job.gpus // 8)
     gpus = job.gpus if tasks == 1 else 8
-    return JobSpec(job.tenant, ("sleep", f"{job.duration_ms / 1000:.3f}"), gpus=gpus, tasks=tasks, name="job")
+    return JobSpec(
+        vc=job.tenant, command=("sleep", f"{job.duration_ms / 1000:.3f}"), gpus=gpus, tasks=tasks, name="job"
+    )
 
 
 async def live_delays(spec: ClusterSpec, jobs: Sequence[TraceJob], folder: Path) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -44,7 +43,7 @@ def small_spec() -> ClusterSpec:
 
 def job(vc: str, gpus: int = 1, **rest: Any) -> JobSpec:
     """A job of one virtual cluster."""
-    return JobSpec(vc, ("train",), gpus=gpus, **rest)
+    return JobSpec.model_construct(vc=vc, command=("train",), gpus=gpus, **rest)
 
 
 def shares(*of: tuple[str, int], devices: int = 8, node: str = "node") -> ClusterSpec:
@@ -96,7 +95,8 @@ class Driver:
 
     def submit(self, spec: JobSpec) -> Job:
         """Submit a job."""
-        spec = replace(spec, sequence=sum(known.vc == spec.vc for known in self.jobs.values()))
+        before = sum(known.vc == spec.vc for known in self.jobs.values())
+        spec = spec.model_copy(update={"sequence": before})
         found = self.job_scheduler.submit(len(self.jobs) + 1, spec, self.now)
         self.jobs[found.id] = found
         self.settle()
@@ -157,7 +157,7 @@ class Driver:
         ``spec``: what it is started with, if not with the same. Returns the jobs as the new engine has them.
         """
         rows = [
-            (found.id, json.dumps(asdict(found.spec)), json.dumps(found.status()))
+            (found.id, json.dumps(found.spec.stored()), json.dumps(found.status()))
             for found in self.jobs.values()
             if not found.state.ended
         ]

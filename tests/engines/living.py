@@ -161,7 +161,9 @@ class Lives:
 
 def shell(vc: str, script: str, gpus: int = 1, **more: Any) -> JobSpec:
     """A job that is a line of shell."""
-    return JobSpec(vc, ("sh", "-c", script), gpus=gpus, **{"name": "job", "grace_s": 5.0, **more})
+    return JobSpec.model_construct(
+        vc=vc, command=("sh", "-c", script), gpus=gpus, **{"name": "job", "grace_s": 5.0, **more}
+    )
 
 
 def record_faults(store: Store) -> tuple[list[str], Counter[str]]:

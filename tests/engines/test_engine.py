@@ -55,8 +55,8 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HIVED_TOKEN", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     program = (sys.executable, "-c", "import json,os; print(json.dumps(dict(os.environ)))")
-    given = (("MINE", "x y"), ("HIVED_VC", "lie"), ("CUDA_VISIBLE_DEVICES", "0,1,2,3,4"), ("HOME", "/mine"))
-    job = lives.ran(JobSpec("vision", program, gpus=2, environment=given, name="e"))
+    given = {"MINE": "x y", "HIVED_VC": "lie", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4", "HOME": "/mine"}
+    job = lives.ran(JobSpec(vc="vision", command=program, gpus=2, environment=given, name="e"))
     found = json.loads(lives.engines[0].task(job, 0).output.read_text())
     job_folder = lives.folder / "jobs" / "1" / "shared"
     placed = next(event.data["placement"] for event in lives.events() if event.kind == "started")
@@ -80,8 +80,8 @@ def test_output_of_python_is_there_at_once(lives: Lives) -> None:
 
     async def story(engine: Engine) -> None:
         jobs = [
-            JobSpec("vision", (sys.executable, "-c", program), environment=environment, name="e")
-            for environment in ((), (("PYTHONUNBUFFERED", ""),))
+            JobSpec(vc="vision", command=(sys.executable, "-c", program), environment=environment, name="e")
+            for environment in ({}, {"PYTHONUNBUFFERED": ""})
         ]
         at_once, as_told = await running(engine, jobs[0]), engine.submit(jobs[1])
         await state(engine, as_told, JobState.RUNNING)

@@ -469,10 +469,10 @@ def test_decisions_are_read_while_more_come(store: Store) -> None:
 
 def test_any_text_is_kept(store: Store) -> None:
     odd = "\x00\x1b[31m\ud800 я 深 🚀 '; DROP TABLE jobs; --"
-    found = Job(1, job("vision", name="n", environment=(("A", odd),)), 1.0)
+    found = Job(1, job("vision", name="n", environment={"A": odd}), 1.0)
     store.keep([Event(1, 1.0, "submitted", 1, {"why": odd})], [found])
     assert store.events(0, 1, None)[0].data == {"why": odd}
     kept = store.job("1")
     assert kept is not None
-    assert kept.spec.environment == (("A", odd),)
+    assert kept.spec.environment == {"A": odd}
     assert json.loads(json.dumps(kept.status())) == json.loads(json.dumps(found.status()))

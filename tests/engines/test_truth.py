@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import NamedTuple
@@ -120,7 +119,7 @@ def live_stays(
                         job_scheduler.task_ended(done, attempt, rank, WELL, now / 1000)
             settle(now)
         if row is not None:
-            job_scheduler.submit(number, replace(as_submitted(row), early=early), row.submit_ms / 1000)
+            job_scheduler.submit(number, as_submitted(row).model_copy(update={"early": early}), row.submit_ms / 1000)
             settle(row.submit_ms)
     assert not open_
     return stays, job_scheduler.decided

@@ -54,7 +54,7 @@ def test_plan_of_a_job() -> None:
         plan(vc="nobody")
     assert plan(gpus=4).outcome == "never", "research has cells of two GPUs"
     assert plan(gpus=4, early=True).outcome == "now"
-    both = schema.PlanRequest(job=schema.Submission(vc="vision", command=["true"]), manifests=[{"kind": "Pod"}])
+    both = schema.PlanRequest(job=schema.Submission(vc="vision", command=("true",)), manifests=[{"kind": "Pod"}])
     with pytest.raises(RequestError, match="give one of them"):
         service.plan(both)
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from hived.cli.jobs import attempt_of
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
+from hived.engines.submission import Model
 from hived.errors import (
     ConflictError,
     ForbiddenError,
@@ -53,7 +54,7 @@ FAILURES = {
     409: ConflictError("this replica stands by"),
 }
 T = TypeVar("T")
-Answer = TypeVar("Answer", bound=schema.Model)
+Answer = TypeVar("Answer", bound=Model)
 
 
 # -- the engine of one machine ----------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class FakeService(LocalService):
     ) -> schema.Job:
         """A job, running if there is room, else waiting."""
         return self._take(
-            schema.Submission(vc=vc, command=["true"], gpus=gpus, tasks=tasks, priority=priority, name=name), "ann"
+            schema.Submission(vc=vc, command=("true",), gpus=gpus, tasks=tasks, priority=priority, name=name), "ann"
         )
 
     def print(self, job: schema.Job, text: str | bytes, rank: int = 0) -> None:
@@ -211,8 +212,8 @@ class FakeService(LocalService):
         self._fits(asked)
         number = str(len(self.all) + 1)
         process = schema.Process(
-            command=asked.command, cwd=asked.cwd or "/", gpus_per_task=asked.gpus, attempt=0, resumes=0, retries=0,
-            max_retries=asked.retries, time_limit_s=asked.time_limit_s, exit_code=None,
+            command=list(asked.command), cwd=asked.cwd or "/", gpus_per_task=asked.gpus, attempt=0, resumes=0,
+            retries=0, max_retries=asked.retries, time_limit_s=asked.time_limit_s, exit_code=None,
         )  # fmt: skip
         job = schema.Job(
             id=number, name=f"{asked.name or Path(asked.command[0]).name}-{number}", vc=asked.vc,

@@ -12,10 +12,10 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.staticfiles import StaticFiles
 
+from hived.engines.submission import Model
 from hived.errors import ConflictError, NotFoundError
 
 from .pictures import Comparison, Curves, EndedJobs, GpuTimeline, Layout, Picture, Queue, Story, Update
-from .schema import Model
 
 
 class Source(Protocol):

@@ -54,10 +54,14 @@ class LocalService(Service[Job]):
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
-        grace_s = DEFAULT_GRACE_S
-        if submission.priority < 0 or submission.early:
-            grace_s = min(grace_s, self._engine.job_scheduler.health.grace_of_loans(submission.vc))
-        job = self._engine.submit(_spec(submission, user, grace_s))
+        _check(submission)
+        given, grace_s = dict(submission), submission.grace_s
+        if grace_s is None:
+            loan = submission.opportunistic or submission.early
+            most = self.scheduler().hardware.grace_of_loans(submission.vc) if loan else DEFAULT_GRACE_S
+            grace_s = min(DEFAULT_GRACE_S, most)
+        given |= {"cwd": submission.cwd or _own_folder(), "grace_s": grace_s, "user": user}
+        job = self._engine.submit(JobSpec.model_construct(**given))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
 
@@ -67,9 +71,9 @@ class LocalService(Service[Job]):
             raise UnsupportedError("manifests are for Kubernetes, and this is the engine of one machine; plan a job")
         if request.job is None:
             return schema.Plan(jobs=[])
-        spec = _spec(request.job, "", DEFAULT_GRACE_S)
-        answer = self._engine.plan(spec)
-        wanted = self._engine.request(spec)
+        spec = request.job
+        _check(spec)
+        answer, wanted = self._engine.plan(spec), spec.request()
         explainer = JobExplainer(self.scheduler(), spec.tasks)
         why = explainer.with_cures(wanted, answer.reasons, lambda other: other.priority >= spec.priority)
         name = spec.name or default_name(spec.command)
@@ -241,19 +245,12 @@ class LocalService(Service[Job]):
         return self._engine.trade(act)
 
 
-def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:
+def _check(submission: schema.Submission) -> None:
+    """Raise :class:`~hived.errors.RequestError` for what no single field shows."""
     if not submission.command[0]:
         raise RequestError("command", "its first word is empty, and has to name a program")
-    if submission.early and submission.priority < 0:
+    if submission.early and submission.opportunistic:
         raise RequestError("early", "an opportunistic job has no turn to be early for; leave one of the two out")
-    otherwise = {
-        "command": tuple(submission.command),
-        "name": submission.name or "",
-        "cwd": submission.cwd or _own_folder(),
-        "environment": tuple(submission.environment.items()),
-        "grace_s": grace_s if submission.grace_s is None else submission.grace_s,
-    }
-    return JobSpec(**(dict(submission) | otherwise), user=user)
 
 
 def _own_folder() -> str:

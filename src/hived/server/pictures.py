@@ -11,9 +11,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from hived.engines.submission import Model
 from hived.words import ranges, runs
 
-from .schema import JobHeader, Model, Reserved
+from .schema import JobHeader, Reserved
 
 #: a command that submits a job of one machine
 EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py"

@@ -17,12 +17,13 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
 from hived.engine.states import JobState
+from hived.engines.submission import ANY_TEXT, Model
 from hived.errors import HivedError, RequestError
 
 from . import schema
 from .failures import answer_to, declared
 from .limits import asking
-from .schema import ANY_TEXT, LogPage, Model
+from .schema import LogPage
 from .service import Service
 from .trades import BODY, add_trades
 

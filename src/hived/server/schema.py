@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 
 from hived.engine.states import JobState
+from hived.engines.submission import ANY_TEXT, FOLDER, NAME, VARIABLE, Model
+from hived.engines.submission import Submission as Submission  # the body of ``POST /v1/jobs``
 
-
-class Model(BaseModel):
-    """Of all requests and answers: strict in what they have. The API document has the text under a field as well."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"  #: a letter first, so that no name looks like an id
 REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$"
-FOLDER = r"^/[^\x00]{0,4095}$"
-ANY_TEXT = r"^[^\x00]*$"
 #: each of these patterns in words, for the error message of a text that does not match
 FORMS = {
     NAME: "has to be letters, digits and . _ -, a letter first, 63 at most",
@@ -32,10 +23,6 @@ FORMS = {
     FOLDER: "has to be a path from the root, /, of at most 4,096 characters",
     ANY_TEXT: "may not have a NUL character in it",
 }
-Name = Annotated[str, StringConstraints(pattern=NAME)]
-#: or the value of a variable: as long as the system takes for one
-Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
-VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
 EngineKind = Literal["local", "kubernetes", "results"]
 
 
@@ -63,32 +50,6 @@ class Health(Model):
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
-
-
-class Submission(Model):
-    """A job to run."""
-
-    vc: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=ANY_TEXT)]
-    command: Annotated[list[Argument], Field(min_length=1, max_length=1024)]
-    gpus: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
-    """Per task."""
-    tasks: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
-    """Processes of the gang, placed and started all or none."""
-    priority: Annotated[int, Field(strict=True, ge=-1, le=1000)] = 0
-    """-1: opportunistic."""
-    name: Name | None = None
-    cwd: Annotated[str, StringConstraints(pattern=FOLDER)] | None = None
-    """None: the engine's own."""
-    environment: Annotated[dict[VariableName, Argument], Field(max_length=4096)] = Field(default_factory=dict)
-    retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
-    backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
-    time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
-    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
-    """None: 30, or for a job that may run on a loan what its virtual cluster allows, if that is less."""
-    lazy_preemption: StrictBool = False
-    early: StrictBool = False
-    """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual
-    cluster's cells cannot be had there, is preempted and started anew on others."""
 
 
 class Place(Model):

@@ -45,10 +45,10 @@ def test_every_option_arrives(hived: Hived, engine: FakeService) -> None:
     sent = engine.submissions["1"]
     assert (sent.vc, sent.gpus, sent.tasks, sent.priority, sent.name) == ("speech", 2, 2, 10, "bert")
     assert (sent.retries, sent.time_limit_s, sent.grace_s, sent.lazy_preemption) == (3, 5400, 5, True)
-    assert sent.command == ["sh", "-c", "echo $X", "--lr", "-3"]
+    assert sent.command == ("sh", "-c", "echo $X", "--lr", "-3")
     # what follows the program is its own, without dashes too
     assert hived(*SUBMIT, "python", "train.py", "--gpus", "9", "-f").code == 0
-    assert engine.submissions["2"].command == ["python", "train.py", "--gpus", "9", "-f"]
+    assert engine.submissions["2"].command == ("python", "train.py", "--gpus", "9", "-f")
     assert engine.submissions["2"].gpus == 1
     answer = hived(*SUBMIT, "--opportunistic", "--", "x")
     assert engine.submissions["3"].priority == -1

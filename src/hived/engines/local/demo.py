@@ -70,8 +70,8 @@ async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], f
 def _job(folder: str, vc: str, name: str, gpus: int, priority: int, steps: int, code: int) -> JobSpec:
     command = (sys.executable, demo_job.__file__, str(steps), *([str(code)] if code else []))
     return JobSpec(
-        vc,
-        command,
+        vc=vc,
+        command=command,
         gpus=gpus,
         priority=priority,
         name=name,

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TypeVar
@@ -31,10 +30,11 @@ from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
 from hived.cluster.explain.sentences import say
 from hived.cluster.recovery import Reconfiguration
-from hived.cluster.requests import Member, Request
+from hived.cluster.requests import OPPORTUNISTIC
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
+from hived.engines.submission import Submission
 from hived.errors import (
     ConflictError,
     InputError,
@@ -196,7 +196,9 @@ class Engine:
                 f"the policy of {spec.vc}, {policy.name}, orders jobs by their duration: give a time limit",
             )
         loan = spec.opportunistic or spec.early
-        if answer.outcome == "never" and not (spec.early and self.plan(replace(spec, priority=-1)).outcome != "never"):
+        if answer.outcome == "never" and not (
+            spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never"
+        ):
             raise NeverFitsError("; ".join(map(say, answer.reasons)))
         if loan and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
             raise RequestError(
@@ -204,7 +206,8 @@ class Engine:
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
-        spec = replace(spec, submission=os.urandom(8).hex(), sequence=self.store.submitted(spec.vc))
+        own = {"submission": os.urandom(8).hex(), "sequence": self.store.submitted(spec.vc)}
+        spec = spec.model_copy(update=own)
         if self._planned:
             self._advance_or_raise()  # so that the turn stored below is this submission alone
         with self._failing():
@@ -222,18 +225,13 @@ class Engine:
         self._soon()
         return job
 
-    def plan(self, spec: JobSpec) -> PlanAnswer:
+    def plan(self, spec: Submission) -> PlanAnswer:
         """Dry run of a submission in the core, as if no job were ahead in line."""
-        answer = self.job_scheduler.scheduler.plan(self.request(spec))
+        answer = self.job_scheduler.scheduler.plan(spec.request())
         first = answer.reasons[0] if answer.reasons else None
         if isinstance(first, Misconfigured):
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
         return answer
-
-    @staticmethod
-    def request(spec: JobSpec) -> Request:
-        """What the core is asked for a submission that is not yet one."""
-        return Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
 
     def cancel(self, ref: str, user: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""

@@ -49,7 +49,7 @@ def task_environment(
     return {
         "PYTHONUNBUFFERED": "1",  # output is a file, and Python would keep the last 8 KiB of it until the end
         **{name: own[name] for name in _KEPT if name in own},
-        **dict(job.spec.environment),
+        **job.spec.environment,
         **(meeting if job.spec.tasks > 1 else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
+from pydantic import Field
 
-from hived.cluster.requests import OPPORTUNISTIC, Member, Request
 from hived.engine.job import EngineJob, Event, placement_data, placement_from
 from hived.engine.states import Effect, JobEvent, JobState
+from hived.engines.submission import Submission
 
 #: between SIGTERM and SIGKILL, of a job that says nothing else
 DEFAULT_GRACE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """The specification of a submitted job."""
+class JobSpec(Submission):
+    """A submission that the engine has taken, with what it was silent about."""
 
-    vc: str  #: the virtual cluster (tenant)
-    command: tuple[str, ...]  #: program and arguments; never through a shell
-    gpus: int = 1  #: per task
-    tasks: int = 1  #: processes of the gang, started and ended together
-    priority: int = 0  #: -1: opportunistic; 0 to 1000: guaranteed
-    name: str = ""  #: "": the base name of the program
-    cwd: str = "/"  #: absolute path of the folder to run in
-    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: beside the variables that hived adds
-    retries: int = 0  #: how often it is started again when it fails
-    backoff_s: float = 5.0  #: pause before the first retry; doubles each time, up to 5 minutes
-    time_limit_s: float | None = None  #: of one attempt, after which it is stopped and has failed
-    grace_s: float = DEFAULT_GRACE_S  #: between SIGTERM and SIGKILL
-    lazy_preemption: bool = False  #: when its own VC preempts it: it runs on as opportunistic while it can
-    user: str = ""  #: its submitter
-    early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
-    submission: str = ""  #: random id of this submission, from the engine; "": of a version that had none
-    sequence: int = -1  #: how many of its VC were submitted before it, from the engine; -1: of a version that had none
-
-    @property
-    def opportunistic(self) -> bool:
-        """Whether it asks for idle GPUs of any tenant, by its priority."""
-        return self.priority == OPPORTUNISTIC
+    cwd: str = "/"
+    environment: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Beside the variables that hived adds."""
+    grace_s: float = DEFAULT_GRACE_S
+    """Between SIGTERM and SIGKILL."""
+    user: str = ""
+    """Its submitter."""
+    submission: str = ""
+    """Random id of this submission; "": of a version that had none."""
+    sequence: int = -1
+    """How many of its VC were submitted before it; -1: of a version that had none."""
 
     def submitted_before(self, number: int) -> int:
         """How many of its VC were submitted before it; of a version that did not count them, all jobs."""
         return number if self.sequence < 0 else self.sequence
+
+    def stored(self) -> dict[str, Any]:
+        """It as a row of the store has it."""
+        return {**dict(self), "name": self.name or "", "environment": list(self.environment.items())}
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Any]) -> JobSpec:
+        """The inverse of :meth:`stored`, of this version or the one before it: its values were checked when it came."""
+        found = {**plain, "command": tuple(plain["command"]), "environment": dict(plain["environment"])}
+        return cls.model_construct(**found)
 
 
 #: programs that run the program named in their arguments
@@ -71,12 +68,10 @@ class Job(EngineJob):
 
     def __init__(self, number: int, spec: JobSpec, submitted_at: float) -> None:
         name = f"{spec.name or default_name(spec.command)}-{number}"
-        members = (Member(spec.tasks, spec.gpus),)
-        request = Request(name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
         gpus, limit = spec.gpus * spec.tasks, spec.time_limit_s
         super().__init__(
             number,
-            request,
+            spec.request(name),
             gpus,
             submitted_at,
             submitted_at,
@@ -152,7 +147,7 @@ class Job(EngineJob):
     @classmethod
     def restored(cls, number: int, spec: Mapping[str, Any], status: Mapping[str, Any]) -> Job:
         """The job with this specification, as plain data, and this :meth:`status`."""
-        job = cls(number, msgspec.convert(spec, JobSpec), status["submitted_at"])
+        job = cls(number, JobSpec.restored(spec), status["submitted_at"])
         for name in _STATUS:
             setattr(job, name, status[name])
         job.state = JobState(status["state"])

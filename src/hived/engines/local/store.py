@@ -17,7 +17,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -361,7 +361,7 @@ class Store:
 
 def _row(job: Job) -> tuple[object, ...]:
     base = job.name.rpartition("-")[0]
-    status, spec = _json(job.status()), _json(asdict(job.spec))
+    status, spec = _json(job.status()), _json(job.spec.stored())
     return job.id, job.name, base, job.spec.vc, job.state.value, int(job.state.ended), spec, status
 
 

@@ -1,0 +1,66 @@
+"""What a user submits, once: the body of ``POST /v1/jobs``, what a plan is about, and what the engine keeps of a job.
+
+The types of the API build on it (:mod:`hived.server.schema`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
+
+from hived.cluster.requests import OPPORTUNISTIC, Member, Request
+
+
+class Model(BaseModel):
+    """Of all requests and answers: strict in what they have. The API document has the text under a field as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"  #: a letter first, so that no name looks like an id
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$"
+FOLDER = r"^/[^\x00]{0,4095}$"
+ANY_TEXT = r"^[^\x00]*$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+#: or the value of a variable: as long as the system takes for one
+Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
+
+
+class Submission(Model):
+    """A job to run."""
+
+    vc: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=ANY_TEXT)]
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1024)]
+    gpus: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
+    """Per task."""
+    tasks: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
+    """Processes of the gang, placed and started all or none."""
+    priority: Annotated[int, Field(strict=True, ge=-1, le=1000)] = 0
+    """-1: opportunistic."""
+    name: Name | None = None
+    cwd: Annotated[str, StringConstraints(pattern=FOLDER)] | None = None
+    """None: the engine's own."""
+    environment: Annotated[dict[VariableName, Argument], Field(max_length=4096, repr=False)] = Field(
+        default_factory=dict
+    )
+    retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
+    backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
+    time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
+    """None: 30, or for a job that may run on a loan what its virtual cluster allows, if that is less."""
+    lazy_preemption: StrictBool = False
+    early: StrictBool = False
+    """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual
+    cluster's cells cannot be had there, is preempted and started anew on others."""
+
+    @property
+    def opportunistic(self) -> bool:
+        """Whether it asks for idle GPUs of any tenant, by its priority."""
+        return self.priority == OPPORTUNISTIC
+
+    def request(self, group: str = "(this job)") -> Request:
+        """What the core is asked for it; ``group``: the name of the job."""
+        members = (Member(self.tasks, self.gpus),)
+        return Request(group, self.vc, self.priority, members, lazy_preemption=self.lazy_preemption)
