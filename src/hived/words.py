@@ -63,3 +63,12 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def ranges(numbers: Iterable[int], between: str = ",") -> str:
     """``0-3,6``: numbers as runs of ascending neighbours, in the order given."""
     return between.join(str(first) if first == last else f"{first}-{last}" for first, last in runs(numbers))
+
+
+def encoded(name: str) -> str:
+    """A node's name with the delimiters of a placement percent-encoded, as in a URL: ``node:0,1;node2:4``.
+
+    >>> encoded("rack;1:a")
+    'rack%3B1%3Aa'
+    """
+    return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)

@@ -14,7 +14,7 @@ from hived.engine.sentences import event_text
 from hived.engine.states import JOB_TABLE, SUBMITTED, Effect, JobEvent, JobState, state_after, transition
 from hived.errors import InvariantError
 from hived.server import pictures, schema
-from hived.server.live import stays
+from hived.server.histories import stays
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 

@@ -14,8 +14,9 @@ from hived.engines.kubernetes.pods import keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import live, pictures
 from hived.server.dashboard import dashboard_routes
+from hived.server.histories import stays
 from hived.server.kubernetes.view import waiting
-from hived.server.live import VIEW, stays
+from hived.server.live import VIEW
 
 from ..server import looking
 from ..server.api.client import Client

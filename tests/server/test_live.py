@@ -15,7 +15,8 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
 from hived.server import pictures
-from hived.server.live import VIEW, DashboardView, LiveCurves, stays
+from hived.server.histories import stays
+from hived.server.live import VIEW, DashboardView, LiveCurves
 from hived.server.local_service import LocalService, local_view
 from hived.spec import spec_from_dict
 

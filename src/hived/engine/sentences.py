@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hived.cluster.explain.sentences import MAX_NAMED
 from hived.words import counted, duration, ranges
 
 from .job import Event
 from .trading import EVENTS
 
+#: shares and rates that say nothing
+AS_GOOD_AS_ALONE = 0.9995
 #: kinds of events whose sentence is a template of their data
 _SENTENCES = {
     "unreserved": "{job} waits again: {why}",
@@ -47,9 +50,14 @@ def event_text(event: Event, job: str = "") -> str:
             return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
         case "started":
             kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            kind = "a guest" if data.get("guest") else kind
             again = f" (start number {data['attempt']})" if data.get("attempt", 1) > 1 else ""
             found = "; it ran already" if data.get("adopted") else ""
-            return f"{job} runs on {place_text(data['placement'])}, {kind}{again}{found}"
+            return f"{job} runs on {place_text(data['placement'])}, {kind}{_pace(data)}{again}{found}"
+        case "reshaped" if "why" not in data:
+            return f"{job} goes on, on {place_text(data['placement'])}{_pace(data)}"
+        case "pace":
+            return f"{job} goes on {sharing_text(data['share'], data['rate']) or 'at full speed'} from now on"
         case "bound":
             return f"{data['pod']} is on {data['node'] or 'its node'}"
         case "task_ended":
@@ -81,10 +89,29 @@ def event_text(event: Event, job: str = "") -> str:
 
 
 def place_text(placement: Mapping[str, Any]) -> str:
-    """``node GPUs 0-3``, for a placement as plain data; a node's name once per task."""
-    return "; ".join(
-        f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in placement["pods"]
+    """``node GPUs 0-3``, for a placement as plain data; a node's name once per task, of many tasks the first few."""
+    pods = placement["pods"]
+    words = "; ".join(
+        f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in pods[:MAX_NAMED]
     )
+    return words + (f" and {len(pods) - MAX_NAMED:,} more" if len(pods) > MAX_NAMED else "")
+
+
+def sharing_text(share: float, rate: float) -> str:
+    """``60% of the time, at 0.58 of its speed alone``; "" where both are 1.
+
+    >>> sharing_text(0.6, 0.58), sharing_text(1.0, 0.75), sharing_text(1.0, 1.0)
+    ('60% of the time, at 0.58 of its speed alone', 'at 0.75 of its speed alone', '')
+    """
+    if min(share, rate) >= AS_GOOD_AS_ALONE:
+        return ""
+    turns = "" if share >= AS_GOOD_AS_ALONE else f"{100 * share:.3g}% of the time, "
+    return f"{turns}at {rate:.3g} of its speed alone"
+
+
+def _pace(data: Mapping[str, Any]) -> str:
+    words = sharing_text(data.get("share", 1.0), data.get("rate", 1.0))
+    return f", {words}" if words else ""
 
 
 def _code(data: Mapping[str, Any]) -> str:

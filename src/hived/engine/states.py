@@ -79,6 +79,9 @@ class Effect(Enum):
 #: the first event of a job, by which it is queued: there is no state before it
 SUBMITTED = "submitted"
 
+#: an event of a job that has its GPUs for another part of the time, or works at another rate, and keeps its state
+PACE = "pace"
+
 #: state and event to the next state and what becomes of its GPUs; any other pair is a bug
 JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     (_Q, JobEvent.RESERVED): (_V, Effect.TAKE),

@@ -6,91 +6,19 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
-from hived.cluster.explain.sentences import in_lines
 from hived.engine.dispatcher import Usage
 from hived.engine.job import EngineJob, Event, after
-from hived.engine.sentences import event_text
-from hived.engine.states import JobState, state_after
 from hived.engine.trading import LiveTrading
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
 from .mapping import Map, kept_idle, of, usage, virtual_clusters
-from .pictures import Curves, Sample, Stay, Totals
-
-_Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
-#: what a job does in a state; in one that is not here it is guaranteed or opportunistic, as its placement says
-_KINDS: dict[JobState, _Kind] = {
-    JobState.QUEUED: "waiting",
-    JobState.RESERVED: "reserved",
-    JobState.STOPPING: "stopping",
-    JobState.BACKOFF: "backoff",
-}
-
-
-def stays(events: Iterable[Event]) -> list[Stay]:
-    """The stays of a job, in order, without those of no length; the last one has no end while the job has not ended.
-
-    Where the clock was set back between two events, the later one counts as of the same moment.
-    """
-    starts: list[tuple[float, _Kind | None, str]] = []
-    placement: dict[str, Any] | None = None
-    at, state = float("-inf"), None
-    for event in events:
-        at = max(at, event.at)
-        before, state = state, state_after(state, event.kind)
-        given = event.data.get("placement")
-        if state is None or (state is before and given is None):
-            continue
-        placement = (given or placement) if state.holds or state is JobState.RESERVED else None
-        pods = [] if placement is None else placement["pods"]
-        where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in pods)
-        kind: _Kind | None = None
-        if state.holds and state not in _KINDS:
-            kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
-        elif not state.ended:
-            kind = _KINDS[state]
-        if starts and kind is not None and starts[-1][0] == at:
-            starts.pop()
-        if not starts or starts[-1][1:] != (kind, where):
-            starts.append((at, kind, where))
-    ends = [start for start, _, _ in starts[1:]] + [None]
-    return [
-        Stay(start=start, end=end, kind=kind, where=where)
-        for (start, kind, where), end in zip(starts, ends, strict=True)
-        if kind is not None
-    ]
-
-
-def story(job: EngineJob, events: Sequence[Event], explanation: Sequence[str], command: str = "") -> pictures.Story:
-    """The page of a job; ``explanation``: its headline and lines."""
-    return pictures.Story(
-        **of(job),
-        state=job.state.value,
-        command=command,
-        explanation=in_lines(explanation),
-        stays=stays(events),
-        moments=[pictures.Moment(at=event.at, text=event_text(event, job.name)) for event in events],
-    )
-
-
-def ended_jobs(jobs: Iterable[EngineJob], total: int) -> pictures.EndedJobs:
-    """A page of jobs that have ended, of ``total``."""
-    return pictures.EndedJobs(
-        jobs=[
-            pictures.Ended(
-                **of(job), state=job.state.value, at=job.since if job.ended_at is None else job.ended_at, why=job.reason
-            )
-            for job in jobs
-        ],
-        total=total,
-    )
-
+from .pictures import Curves, Sample, Totals
 
 #: how many points are kept; beyond that every other one is dropped
 _MOST = 2000

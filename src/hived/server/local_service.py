@@ -26,7 +26,8 @@ from hived.spec import parse_spec
 from hived.spec.compiled import Device
 
 from . import pictures, schema
-from .live import DashboardView, Now, ended_jobs, story
+from .histories import ended_jobs, story
+from .live import DashboardView, Now
 from .service import Service, plan_one, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
+from hived.cluster.decisions import PodPlacement
 from hived.errors import InputError
 from hived.scheduling import Kind
 from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, SERIES_SHARES, checksums
@@ -269,6 +270,12 @@ def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict
 
 _ALONE = (1.0, 1.0)  #: share and rate of a job that runs alone
 Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
+
+
+def pods_of(place: str) -> tuple[PodPlacement, ...]:
+    """``node:0,1;node2:4`` as pods."""
+    parts = [part.rpartition(":") for part in place.split(";")]
+    return tuple(PodPlacement(unquote(name), tuple(map(int, leaves.split(",")))) for name, _, leaves in parts)
 
 
 class Placements(Places):

@@ -1,25 +1,25 @@
-"""The life of a job in one scheme and policy of a finished simulation, in words."""
+"""The life of a job in one scheme and policy of a finished simulation: its history as an engine would record it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hived.engine.job import Event
+from hived.engine.sentences import AS_GOOD_AS_ALONE, sharing_text
+from hived.engine.states import PACE, SUBMITTED, JobEvent
 from hived.words import counted
 
-from .pictures import Chain, Moment, Places, Stay, Story, Stretch, named
-from .results_files import NEVER, Fates, Jobs, Runs, Tenant
+from .histories import moments, stays
+from .pictures import Places, Story, Stretch
+from .results_files import NEVER, Fates, Jobs, Runs, Tenant, pods_of
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-_NODES_NAMED = 3
-#: shares and rates that say nothing
-_AS_GOOD_AS_ALONE = 0.9995
 Kind = Literal["guaranteed", "opportunistic", "guest"]
 KINDS: tuple[Kind, ...] = ("guaranteed", "opportunistic", "guest")  #: by their numbers
-_HOW = {"guaranteed": "guaranteed", "opportunistic": "lent", "guest": "a guest"}
 
 
 def length(ms: int) -> str:
@@ -36,12 +36,6 @@ def length(ms: int) -> str:
     return f"{ms / 1000:g} s"
 
 
-def place_words(parts: Sequence[Stretch], chains: Sequence[Chain]) -> str:
-    """``node-3:0-3``, with the device indices; of many nodes the first few."""
-    words, more = named(parts, chains, _NODES_NAMED)
-    return ", ".join(words) + (f" and {counted(more, 'more node')}" if more else "")
-
-
 class Span(NamedTuple):
     """An interval of one job: a run, or several of one time where it took turns on several sets of GPUs."""
 
@@ -49,27 +43,20 @@ class Span(NamedTuple):
     end: int
     kind: Kind
     parts: tuple[Stretch, ...]  #: all GPUs that it had
-    place: str  #: as in the file
+    places: tuple[str, ...]  #: as in the file; several where it took turns
     gpus: int  #: at a time
     share: float = 1.0
     rate: float = 1.0
 
     @property
-    def words(self) -> str:
-        """``60% of the time, at 0.58 of its speed alone``; "" for a job that has its GPUs for itself."""
-        return sharing_words(self.share, self.rate)
+    def pace(self) -> float:
+        """The lower of share and rate; 1 of a job that has its GPUs for itself."""
+        return 1.0 if min(self.share, self.rate) >= AS_GOOD_AS_ALONE else min(self.share, self.rate)
 
-
-def sharing_words(share: float, rate: float) -> str:
-    """``60% of the time, at 0.58 of its speed alone``; "" where both are 1.
-
-    >>> sharing_words(0.6, 0.58), sharing_words(1.0, 0.75), sharing_words(1.0, 1.0)
-    ('60% of the time, at 0.58 of its speed alone', 'at 0.75 of its speed alone', '')
-    """
-    if min(share, rate) >= _AS_GOOD_AS_ALONE:
-        return ""
-    turns = "" if share >= _AS_GOOD_AS_ALONE else f"{100 * share:.3g}% of the time, "
-    return f"{turns}at {rate:.3g} of its speed alone"
+    @property
+    def levels(self) -> list[int]:
+        """Not empty: it is guaranteed. The files do not have the levels."""
+        return [1] if self.kind == "guaranteed" else []
 
 
 def joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
@@ -98,65 +85,49 @@ class Life(NamedTuple):
     spans: Sequence[Span]
 
 
-def stays(life: Life) -> list[Stay]:
-    """Its runs, and the waiting between them."""
-    found = [_stay(span.start, span.end, span.kind, span.place, span.share, span.rate) for span in life.spans]
-    waited_from = [life.submit, *(span.end for span in life.spans)]
-    until = [span.start for span in life.spans]
-    if life.state in ("finished", "queued"):
-        until.append(life.finish)
-    found += [_stay(start, end, "waiting") for start, end in zip(waited_from, until, strict=False) if end > start]
-    return sorted(found, key=lambda stay: stay.start)
+def history(life: Life, job: Mapping[str, Any]) -> list[Event]:
+    """A job's events, as an engine would have recorded them: with its runs of one time as one. ``job``: its header.
 
+    A walk of :data:`hived.engine.states.JOB_TABLE`, but for a job without work, which is done at its turn. O(its runs).
+    """
+    found: list[Event] = []
 
-def _stay(
-    start: int, end: int, kind: Kind | Literal["waiting"], where: str = "", share: float = 1.0, rate: float = 1.0
-) -> Stay:
-    until = None if end == NEVER else end / 1000
-    return Stay(start=start / 1000, end=until, kind=kind, where=where, share=share, rate=rate)
+    def note(at: int, kind: str, **data: object) -> None:
+        found.append(Event(len(found) + 1, at / 1000, kind, job["id"], data))
 
-
-def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
-    """The moments of a job's life, in order."""
     if life.state == "not submitted":
         return []
-    found = [Moment(at=life.submit / 1000, text="submitted")]
-
-    def say(at: int, text: str) -> None:
-        found.append(Moment(at=at / 1000, text=text))
-
+    note(life.submit, SUBMITTED, vc=job["vc"], gpus=job["gpus"])
     before: Span | None = None
+    starts = 0
     for span in life.spans:
-        kind = _HOW[span.kind]
-        where = f"on {place_words(span.parts, chains)}"
-        if span.words:
-            where += f", {span.words}"
-        if before is None:
-            say(span.start, f"started, {kind}, {where}")
-        elif before.end == span.start and before.kind == span.kind and (before.words or span.words):
-            stays_there = before.parts == span.parts
-            say(span.start, (span.words or "at full speed") + " from now on" if stays_there else f"goes on, {where}")
-        elif before.end == span.start and before.kind != "guaranteed" and span.kind == "guaranteed":
-            stays_there = before.parts == span.parts
-            say(span.start, "its turn came: guaranteed from now on" + ("" if stays_there else f", {where}"))
+        placement, *turns = ({"pods": pods_of(place), "levels": span.levels} for place in span.places)
+        where = {"placement": placement, "turns": turns, "share": span.share, "rate": span.rate}
+        goes_on = before is not None and before.end == span.start
+        if before is not None and goes_on and before.kind == span.kind and min(before.pace, span.pace) < 1:
+            if before.parts == span.parts:
+                note(span.start, PACE, share=span.share, rate=span.rate)
+            else:
+                note(span.start, JobEvent.RESHAPED, **where)
+        elif before is not None and goes_on and before.parts == span.parts and span.kind == "guaranteed":
+            note(span.start, JobEvent.PROMOTED, why=f"its turn in {job['vc']} has come", guest=False, **where)
         else:
-            say(before.end, _lost(before))
-            say(span.start, f"started again, {kind}, {where}")
+            if before is not None:
+                turn = goes_on and span.kind == "guaranteed" and before.kind != "guaranteed"
+                why = f"its turn in {job['vc']} has come, on other GPUs" if turn else _lost(before)
+                note(before.end, JobEvent.REQUEUED, why=why)
+            starts += 1
+            note(span.start, JobEvent.STARTED, attempt=starts, guest=span.kind == "guest", **where)
         before = span
     if life.state == "finished":
-        if before is None:
-            say(life.finish, "its turn came, and with no work to do it was finished")
-        else:
-            say(life.finish, "finished")
-    elif life.state == "running":
-        say(life.end, "was running when the simulation stopped")
-    elif before is not None:
-        say(before.end, _lost(before))
+        note(life.finish, JobEvent.SUCCEEDED)
+    elif life.state == "queued" and before is not None:
+        note(before.end, JobEvent.REQUEUED, why=_lost(before))
     return found
 
 
 def _lost(span: Span) -> str:
-    return "preempted" if span.kind == "opportunistic" else "lost its GPUs"
+    return "preempted" if span.kind == "opportunistic" else "it lost its GPUs"
 
 
 class Stories:
@@ -181,9 +152,14 @@ class Stories:
         waited = int(self.fates.finish[job] - self.jobs.submit[job] - self.jobs.alone[job])
         return length(waited) if self.fates.finish[job] < NEVER else "not finished"
 
+    def history(self, job: int) -> list[Event]:
+        """A job's events, as an engine would have recorded them. O(its runs)."""
+        return history(self._life(job), self.of(job))
+
     def story(self, job: int, elsewhere: Sequence[str]) -> Story:
         """A job's history; ``elsewhere``: how long it waited in the other views, in words. O(its runs)."""
-        life, asked, work = self._life(job), int(self.jobs.gpus[job]), int(self.jobs.alone[job])
+        jobs = self.jobs
+        life, asked, work = self._life(job), int(jobs.gpus[job]), int(jobs.alone[job])
         of = self.of(job)
         lines = [f"Asks for {counted(asked, 'GPU')} of {of['vc']}, for {length(work)}."]
         held = max((span.gpus for span in life.spans), default=asked)
@@ -191,17 +167,18 @@ class Stories:
             lines.append(f"Holds {held:,}: a job larger than a node takes whole nodes.")
         lines.append(self._course(job, life, work))
         length_of_all = sum(span.end - span.start for span in life.spans)
-        if length_of_all and (words := sharing_words(*_means(life.spans, length_of_all))):
+        if length_of_all and (words := sharing_text(*_means(life.spans, length_of_all))):
             lines.append(f"While it ran it {'had its GPUs' if words[0].isdigit() else 'worked'} {words}.")
         if elsewhere:
             lines.append(f"Waiting elsewhere: {'; '.join(elsewhere)}.")
+        events, until = self.history(job), life.end / 1000 if life.state == "running" else None
         return Story(
             **of,
             state=life.state,
             command="",
             explanation="\n".join(lines),
-            stays=stays(life),
-            moments=moments(life, self.places.chains),
+            stays=[stay for stay in stays(events, until) if stay.end != stay.start],
+            moments=moments(events, jobs.ids[job]),
         )
 
     def _course(self, job: int, life: Life, work: int) -> str:
@@ -215,7 +192,8 @@ class Stories:
             else:
                 again = sum(span.end - span.start for span in life.spans) - work
             lost = f", {length(again)} of it for work that it had to do again" if again else ""
-            return f"Waited {self.waited(job)} in all{lost}{preempted}."
+            none = "" if life.spans else ", and had no work to do at its turn"
+            return f"Waited {self.waited(job)} in all{lost}{preempted}{none}."
         if life.state == "not submitted":
             return "The simulation stopped before it was submitted."
         if life.state == "running":
@@ -232,7 +210,7 @@ class Stories:
                 int(runs.end[run]),
                 KINDS[runs.kind[run]],
                 runs.parts[run],
-                runs.place[run],
+                (runs.place[run],),
                 int(runs.held[run]),
                 float(runs.share[run]),
                 float(runs.rate[run]),
@@ -257,7 +235,7 @@ def _of_one_time(spans: Sequence[Span]) -> list[Span]:
             one = found[-1]
             found[-1] = one._replace(
                 parts=joined([*one.parts, *span.parts]),
-                place=f"{one.place} or {span.place}",
+                places=one.places + span.places,
                 share=one.share + span.share,
                 rate=one.rate + span.rate,
             )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
-from urllib.parse import unquote
 
-from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.decisions import Placement
 from hived.errors import InputError, NotFoundError
 from hived.scheduling import Kind
 from hived.simulator.record import Run
 from hived.simulator.timeline import Recorded, timeline
 
 from .pictures import GpuBox, GpuLane, GpuTimeline, GpuUser, Places
-from .results_files import KINDS, Jobs, Runs, Tenant
+from .results_files import KINDS, Jobs, Runs, Tenant, pods_of
 
 #: of one picture, which a browser draws as elements
 MOST_BOXES = 5_000
@@ -49,7 +48,7 @@ class Timelines:
 
     def recorded(self, rows: Iterable[int] | None = None) -> Recorded:
         """Rows of ``runs.csv`` (None: all), as timelines of GPUs are made of them. O(rows)."""
-        runs, pods = self._runs, cache(_pods)
+        runs, pods = self._runs, cache(pods_of)
         found = [
             Run(
                 int(runs.job[row]),
@@ -103,9 +102,3 @@ class Timelines:
                 for job, name in shown.names.items()
             ],
         )  # fmt: skip
-
-
-def _pods(place: str) -> tuple[PodPlacement, ...]:
-    """``node:0,1;node2:4``."""
-    parts = [part.rpartition(":") for part in place.split(";")]
-    return tuple(PodPlacement(unquote(name), tuple(map(int, leaves.split(",")))) for name, _, leaves in parts)

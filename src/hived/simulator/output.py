@@ -23,6 +23,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
+from hived.words import encoded
 
 from .experiment import Results
 from .report import Report
@@ -168,7 +169,7 @@ class _Placements:
         for pod in _by_node(placement.pods):
             word = self._known.get(pod)
             if word is None:
-                word = self._known[pod] = f"{_encoded(pod.node)}:{','.join(map(str, pod.leaf_cells))}"
+                word = self._known[pod] = f"{encoded(pod.node)}:{','.join(map(str, pod.leaf_cells))}"
             words.append(word)
         return ";".join(words)
 
@@ -182,11 +183,6 @@ def _by_node(pods: Sequence[PodPlacement]) -> Sequence[PodPlacement]:
     for pod in pods:
         leaves[pod.node] += pod.leaf_cells
     return [PodPlacement(node, tuple(sorted(of_node))) for node, of_node in leaves.items()]
-
-
-def _encoded(name: str) -> str:
-    """Percent-encode, as in a URL, the delimiters of a placement in a node's name."""
-    return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
 
 
 def write_trades(results: Results, path: Path) -> None:

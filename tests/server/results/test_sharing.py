@@ -83,13 +83,14 @@ def test_guests(tmp_path: Path) -> None:
     story = found.story("hived antman", guests[0].id)
     assert "guest" in [stay.kind for stay in story.stays]
     said = [moment.text for moment in story.moments]
+    name = guests[0].name
     assert said == [
-        "submitted",
-        "started, a guest, on n0:0, at 0.25 of its speed alone",
-        "at 0.5 of its speed alone from now on",
-        "at 0.75 of its speed alone from now on",
-        "at full speed from now on",
-        "finished",
+        f"{name} was submitted: 1 GPU of a",
+        f"{name} runs on n0 GPU 0, a guest, at 0.25 of its speed alone",
+        f"{name} goes on at 0.5 of its speed alone from now on",
+        f"{name} goes on at 0.75 of its speed alone from now on",
+        f"{name} goes on at full speed from now on",
+        f"{name} succeeded",
     ]
     comparison = found.comparison()
     assert comparison is not None

@@ -13,7 +13,8 @@ from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
 from hived.scheduling import Status
 from hived.server import pictures
-from hived.server.live import DashboardView, Now, ended_jobs, story
+from hived.server.histories import ended_jobs, story
+from hived.server.live import DashboardView, Now
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
 
