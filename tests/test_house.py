@@ -16,12 +16,6 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = {"1", "2", "3", "3.1", "3.2", "3.3", "4", "5", "5.1", "5.2", "5.3", "6"}
 
 
-#: imports that close circles of files, and that are to go: remove a line with its import
-CLOSE_CIRCLES = {
-    ("hived_runtime.monitor", "hived_runtime.process"),
-}
-
-
 def run(*command: str) -> None:
     """Run a tool of this environment in the repository; its output is the failure's message."""
     tool = Path(sysconfig.get_path("scripts")) / command[0]
@@ -67,13 +61,11 @@ def imports() -> Iterator[tuple[str, str]]:
 def test_no_circle_of_files() -> None:
     graph: dict[str, set[str]] = {}
     for name, imported in imports():
-        if (name, imported) not in CLOSE_CIRCLES:
-            graph.setdefault(name, set()).add(imported)
+        graph.setdefault(name, set()).add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" <- ".join(error.args[1])) from None
-    assert set(imports()) >= CLOSE_CIRCLES, "an exception that is none any more"
 
 
 def test_scheduler_names_no_extension() -> None:

@@ -9,22 +9,52 @@ import contextlib
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from .control.folder import JobFolder
 from .control.page import Page, Sample
-
-if TYPE_CHECKING:
-    from .process import TrainingProcess
+from .memory.tier import Bytes
 
 _PERIOD_S = 1.0
 _LATE_S = 0.05  #: a command that waits for longer than this and two mini-batches may have met a phase without steps
 
 
+class Monitored(Protocol):
+    """The process of the monitor's thread: what the monitor reads of it, and requests of its training thread."""
+
+    wake: threading.Event  #: set: the page has changed
+    sample_due: bool  #: to be set: the memory at the next boundary is sampled
+    every_second: Callable[[], object]
+
+    @property
+    def seconds(self) -> float:
+        """A mini-batch takes, smoothed."""
+
+    @property
+    def least_bytes(self) -> int:
+        """On the device at the boundary that was sampled last."""
+
+    def pending(self) -> bool:
+        """Whether a command waits for a boundary."""
+
+    def computing_s(self) -> float:
+        """Time within mini-batches so far, without the waits of a share."""
+
+    def held(self) -> Bytes:
+        """Memory on the device."""
+
+    def look_for_phase(self) -> None:
+        """A command has waited for long: the script may be in a phase without steps."""
+
+    def expire(self) -> None:
+        """The lease of the command in force is over."""
+
+
 class Monitor(threading.Thread):
     """Runs until the process ends. Reads what the training thread writes, and asks it to look."""
 
-    def __init__(self, job: JobFolder, page: Page, process: TrainingProcess) -> None:
+    def __init__(self, job: JobFolder, page: Page, process: Monitored) -> None:
         super().__init__(name="hived-monitor", daemon=True)
         self._page, self._process = page, process
         self._bell: socket.socket = job.listen(page.pid)
