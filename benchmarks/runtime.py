@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from hived_runtime.control.commands import TrainingJob
-from hived_runtime.control.folder import JobFolder
-from hived_runtime.control.page import Page, State
+from hived_control.commands import TrainingJob
+from hived_control.folder import JobFolder
+from hived_control.page import Page, State
 
 from .measuring import Figure
 

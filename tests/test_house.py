@@ -77,7 +77,7 @@ def test_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
         "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', "
-        "'prometheus_client', 'polars', 'hived_runtime'} & set(sys.modules); "
+        "'prometheus_client', 'polars', 'hived_control', 'hived_runtime'} & set(sys.modules); "
         "sys.exit(', '.join(extras) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

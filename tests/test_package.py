@@ -63,8 +63,8 @@ def test_runtime_stands_alone(tmp_path: Path) -> None:
     subprocess.run([*pip, f"--python={python}", "install", "--no-index", "--no-deps", wheel], check=True)
     code = """
 import importlib.util, os, hived_runtime
-from hived_runtime.control.commands import TrainingJob
-from hived_runtime.control.folder import JobFolder, started_at
+from hived_control.commands import TrainingJob
+from hived_control.folder import JobFolder, started_at
 assert importlib.util.find_spec("hived") is None
 folder = JobFolder.named("train")
 folder.claim({"argv": ["train.py"], "pid": os.getpid(), "started": started_at(os.getpid())})
@@ -81,8 +81,8 @@ with hived_runtime.pause_point():
     [
         ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
         ("kubernetes", "kubernetes_asyncio", ["serve", "kubernetes", "--spec", "spec.yaml"]),
-        ("train", "hived_runtime", ["train", "run", "--", "true"]),
-        ("train", "hived_runtime", ["train", "status", "bert"]),
+        ("train", "hived_control", ["train", "run", "--", "true"]),
+        ("train", "hived_control", ["train", "status", "bert"]),
     ],
 )
 def test_missing_extra_is_named(extra: str, lacks: str, arguments: list[str]) -> None:

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hived_runtime.control.checkpoint import Checkpoints
-from hived_runtime.control.page import State
+from hived_control.checkpoint import Checkpoints
+from hived_control.page import State
 
 from .harness import Answers, Measurement, Row, Settings, run
 from .jobs import Training, end_of, equal_to_plain, nvml, training

@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hived_runtime
-from hived_runtime.control.commands import ProcessStatus, TrainingJob
-from hived_runtime.control.folder import JobFolder
+from hived_control.commands import ProcessStatus, TrainingJob
+from hived_control.environment import LAUNCH
+from hived_control.folder import JobFolder
 
 from .cuda import Driver, DriverError, Nvml
 from .harness import ROOT, Settings
 
 Span = tuple[str, float, float]
-_LAUNCH = Path(hived_runtime.__file__).parent / "launch"
 
 
 class JobError(RuntimeError):
@@ -49,7 +48,7 @@ class Training:
         if tier:
             environment |= {"HIVED_RUN_JOB": self.name}
             environment["PYTHONPATH"] = os.pathsep.join(
-                part for part in (str(_LAUNCH), os.environ.get("PYTHONPATH", "")) if part
+                part for part in (str(LAUNCH), os.environ.get("PYTHONPATH", "")) if part
             )
             if tier == "pager":
                 environment["HIVED_RUN_PAGER"] = settings.fake_driver or "cuda"

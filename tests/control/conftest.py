@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hived_runtime.control.folder import JobFolder
-from hived_runtime.control.page import Answer, Command, Page, State
+from hived_control.folder import JobFolder
+from hived_control.page import Answer, Command, Page, State
 from tests.cli.helpers import Hived, call
 
 Ranks = Callable[[int], list[Page]]

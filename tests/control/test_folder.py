@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hived_runtime.control import commands
-from hived_runtime.control.commands import TrainingJob
-from hived_runtime.control.deciding import decide, decided
-from hived_runtime.control.folder import JobFolder, started_at
-from hived_runtime.control.page import Wanted
-from hived_runtime.errors import InputError, UnavailableError
+from hived_control import commands
+from hived_control.commands import TrainingJob
+from hived_control.deciding import decide, decided
+from hived_control.errors import InputError, UnavailableError
+from hived_control.folder import JobFolder, started_at
+from hived_control.page import Wanted
 
 from .conftest import Ranks
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hived_runtime.control.folder import JobFolder, jobs_folder, started_at
-from hived_runtime.control.page import Answer, Command, Page, State, Wanted
-from hived_runtime.errors import ForbiddenError, InputError, NotFoundError
+from hived_control.errors import ForbiddenError, InputError, NotFoundError
+from hived_control.folder import JobFolder, jobs_folder, started_at
+from hived_control.page import Answer, Command, Page, State, Wanted
 
 from .conftest import meanwhile
 
@@ -77,7 +77,7 @@ def test_read_beside_a_writer(page: Page) -> None:
 
 def test_killed_writer_leaves_whole_record(page: Page) -> None:
     code = (
-        "import sys; from pathlib import Path; from hived_runtime.control.page import Page, Command\n"
+        "import sys; from pathlib import Path; from hived_control.page import Page, Command\n"
         "page = Page.open(Path(sys.argv[1])); print('ready', flush=True); n = 0\n"
         "while True:\n n += 1; page.write_command(Command(at=n, memory_limit=n, workers=n))"
     )

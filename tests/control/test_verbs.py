@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hived_runtime.control.commands import _Dialogue
+from hived_control.commands import _Dialogue
 from tests.cli.helpers import HIVED, Hived, refused
 
 from .conftest import Ranks

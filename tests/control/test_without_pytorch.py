@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,28 @@ def test_one_long_wait_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(10):
             watch.look()
     assert done == ["given up", 1]
+
+
+def test_control_is_the_standard_library_and_starts_nothing() -> None:
+    """A scheduler imports it, in a process that may have PyTorch, and is no training job."""
+    code = """
+import os, sys, threading, types
+sys.modules["torch"] = torch = types.ModuleType("torch")
+before, finders, environment = set(sys.modules), list(sys.meta_path), dict(os.environ)
+import hived_control
+from pkgutil import iter_modules
+names = [each.name for each in iter_modules(hived_control.__path__)]
+for name in names:
+    __import__(f"hived_control.{name}")
+assert {"commands", "page"} <= set(names)
+others = {name.partition(".")[0] for name in set(sys.modules) - before} - {"hived_control"}
+assert others <= sys.stdlib_module_names, others - sys.stdlib_module_names
+assert (sys.meta_path, dict(os.environ), threading.active_count()) == (finders, environment, 1)
+assert vars(torch).keys() == vars(types.ModuleType("torch")).keys()
+"""
+    job = {name: value for name, value in os.environ.items() if name != "HIVED_RUNTIME"}
+    ran = subprocess.run([sys.executable, "-c", code], env=job, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 # -- the pager --------------------------------------------------------------------------------------------------------

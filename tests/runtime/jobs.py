@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from hived_runtime.control.commands import ProcessStatus, TrainingJob
-from hived_runtime.control.folder import JobFolder
+from hived_control.commands import ProcessStatus, TrainingJob
+from hived_control.folder import JobFolder
 
 from .plain import ONE_THREAD, run_plain
 

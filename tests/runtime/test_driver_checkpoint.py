@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from hived_runtime.control.checkpoint import Checkpoints
-from hived_runtime.errors import ConflictError
+from hived_control.checkpoint import Checkpoints
+from hived_control.errors import ConflictError
 
 from .jobs import state_of, until
 

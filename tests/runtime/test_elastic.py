@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from hived_runtime.control.commands import NotYetError, ProcessStatus, RefusedError
-from hived_runtime.control.page import State
-from hived_runtime.control.stopping import descendants
+from hived_control.commands import NotYetError, ProcessStatus, RefusedError
+from hived_control.page import State
+from hived_control.stopping import descendants
 from tests.control.conftest import meanwhile
 
 from .jobs import PATIENCE_S, Job, cpu_ticks, differences, state_of, until

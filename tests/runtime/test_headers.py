@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.gpu import cuda
 
-from hived_runtime.control import checkpoint
+from hived_control import checkpoint
 from hived_runtime.memory.pager import _SOURCE
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hived_runtime.control.commands import RefusedError
-from hived_runtime.control.stopping import descendants
+from hived_control.commands import RefusedError
+from hived_control.stopping import descendants
 
 from .jobs import PATIENCE_S, Job, command_line, differences, until
 

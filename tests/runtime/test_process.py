@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hived_runtime.control.commands import NotYetError, RefusedError
-from hived_runtime.control.folder import started_at
-from hived_runtime.control.page import Command, State, Wanted
-from hived_runtime.control.stopping import descendants
-from hived_runtime.errors import ConflictError
+from hived_control.commands import NotYetError, RefusedError
+from hived_control.errors import ConflictError
+from hived_control.folder import started_at
+from hived_control.page import Command, State, Wanted
+from hived_control.stopping import descendants
 from tests.cli.helpers import Hived
 
 from .jobs import PATIENCE_S, Job, command_line, cpu_ticks, environment, started, state_of, until
@@ -464,8 +464,8 @@ def test_kill_during_a_move(start: Callable[..., Job], killed: str) -> None:
     job = start(text())
     first = job.process.pid
     code = (
-        "import sys; from hived_runtime.control.commands import TrainingJob\n"
-        "from hived_runtime.control.folder import JobFolder\n"
+        "import sys; from hived_control.commands import TrainingJob\n"
+        "from hived_control.folder import JobFolder\n"
         "from pathlib import Path; TrainingJob(JobFolder(Path(sys.argv[1]))).migrate('cpu', 150)"
     )
     controller = subprocess.Popen([sys.executable, "-c", code, str(job.folder.path)], stderr=subprocess.DEVNULL)

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hived_control.folder import JobFolder
+from hived_control.page import Answer, Command, Page, State, Wanted
 from hived_runtime import process
-from hived_runtime.control.folder import JobFolder
-from hived_runtime.control.page import Answer, Command, Page, State, Wanted
 from hived_runtime.memory.framework import can_be_emptied
 from tests.control.conftest import Ranks
 

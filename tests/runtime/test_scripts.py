@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from hived_runtime.control.commands import NotYetError, RefusedError
-from hived_runtime.control.page import State
-from hived_runtime.errors import ConflictError, NotFoundError, TrainingError
+from hived_control.commands import NotYetError, RefusedError
+from hived_control.errors import ConflictError, NotFoundError, TrainingError
+from hived_control.page import State
 
 from .jobs import PATIENCE_S, SCRIPTS, Job, alone, differences, started, until
 from .plain import run_plain

@@ -25,12 +25,11 @@ from .formats import Form, columns, duration, print_answer, print_table
 from .options import duration_option
 
 try:
-    import hived_runtime
-    from hived_runtime.control.commands import JobStatus, ProcessStatus, TrainingJob
-    from hived_runtime.control.environment import JOB, MEMORY, MOVE, PAGER, SHARE
-    from hived_runtime.control.folder import JobFolder, is_own, named_after, started_at
-    from hived_runtime.control.page import State
-    from hived_runtime.errors import ConflictError, TrainingError
+    from hived_control.commands import JobStatus, ProcessStatus, TrainingJob
+    from hived_control.environment import JOB, LAUNCH, MEMORY, MOVE, PAGER, SHARE
+    from hived_control.errors import ConflictError, TrainingError
+    from hived_control.folder import JobFolder, is_own, named_after, started_at
+    from hived_control.page import State
 except ModuleNotFoundError as error:
     raise InputError(f"{error.name} is not installed: {command_for('train')}") from None
 
@@ -39,7 +38,6 @@ _Given = ParamSpec("_Given")
 _BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
 _STEPS = "BKMGT"
 _PATIENCE_S = 60.0
-_LAUNCH = Path(hived_runtime.__file__).parent / "launch"  #: what is in it is imported by the job
 _PROCESSES = columns(
     "RANK PID STATE MINI-BATCHES EACH DEVICE HELD USED PEAK LEAST HOST BUSY SHARE LIMIT TIER",
     right="RANK PID MINI-BATCHES EACH HELD USED PEAK LEAST HOST BUSY SHARE LIMIT",
@@ -171,7 +169,7 @@ def run(
     job = _claimed(name, command)
     environment = dict(os.environ)
     before = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = str(_LAUNCH) + (os.pathsep + before if before else "")
+    environment["PYTHONPATH"] = str(LAUNCH) + (os.pathsep + before if before else "")
     environment[JOB] = job.name
     if environment.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
         environment["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from .control.folder import JobFolder
-from .control.page import Page, Sample
+from hived_control.folder import JobFolder
+from hived_control.page import Page, Sample
+
 from .memory.tier import Bytes
 
 _PERIOD_S = 1.0

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from hived_control.deciding import decide, decided
+from hived_control.folder import JobFolder
+from hived_control.gpus import of_machine
+from hived_control.page import Answer, Command, Page, State, Wanted
+from hived_control.stopping import Deferred, descendants, send, stop_self, woken_at
+
 from .boundaries import Boundaries
-from .control.deciding import decide, decided
-from .control.folder import JobFolder
-from .control.gpus import of_machine
-from .control.page import Answer, Command, Page, State, Wanted
-from .control.stopping import Deferred, descendants, send, stop_self, woken_at
 from .memory.framework import FrameworkTier
 from .memory.tier import Bytes, StopTier, Tier, TierError
 from .monitor import Monitor

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .control.environment import JOB, MEMORY, PAGER, SHARE, SWITCH
+from hived_control.environment import JOB, MEMORY, PAGER, SHARE, SWITCH
 
 if TYPE_CHECKING:
     from .process import TrainingProcess
@@ -45,7 +45,8 @@ def on_import_of_torch() -> None:
 
 
 def _made() -> TrainingProcess:
-    from .control.folder import JobFolder, named_after, started_at
+    from hived_control.folder import JobFolder, named_after, started_at
+
     from .memory import noted
     from .moving import loaders
     from .moving.destination import Destination

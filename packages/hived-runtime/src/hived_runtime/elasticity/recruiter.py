@@ -19,10 +19,11 @@ from pathlib import Path
 
 import torch
 
-from ..control.folder import JobFolder, unlock
-from ..control.gpus import VISIBLE, visible
-from ..control.page import Command
-from ..errors import UnavailableError
+from hived_control.errors import UnavailableError
+from hived_control.folder import JobFolder, unlock
+from hived_control.gpus import VISIBLE, visible
+from hived_control.page import Command
+
 from ..process import TrainingProcess
 
 JOIN = "HIVED_ELASTIC_JOIN"  #: in the environment of a new worker: the descriptor of its socket

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from hived_control.environment import JOB
+from hived_control.folder import JobFolder
+
 from .. import starting
-from ..control.environment import JOB
-from ..control.folder import JobFolder
 from ..process import TrainingProcess
 from . import group, recruiter
 from .recruiter import Invitation, Recruiter

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ..control.deciding import decide
-from ..control.folder import is_own
+from hived_control.deciding import decide
+from hived_control.folder import is_own
+
 from ..storage import as_bytes
 from .kinds import MoveError
 

@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..control.environment import MOVE
-from ..control.page import Command
-from ..control.stopping import descendants, send
+from hived_control.environment import MOVE
+from hived_control.page import Command
+from hived_control.stopping import descendants, send
+
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, read_state
 from .kinds import MoveError
 from .outside import written_by

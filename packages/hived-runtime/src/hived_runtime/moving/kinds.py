@@ -49,8 +49,8 @@ KEPT: tuple[type, ...] = (
 )  # fmt: skip
 #: modules, with what is below them, whose objects are this process's own
 _OWN_MODULES = (
-    "hived_runtime", "multiprocessing.context", "torch._C", "torch._dynamo", "torch._functorch", "torch._inductor",
-    "torch.distributed.distributed_c10d", "torch.distributed.constants", "subprocess", "typing",
+    "hived_control", "hived_runtime", "multiprocessing.context", "torch._C", "torch._dynamo", "torch._functorch",
+    "torch._inductor", "torch.distributed.distributed_c10d", "torch.distributed.constants", "subprocess", "typing",
 )  # fmt: skip
 #: modules whose objects are shared with other processes
 _SHARING_MODULES = ("multiprocessing", "torch.multiprocessing")
@@ -60,19 +60,20 @@ _LIBRARIES = tuple(
 )
 _TORCH = Path(torch.__file__).parent
 _HOOKS_CALLED_BY = (str(_TORCH / "nn" / "modules" / "module.py"), str(_TORCH / "optim" / "optimizer.py"))
-OURS = str(Path(__file__).parents[1])  #: the files of this package
+_OUR_PACKAGES = ("hived_control", "hived_runtime")
+OURS = tuple(str(Path(__file__).parents[2] / package) for package in _OUR_PACKAGES)  #: where our files are
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module is of this package."""
-    return module.partition(".")[0] == "hived_runtime"
+    """Whether a module is of this distribution."""
+    return module.partition(".")[0] in _OUR_PACKAGES
 
 
 def is_users(file: str | None) -> bool:
     """Whether a file is the user's: of no library, and not ours."""
     return (
         bool(file)
-        and not str(file).startswith((*_LIBRARIES, OURS, "<frozen"))
+        and not str(file).startswith((*_LIBRARIES, *OURS, "<frozen"))
         and "site-packages" not in str(file)
         and "dist-packages" not in str(file)
     )

@@ -9,13 +9,14 @@ import stat
 import threading
 from pathlib import Path
 
-from ..control.folder import started_at
-from ..control.stopping import descendants
+from hived_control.folder import started_at
+from hived_control.stopping import descendants
+
 from . import loaders
 from .kinds import MoveError
 
 #: modules whose threads hold nothing of the script's
-_KNOWN_THREADS = ("hived_runtime", "torch", "tqdm")
+_KNOWN_THREADS = ("hived_control", "hived_runtime", "torch", "tqdm")
 _COMPILER = b"torch/_inductor/compile_worker"  #: processes that only translate
 #: files that stand for memory: shared tensors, the state of a move
 _MEMORY = ("/dev/shm/", "/memfd:")

@@ -19,10 +19,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..control.environment import MOVE
-from ..control.gpus import VISIBLE
-from ..control.page import Command
-from ..control.stopping import descendants, send
+from hived_control.environment import MOVE
+from hived_control.gpus import VISIBLE
+from hived_control.page import Command
+from hived_control.stopping import descendants, send
+
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, write_state
 from .frames import PlaceError
 from .kinds import MoveError

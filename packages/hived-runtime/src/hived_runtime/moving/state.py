@@ -30,7 +30,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.hooks import RemovableHandle
 
-from ..control.stopping import handlers
+from hived_control.stopping import handlers
+
 from ..threads import others_of_script
 from . import frames, loaders, outside
 from .describing import Description, first_difference

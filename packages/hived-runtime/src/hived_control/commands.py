@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ..errors import ConflictError, NotFoundError, UnavailableError
 from .checkpoint import Checkpoints
 from .deciding import decide
+from .errors import ConflictError, NotFoundError, UnavailableError
 from .folder import JobFolder, started_at, unlock
 from .page import Answer, Command, Page, Progress, Sample, State, Wanted
 

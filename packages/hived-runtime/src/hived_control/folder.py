@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConflictError, ForbiddenError, InputError, NotFoundError, StorageError, UnavailableError
+from .errors import ConflictError, ForbiddenError, InputError, NotFoundError, StorageError, UnavailableError
 from .page import Command, Page
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

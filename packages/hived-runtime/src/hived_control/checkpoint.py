@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConflictError, UnavailableError
+from .errors import ConflictError, UnavailableError
 from .gpus import of_machine
 from .stopping import descendants, send
 
