@@ -106,9 +106,9 @@ def _private(
         first = 0
         for virtual, pin in _reserved(vc, hierarchies):
             name = "node" if pin is None else pin[0]
-            nodes = _own_nodes(len(chains), f"{vc.name}-{name}", first if pin is None else 0, virtual, undo)
+            nodes = _private_nodes(len(chains), f"{vc.name}-{name}", first if pin is None else 0, virtual, undo)
             chains.append(ChainBindings(nodes))
-            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, pin and (pin[0], -1)))
+            pools.append(PrivatePool(tenant, len(pools), virtual, chains[-1], undo, pin and (pin[0], -1)))
             first += virtual.hosts
         found.append(pools)
     if not chains:
@@ -116,7 +116,7 @@ def _private(
     return chains, found
 
 
-def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: Undo) -> Nodes:
+def _private_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: Undo) -> Nodes:
     """Create nodes for the hosts of some cells, named by number; a reserved cell below node level becomes a node."""
     of_chain = virtual.hierarchy.spec
     names = tuple(f"{name}-{first + host}" for host in range(virtual.hosts))
@@ -125,7 +125,7 @@ def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: 
     return Nodes(number, allocator, undo, virtual.shapes, virtual.groups, virtual.hierarchy)
 
 
-class Unbound(Binding):
+class IdentityBinding(Binding):
     """The identity binding of hosts that are physical nodes. O(nodes) to make; pools may share one."""
 
     def __init__(self, virtual: VirtualCells, chain: ChainBindings, undo: Undo) -> None:
@@ -148,13 +148,13 @@ class Unbound(Binding):
         return host
 
 
-class OwnPool(Pool):
+class PrivatePool(Pool):
     """The cells of a private cluster, which are its nodes."""
 
     def bindings(self) -> Binding:
-        unbound = Unbound(self.virtual, self.chain, self.undo)
-        self.nodes.watched_by(unbound.changed)
-        return unbound
+        identity = IdentityBinding(self.virtual, self.chain, self.undo)
+        self.nodes.watched_by(identity.changed)
+        return identity
 
     def level(self, found: int, parts: Sequence[Part]) -> int:
         return found
@@ -180,11 +180,11 @@ class Quota:
 
 
 def _quotas(spec: ClusterSpec, chains: Mapping[str, ChainBindings], undo: Undo) -> list[list[Pool]]:
-    unbound = {}
+    identity = {}
     for name, of_chain in chains.items():
         hierarchy = of_chain.nodes.hierarchy
         cells = [(hierarchy.top, hierarchy.count[hierarchy.top])]
-        unbound[name] = Unbound(VirtualCells(hierarchy, cells), of_chain, undo)
+        identity[name] = IdentityBinding(VirtualCells(hierarchy, cells), of_chain, undo)
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         limits: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def _quotas(spec: ClusterSpec, chains: Mapping[str, ChainBindings], undo: Undo) 
         wanted += [(p.chain, Quota(chains[p.chain].nodes.hierarchy.gpus[p.level]), p.pinned_cell_id) for p in vc.pinned]
         pools: list[Pool] = []
         for chain, quota, pinned in wanted:
-            pools.append(QuotaPool(tenant, len(pools), unbound[chain], chains[chain], undo, quota, pinned))
+            pools.append(QuotaPool(tenant, len(pools), identity[chain], chains[chain], undo, quota, pinned))
         found.append(pools)
     return found
 
@@ -213,19 +213,19 @@ class QuotaPool(Pool):
         self,
         tenant: int,
         number: int,
-        unbound: Unbound,
+        identity: IdentityBinding,
         chain: ChainBindings,
         undo: Undo,
         quota: Quota,
         pinned: str | None,
     ) -> None:
-        """``unbound``: shared by all quotas in the chain. O(1), so that the cost is never tenants times nodes."""
+        """``identity``: shared by all quotas in the chain. O(1), so that the cost is never tenants times nodes."""
         self.quota = quota
-        self.unbound = unbound
-        super().__init__(tenant, number, unbound.virtual, chain, undo, None if pinned is None else (pinned, -1))
+        self.identity = identity
+        super().__init__(tenant, number, identity.virtual, chain, undo, None if pinned is None else (pinned, -1))
 
     def bindings(self) -> Binding:
-        return self.unbound
+        return self.identity
 
     def _all_free(self) -> list[int]:
         return []  # the nodes keep them

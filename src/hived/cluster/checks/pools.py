@@ -9,7 +9,7 @@ from operator import or_
 from hived.cells.checks import check_space
 from hived.cluster.groups import Group
 from hived.cluster.pool import VIEWS, Pool, precedence_of
-from hived.cluster.sharing import QuotaPool, Unbound
+from hived.cluster.sharing import IdentityBinding, QuotaPool
 from hived.cluster.static_binding import StaticBinding
 from hived.errors import ensure
 
@@ -44,7 +44,7 @@ def check_pool(pool: Pool, groups: Iterable[Group]) -> None:
     binding = pool.binding
     if isinstance(binding, StaticBinding):
         check_static(binding)
-    elif not isinstance(binding, Unbound):
+    elif not isinstance(binding, IdentityBinding):
         check_bindings(binding)
 
 
