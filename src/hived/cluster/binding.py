@@ -245,7 +245,7 @@ class Binding:
 
     # -- binding ------------------------------------------------------------------------------------------------------
 
-    def hold(self, cell: int, mask: int, near: int = -1, exactly: bool = False) -> None:
+    def acquire(self, cell: int, mask: int, near: int = -1, exactly: bool = False) -> None:
         """Mark ``cell`` as in use, and bind it if it was not: to ``near``, if possible.
 
         ``mask``: the requested leaves of a host; bad leaves are anchored elsewhere in it as far as possible.
@@ -258,7 +258,7 @@ class Binding:
         level, parent = self.virtual.cells[cell]
         allocator = self.allocator
         if parent >= 0 and (self.bound[parent] < 0 or parent in self.anchored):
-            self.hold(parent, mask, near // self.virtual.hierarchy.fanout[level + 1] if near >= 0 else -1, exactly)
+            self.acquire(parent, mask, near // self.virtual.hierarchy.fanout[level + 1] if near >= 0 else -1, exactly)
         if exactly:
             self._take(cell, near)
         elif parent >= 0:
@@ -275,7 +275,7 @@ class Binding:
         if allocator.bad_leaves and cell < self.virtual.hosts:
             self._anchor_inside(cell, mask)
 
-    def leaves(
+    def bind_leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """Bind the virtual leaves ``mask`` of a bound ``host``, and return the node and the physical leaves.

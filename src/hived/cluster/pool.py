@@ -286,20 +286,20 @@ class Pool:
             host, mask = spots[0]
             if binding.bound[host] < 0 or binding.anchored:
                 nodes.update_allocator()  # only where it is needed, so that short loans in between cost nothing
-                binding.hold(host, mask)
+                binding.acquire(host, mask)
             if binding.bad[host] & mask:
                 return None
-            return (Part(number, *binding.leaves(host, mask, lent)),)
+            return (Part(number, *binding.bind_leaves(host, mask, lent)),)
         nodes.update_allocator()
         healthy = True
         for host, mask in by_host(spots):
-            binding.hold(host, mask)
+            binding.acquire(host, mask)
             healthy = healthy and not binding.bad[host] & mask
         if not healthy:
             return None
         parts: dict[int, Part] = {}
         for at in sorted(range(len(spots)), key=lambda at: -spots[at][1].bit_count()):
-            parts[at] = Part(number, *binding.leaves(*spots[at], lent))
+            parts[at] = Part(number, *binding.bind_leaves(*spots[at], lent))
         return tuple([parts[at] for at in range(len(spots))])
 
     def refused(self, spots: Spots) -> Spots:
@@ -308,7 +308,7 @@ class Pool:
         self.nodes.update_allocator()
         bad = []
         for host, mask in by_host(spots):
-            binding.hold(host, mask)
+            binding.acquire(host, mask)
             if binding.bad[host] & mask:
                 bad.append((host, binding.bad[host] & mask))
         self.undo.rollback(mark)
@@ -326,10 +326,10 @@ class Pool:
                 gpus = hierarchy.gpus[self.virtual.cells[host].level]
                 low = (hint[1] & -hint[1]).bit_length() - 1
                 cell = hint[0] * (hierarchy.node_size // gpus) + low // gpus
-            binding.hold(host, mask, cell)
+            binding.acquire(host, mask, cell)
             if binding.bad[host] & mask:
                 return None
-            node, leaves = binding.leaves(host, mask, nodes.lent, hint)
+            node, leaves = binding.bind_leaves(host, mask, nodes.lent, hint)
             hints.remove(node)
             parts.append(Part(nodes.number, node, leaves))
         return tuple(parts)
@@ -387,7 +387,7 @@ class Pool:
                 shape = self.virtual.shapes[host]
                 offset = leaf // shape.leaves * shape.leaves
                 if not mask & ~(shape.full << offset):
-                    binding.hold(host, 0, (node * hierarchy.node_size + leaf) // shape.leaves, exactly=True)
+                    binding.acquire(host, 0, (node * hierarchy.node_size + leaf) // shape.leaves, exactly=True)
                     leaves = binding.bind_leaves_at(host, mask >> offset)
             if not leaves:
                 self.undo.rollback(mark)

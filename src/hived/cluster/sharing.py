@@ -134,7 +134,7 @@ class IdentityBinding(Binding):
         self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
         self.bad_hosts = chain.nodes.bad_nodes
 
-    def leaves(
+    def bind_leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """The leaves themselves."""

@@ -49,7 +49,7 @@ class StaticBinding(Binding):
         """The node that ``host`` is in, and the number of its first leaf there."""
         return divmod(self.bound[host] * self.virtual.shapes[host].leaves, self.virtual.hierarchy.node_size)
 
-    def leaves(
+    def bind_leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """The physical leaves of the virtual ones, whatever runs there."""

@@ -136,7 +136,7 @@ def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo)
                 suggested.searched_all = False
                 return
             mark = undo.mark()
-            binding.hold(host, mask, cell, exactly=True)
+            binding.acquire(host, mask, cell, exactly=True)
             if not binding.bad[host] & mask:
                 yield True
             undo.rollback(mark)

@@ -277,7 +277,7 @@ class VirtualSide(Side):
     def at(self, host: int) -> Sequence[int]:
         """Per inner cell of a host, the first leaf of its physical cell; -1 if it is not bound. O(inner cells).
 
-        The binding does not record the order inside cells that are taken as a whole (see :meth:`.Binding.leaves`): a
+        The binding does not record the order inside cells that are taken as a whole (:meth:`.Binding.bind_leaves`): a
         group in one has all its leaves, so its children are shown in order on the free children of the physical cell.
         """
         found = self._at.get(host)
