@@ -348,23 +348,23 @@ class Nodes:
         before = self.bad[node]
         if before == mask:
             return False
-        self._turn(node, mask)
+        self._change_health(node, mask)
         return True
 
-    def _turn(self, node: int, mask: int) -> None:
+    def _change_health(self, node: int, mask: int) -> None:
         """Set the bad leaf cells of ``node``; bindings follow it, and go back before it."""
         before = self.bad[node]
-        self._note((self._turn, node, before))
+        self._note((self._change_health, node, before))
         self.bad[node] = mask
         self._dirty.add(node)
         if mask:
             self.bad_nodes.add(node)
         else:
             self.bad_nodes.discard(node)
-        for turned in self._watchers:
-            turned.add(node)
+        for changed in self._watchers:
+            changed.add(node)
         self.allocator.set_bad(node, before, mask)
 
-    def watched_by(self, turned: set[int]) -> None:
-        """Add every node whose bad leaves change to ``turned``, the changed hosts of a private or quota pool."""
-        self._watchers.append(turned)
+    def add_watcher(self, changed: set[int]) -> None:
+        """Add every node whose bad leaves change to ``changed``, the changed hosts of a private or quota pool."""
+        self._watchers.append(changed)

@@ -153,7 +153,7 @@ class PrivatePool(Pool):
 
     def bindings(self) -> Binding:
         identity = IdentityBinding(self.virtual, self.chain, self.undo)
-        self.nodes.watched_by(identity.changed)
+        self.nodes.add_watcher(identity.changed)
         return identity
 
     def level(self, found: int, parts: Sequence[Part]) -> int:
