@@ -28,6 +28,6 @@ class CheckedCluster(Cluster):
         super().cancel(group)
         self.validate()
 
-    def _keep(self, group: Group | None = None) -> None:
-        super()._keep(group)
+    def _commit(self, group: Group | None = None) -> None:
+        super()._commit(group)
         self.validate()

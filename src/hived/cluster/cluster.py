@@ -137,10 +137,10 @@ class Cluster:
             known = state.groups.get(request.group)
             if known is None:
                 state.wait(request, decision.reasons, now)
-                state.undo.keep()
+                state.undo.commit()
             else:
                 state.lose_reservation(known, decision.reasons)
-                self._keep()
+                self._commit()
         return decision
 
     def _decided(
@@ -193,7 +193,7 @@ class Cluster:
         if group is None:
             return None
         if keep:
-            self._keep(group)
+            self._commit(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
         again = asked._replace(excluded_nodes=excluded, demand=None)  # a demand refers to the whole state
@@ -242,7 +242,7 @@ class Cluster:
             return None
         stays = stays_in_place(again, group)
         if stays:
-            self._keep(again)
+            self._commit(again)
         return stays
 
     def promotable(self, request: Request, demand: Demand | None = None) -> bool | None:
@@ -412,7 +412,7 @@ class Cluster:
         """
         state, preempted = self._committed(), dict(self._preempted)
         try:
-            with state.rehearsal():
+            with state.what_if():
                 yield
         finally:
             self._open, self._preempted = None, preempted
@@ -429,7 +429,7 @@ class Cluster:
         opened = self._open
         if opened is not None and (opened[0] is decision or opened[0] == decision):
             self._open = None
-            self._keep(opened[1])
+            self._commit(opened[1])
             return
         if isinstance(decision, Wait):
             return
@@ -442,7 +442,7 @@ class Cluster:
             return
         group = self._decided_again(decision)
         self._open = None
-        self._keep(group)
+        self._commit(group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """Commit a decision about a placed group: it starts, if its victims have ended, or nothing is left to do."""
@@ -459,7 +459,7 @@ class Cluster:
                 left = ", ".join(sorted(victim.name for victim in group.victims))
                 raise RequestError("decision", f"{group.name!r} still waits for {left} to be released")
             self._state.bind(group)
-            self._keep()
+            self._commit()
 
     def _decided_again(self, decision: Bind | Preempt) -> Group:
         """Place the group of an answer before the last one by that answer. Raises :class:`RequestError`."""
@@ -486,7 +486,7 @@ class Cluster:
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
-        self._keep()
+        self._commit()
 
     def hold(self, group: str, loan: bool) -> bool:
         """Have a guest hold its idle leaf cells as a ``loan``, or a loan give them up and stay as a guest.
@@ -500,7 +500,7 @@ class Cluster:
             return False
         if self._state.guests_on[held.chain] is None or not self._state.hold(held, loan):
             return False
-        self._keep()
+        self._commit()
         return True
 
     def cancel(self, group: str) -> None:
@@ -524,11 +524,11 @@ class Cluster:
             raise RequestError("group", f"{name!r}: {hint}")
         return group
 
-    def _keep(self, group: Group | None = None) -> None:
+    def _commit(self, group: Group | None = None) -> None:
         """Commit the open transaction; ``group``: the one that it has admitted."""
         state = self._state
         state.version += 1
-        state.undo.keep()
+        state.undo.commit()
         if group is not None and state.waiting:
             state.waiting.pop(group.name, None)
 
@@ -552,7 +552,7 @@ class Cluster:
     def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
         state = self._committed()
         set_health(state, self._by_name(), node, device, healthy)
-        self._keep()
+        self._commit()
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
 
@@ -571,7 +571,7 @@ class Cluster:
         state = self._for_good("recover")
         state.forget_doomed()  # else which groups are guaranteed would depend on the queries before
         report = recovery.recover(state, self._by_name(), given)
-        self._keep()
+        self._commit()
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
@@ -584,7 +584,7 @@ class Cluster:
         state = self._for_good("reconfigure")
         self._state, report = recovery.reconfigured(state, compiled_spec(spec))
         self._names = None
-        self._keep()
+        self._commit()
         return report
 
     def trade(self, spec: Mapping[str, Any] | ClusterSpec) -> TradeEffect | None:
@@ -598,7 +598,7 @@ class Cluster:
         """
         effect = trade(self._for_good("trade"), compiled_spec(spec))
         if effect is not None:
-            self._keep()
+            self._commit()
         return effect
 
     def would_downgrade(self, spec: Mapping[str, Any] | ClusterSpec) -> tuple[str, ...]:
@@ -740,9 +740,9 @@ class Cluster:
         return state
 
     def _for_good(self, call: str) -> State:
-        """The same, for a call that no log takes back. Raises :class:`~hived.errors.InvariantError` in a rehearsal."""
+        """The same, for a call that no log takes back. Raises :class:`~hived.errors.InvariantError` in a what-if."""
         state = self._committed()
-        ensure(not state.undo.rehearses, f"{call}() is for good, and nothing is in what_if()")
+        ensure(not state.undo.is_what_if, f"{call}() is for good, and nothing is in what_if()")
         return state
 
     def _refreshed(self) -> State:

@@ -96,7 +96,7 @@ class State:
         self.version = 0
         self.sequence = 0
         self._loans_made = 0
-        self.undo.keep()
+        self.undo.commit()
 
     def rank_of(self, vc: str) -> Rank:
         """How the guaranteed groups of a VC prefer hosts."""
@@ -126,7 +126,7 @@ class State:
         self.demands = self.demands.under(spec)
 
     @contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def what_if(self) -> Iterator[None]:
         """A context in which groups, loans and health may change; at its end all of it is as it was.
 
         Not while a transaction is open. O(groups waiting + doomed cells), and its steps once more.
@@ -135,7 +135,7 @@ class State:
         evicted = list(self.evicted)
         doomed = [(of, list(of.doomed), of.doomed_at, of.nodes.allocator.changes) for of in self.bound]
         try:
-            with self.undo.rehearsal():
+            with self.undo.what_if():
                 yield
         finally:  # what no transaction changes alone is not in the log
             self.waiting, self.evicted = waiting, evicted
@@ -161,7 +161,7 @@ class State:
             if (allocator.bad_leaves or chain.doomed) and chain.doomed_at != allocator.changes:
                 doom(chain, [pool for of_tenant in self.pools for pool in of_tenant])
                 chain.doomed_at = allocator.changes
-                self.undo.keep()
+                self.undo.commit()
 
     def forget_doomed(self) -> None:
         """Unbind the doomed cells until the next :meth:`refresh_doomed`: cells of running groups come first.
@@ -171,7 +171,7 @@ class State:
         for chain in self.bound:
             if chain.doomed:
                 undoom(chain)
-                self.undo.keep()
+                self.undo.commit()
 
     def transition(self, group: Group, event: GroupEvent) -> None:
         """Move a group to its next state on ``event``; :class:`InvariantError` where the table has none."""
@@ -503,7 +503,7 @@ class State:
     # -- hardware -----------------------------------------------------------------------------------------------------
 
     def _spare_guest(self, name: str) -> None:
-        """Undo the eviction of a guest, unless the caller was told of it (in a rehearsal)."""
+        """Undo the eviction of a guest, unless the caller was told of it (in a what-if)."""
         if name in self.evicted:
             self.evicted.remove(name)
 

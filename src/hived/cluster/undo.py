@@ -1,7 +1,7 @@
 """The undo log: every step that changes the state logs its inverse until the transaction is committed.
 
 A request is carried out in an open transaction, and its answer read off the result. A commit keeps it; any other call
-rolls it back. So a dry run needs no code of its own, and cannot differ from the real run. In a *rehearsal* whole
+rolls it back. So a dry run needs no code of its own, and cannot differ from the real run. In a *what-if* whole
 transactions are committed, and all of them are rolled back at its end.
 """
 
@@ -15,21 +15,21 @@ from typing import Any
 class Undo:
     """A log of inverse steps with their arguments; a rollback runs them, the last first."""
 
-    __slots__ = ("base", "keep", "log", "mark", "note", "rehearses")
+    __slots__ = ("base", "commit", "is_what_if", "log", "mark", "note")
 
     def __init__(self) -> None:
-        #: the inverse steps of what was rehearsed, if anything, then of the open transaction
+        #: the inverse steps of an enclosing what-if, if any, then of the open transaction
         self.log: list[tuple[Any, ...]] = []
         #: where those of the open transaction begin
         self.base = 0
         #: whether what is committed now is rolled back later
-        self.rehearses = False
+        self.is_what_if = False
         #: logs the inverse of a change that was just made: a tuple of a function and its arguments. O(1)
         self.note: Callable[[tuple[Any, ...]], None] = self.log.append
         #: a savepoint for :meth:`rollback`
         self.mark: Callable[[], int] = self.log.__len__
         #: commits the transaction
-        self.keep: Callable[[], None] = self.log.clear
+        self.commit: Callable[[], None] = self.log.clear
 
     def assign(self, owner: object, **attributes: object) -> None:
         """Set attributes of an object. O(attributes)."""
@@ -60,16 +60,16 @@ class Undo:
             self.rollback(mark)
 
     @contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def what_if(self) -> Iterator[None]:
         """A context whose transactions are rolled back at its end, those too that were committed."""
-        base, keep, rehearses, mark = self.base, self.keep, self.rehearses, self.mark()
-        self.base, self.keep, self.rehearses = mark, self._go_on, True
+        base, commit, is_what_if, mark = self.base, self.commit, self.is_what_if, self.mark()
+        self.base, self.commit, self.is_what_if = mark, self._commit_inner, True
         try:
             yield
         finally:
             self.rollback(mark)
-            self.base, self.keep, self.rehearses = base, keep, rehearses
+            self.base, self.commit, self.is_what_if = base, commit, is_what_if
 
-    def _go_on(self) -> None:
-        """Commit a transaction in a rehearsal."""
+    def _commit_inner(self) -> None:
+        """Commit a transaction inside a what-if."""
         self.base = len(self.log)
