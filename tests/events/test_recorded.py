@@ -176,7 +176,7 @@ def test_replay_keeps_no_outdated_decision() -> None:
         for number, line in enumerate(lines):
             if number in (50, len(lines) - 1):
                 gc.collect()
-                kept.append(sum(type(found) is Bind and found.asked is not None for found in gc.get_objects()))
+                kept.append(sum(type(found) is Bind and found.provenance is not None for found in gc.get_objects()))
             yield line
 
     replay(watched(), Cluster)

@@ -121,7 +121,7 @@ class Walk:
         if isinstance(answer, Preempt):
             for victim in answer.victims:
                 self.cluster.release(victim)
-            answer = self.cluster.schedule(make(name, vc, answer.asked.arguments[0].members[0]))  # type: ignore[union-attr]
+            answer = self.cluster.schedule(make(name, vc, answer.provenance.arguments[0].members[0]))  # type: ignore[union-attr]
         if isinstance(answer, Bind):
             self.cluster.commit(answer)
         else:

@@ -39,7 +39,7 @@ from .preemption import select_victims
 from .promotion import promoted, stays_in_place
 from .recovery import Reconfiguration
 from .replan import replanned
-from .requests import EVERY_NODE, KEPT, Asked, Request
+from .requests import COMMITTED, EVERY_NODE, Provenance, Request
 from .sharing import BindingKind, Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
@@ -155,10 +155,10 @@ class Cluster:
             known.refuse_another(request)
             if known.running:
                 return known.answer()
-        suggested, given = None, EVERY_NODE
+        suggested, node_filter = None, EVERY_NODE
         if suggested_nodes is not None or excluded_nodes != ():
             suggested = self._suggested(suggested_nodes, excluded_nodes)
-            given = EVERY_NODE if suggested is None else suggested.given
+            node_filter = EVERY_NODE if suggested is None else suggested.node_filter
         placed: Group | tuple[Reason, ...] | None
         if known is None:
             placed = placing.admitted(state, request, demand, suggested, now)
@@ -169,7 +169,7 @@ class Cluster:
                 return known.answer()
         if isinstance(placed, tuple):
             return Wait(request.group, placed)
-        decision = placed.answer(Asked("schedule", (request, given[0], now, given[1]), state.version))
+        decision = placed.answer(Provenance("schedule", (request, node_filter[0], now, node_filter[1]), state.version))
         self._open = decision, placed
         return decision
 
@@ -188,20 +188,20 @@ class Cluster:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         parts = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        way = placing.anywhere if constraint is ANYWHERE else self._way(request, constraint, demand)
-        group = placing.admitted(state, request, demand, suggested, now, parts, way)
+        strategy = placing.anywhere if constraint is ANYWHERE else self._strategy(request, constraint, demand)
+        group = placing.admitted(state, request, demand, suggested, now, parts, strategy)
         if group is None:
             return None
         if keep:
             self._commit(group)
-            return group.answer(KEPT)
-        excluded = () if suggested is None else suggested.given[1]
+            return group.answer(COMMITTED)
+        excluded = () if suggested is None else suggested.node_filter[1]
         again = asked._replace(excluded_nodes=excluded, demand=None)  # a demand refers to the whole state
-        decision = group.answer(Asked("place", (again,), state.version))
+        decision = group.answer(Provenance("place", (again,), state.version))
         self._open = decision, group
         return decision
 
-    def _way(self, request: Request, constraint: PlacementConstraint, demand: Demand) -> placing.Way:
+    def _strategy(self, request: Request, constraint: PlacementConstraint, demand: Demand) -> placing.PlacementStrategy:
         """How a request is placed under a constraint. Raises :class:`RequestError` if it is none for this request."""
         match constraint:
             case OnIdle() if request.opportunistic and not request.guest:
@@ -463,9 +463,9 @@ class Cluster:
 
     def _decided_again(self, decision: Bind | Preempt) -> Group:
         """Place the group of an answer before the last one by that answer. Raises :class:`RequestError`."""
-        state, asked = self._state, decision.asked
-        if asked is not None and asked.version == state.version:
-            again = getattr(Cluster, asked.call)(self, *asked.arguments)
+        state, provenance = self._state, decision.provenance
+        if provenance is not None and provenance.version == state.version:
+            again = getattr(Cluster, provenance.method)(self, *provenance.arguments)
             if self._open is not None and again == decision:
                 return self._open[1]
             self._committed()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .explain.reasons import Reason
-from .requests import Asked, Request
+from .requests import Provenance, Request
 
 
 class PodPlacement(NamedTuple):
@@ -70,7 +70,7 @@ class Bind:
     downgraded: tuple[str, ...] = ()  #: groups of its VC that it makes opportunistic (lazy preemption)
     overtaken: tuple[str, ...] = ()  #: preempting groups whose reservations end with the commit
     #: the call, so that it can be repeated; no part of the answer
-    asked: Asked | None = field(default=None, compare=False, repr=False)
+    provenance: Provenance | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Preempt:
     relaxed: tuple[str, ...] = ()  #: see :class:`Bind`
     downgraded: tuple[str, ...] = ()  #: see :class:`Bind`
     overtaken: tuple[str, ...] = ()  #: see :class:`Bind`
-    asked: Asked | None = field(default=None, compare=False, repr=False)  #: see :class:`Bind`
+    provenance: Provenance | None = field(default=None, compare=False, repr=False)  #: see :class:`Bind`
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hived.errors import RequestError
 from .decisions import Bind, Placement, Preempt
 from .explain.reasons import Reason
 from .parts import Part
-from .requests import EVERY_NODE, Asked, Given, Request
+from .requests import EVERY_NODE, NodeFilter, Provenance, Request
 from .states import GroupEvent, GroupState, next_group_state
 
 _PREEMPTING = GroupState.PREEMPTING
@@ -64,7 +64,7 @@ class Group:
     #: while preempting: its remaining victims, in the order in which they started; replaced, never changed
     victims: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
     #: while preempting: the state's version and the suggested nodes of the last vain search for another placement
-    replanned: tuple[int, Given] = (-1, EVERY_NODE)
+    replanned: tuple[int, NodeFilter] = (-1, EVERY_NODE)
     #: during promotion: the opportunistic group that it runs as
     loan: Group | None = None
     #: during placement: the leaves where it ran, which it prefers
@@ -122,18 +122,20 @@ class Group:
         """Leaf cells of all pods."""
         return sum([part.mask.bit_count() for part in self.parts])
 
-    def answer(self, asked: Asked | None = None) -> Bind | Preempt:
-        """The decision about a placed group; ``asked``: the call that it answers. O(pods + victims)."""
+    def answer(self, provenance: Provenance | None = None) -> Bind | Preempt:
+        """The decision about a placed group; ``provenance``: the call that it answers. O(pods + victims)."""
         assert self.placement is not None
         downgraded: tuple[str, ...] = ()
         overtaken: tuple[str, ...] = ()
-        if asked is not None and (self.downgraded or self.overtaken):
+        if provenance is not None and (self.downgraded or self.overtaken):
             downgraded = tuple([other.name for other in self.downgraded])
             overtaken = tuple([other.name for other in self.overtaken])
         if self.victims:
             names = tuple([victim.name for victim in self.victims])
-            return Preempt(self.name, self.placement, names, self.within, self.relaxed, downgraded, overtaken, asked)
-        return Bind(self.name, self.placement, self.within, self.relaxed, downgraded, overtaken, asked)
+            return Preempt(
+                self.name, self.placement, names, self.within, self.relaxed, downgraded, overtaken, provenance
+            )
+        return Bind(self.name, self.placement, self.within, self.relaxed, downgraded, overtaken, provenance)
 
     def refuse_another(self, request: Request) -> None:
         """Raise :class:`RequestError` where a repeated request differs from the group's own."""

@@ -1,4 +1,4 @@
-"""The placement of a new group, in the way that its request asks for, in the open transaction."""
+"""The placement of a new group, by the strategy of its constraint, in the open transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .state import State
 from .suggested import Suggested
 
 #: chooses leaves for a group, which are bound then; ``False``, and nothing changed, when it has to wait
-Way = Callable[[State, Group, Demand, Suggested | None], bool]
+PlacementStrategy = Callable[[State, Group, Demand, Suggested | None], bool]
 
 
 def anywhere(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
@@ -30,7 +30,7 @@ def admitted(
     suggested: Suggested | None,
     now: float,
     near: tuple[Part, ...] = (),
-    way: Way = anywhere,
+    strategy: PlacementStrategy = anywhere,
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
@@ -41,7 +41,7 @@ def admitted(
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
-    if not way(state, group, demand, suggested):
+    if not strategy(state, group, demand, suggested):
         return None
     state.admit(group)
     return group

@@ -37,7 +37,7 @@ def replanned(
         why = reasons(state, request, demand, suggested)
         state.undo.rollback()
         return why
-    seen = state.version, EVERY_NODE if suggested is None else suggested.given
+    seen = state.version, EVERY_NODE if suggested is None else suggested.node_filter
     own_vc = group.guaranteed and any(victim.guaranteed for victim in group.victims)
     if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own_vc):
         return None

@@ -14,8 +14,8 @@ OPPORTUNISTIC = -1
 HIGHEST = 1000
 
 #: names of the nodes that a request may use (None: all), and of the nodes that it may not use
-Given = tuple[frozenset[str] | None, frozenset[str]]
-EVERY_NODE: Given = None, frozenset()
+NodeFilter = tuple[frozenset[str] | None, frozenset[str]]
+EVERY_NODE: NodeFilter = None, frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class Request:
                 number += 1
 
 
-class Asked(NamedTuple):
+class Provenance(NamedTuple):
     """The call that a decision answers, so that it can be repeated."""
 
-    call: str  #: the name of the method
+    method: str  #: its name
     arguments: tuple[Any, ...]
     version: int  #: of the state at the answer
 
 
-#: the call of an answer that was committed at once
-KEPT = Asked("", (), -1)
+#: of an answer that was committed at once
+COMMITTED = Provenance("", (), -1)

@@ -11,7 +11,7 @@ from hived.cells import Steps, backtrack
 from .names import Names
 from .nodes import Nodes
 from .pool import Pool
-from .requests import Given
+from .requests import NodeFilter
 from .undo import Undo
 from .virtual import Spots, by_host
 
@@ -25,11 +25,11 @@ Allowed = Callable[[int], bool]
 class Suggested:
     """The nodes, per chain, that a request may use: the named ones, or all but the named ones. O(names) to make."""
 
-    def __init__(self, given: Given, by_name: Names) -> None:
-        """``given``: names of suggested nodes, None for all; and names of excluded nodes."""
+    def __init__(self, node_filter: NodeFilter, by_name: Names) -> None:
+        """``node_filter``: names of suggested nodes, None for all; and names of excluded nodes."""
         #: as given
-        self.given = given
-        names, excluded = given
+        self.node_filter = node_filter
+        names, excluded = node_filter
         self._chains = by_name.chains
         # whether all but the named ones are allowed
         self._others = names is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from hived.cluster.decisions import Decision, Wait
-from hived.cluster.requests import KEPT
+from hived.cluster.requests import COMMITTED
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
@@ -69,10 +69,15 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
 
 def _track(decision: Decision | None, offered: dict[Decision, Decision]) -> None:
     """Keep ``decision``, and drop all decisions of an earlier version of the cluster. Amortized O(1)."""
-    if decision is None or isinstance(decision, Wait) or decision.asked is None or decision.asked is KEPT:
+    if (
+        decision is None
+        or isinstance(decision, Wait)
+        or decision.provenance is None
+        or decision.provenance is COMMITTED
+    ):
         return  # nothing to commit, or committed already
     before = next(iter(offered.values()), decision)
-    if not isinstance(before, Wait) and before.asked and before.asked.version != decision.asked.version:
+    if not isinstance(before, Wait) and before.provenance and before.provenance.version != decision.provenance.version:
         offered.clear()
     offered[decision] = decision
 
