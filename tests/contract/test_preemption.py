@@ -237,7 +237,7 @@ def test_starts_elsewhere_once_there_is_room(kind: str) -> None:
     assert states(driver, "high", victim) == [ALLOCATED] * 2
 
 
-def test_replanned_and_not_committed() -> None:
+def test_rescheduled_and_not_committed() -> None:
     """The reservation is as it was."""
     driver = beside_loans({"a": 1, "b": 2})
     job = wants("job", "a", 4)

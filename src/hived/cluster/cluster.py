@@ -31,15 +31,15 @@ from .explain import queries
 from .explain.reasons import Misconfigured, NeverFits, Reason
 from .groups import Group
 from .guests import Leaves
-from .names import Names, leaf_state, set_health
+from .node_index import NodeIndex, leaf_state, set_health
 from .parts import Part
 from .placement_request import ANYWHERE, Anywhere, Beside, OnHosts, OnIdle, Over, PlacementConstraint, PlacementRequest
 from .pool import packed
 from .preemption import select_victims
 from .promotion import promoted, stays_in_place
 from .recovery import Reconfiguration
-from .replan import replanned
 from .requests import COMMITTED, EVERY_NODE, Provenance, Request
+from .rescheduling import rescheduled
 from .sharing import BindingKind, Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
@@ -78,7 +78,7 @@ class Cluster:
         """
         spec.check()
         self._state = State(spec, Sharing(sharing), rank, BindingKind(binding), ranks)
-        self._names: Names | None = None
+        self._index: NodeIndex | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
         # the answer of the open transaction, and the group that the transaction has admitted
         self._open: tuple[Bind | Preempt, Group] | None = None
@@ -164,7 +164,7 @@ class Cluster:
             placed = placing.admitted(state, request, demand, suggested, now)
             placed = placed or reasons(state, request, demand, suggested)
         else:
-            placed = replanned(state, known, demand, suggested, now)
+            placed = rescheduled(state, known, demand, suggested, now)
             if placed is None:
                 return known.answer()
         if isinstance(placed, tuple):
@@ -363,13 +363,13 @@ class Cluster:
         return demand if isinstance(demand, Demand) and demand.by is demands and request.group else demands.of(request)
 
     def _parts(self, placement: Placement) -> tuple[Part, ...]:
-        names = self._by_name()
-        return tuple([part for pod in placement.pods for part in names.parts(*pod, placement.chain)[0]])
+        index = self._node_index()
+        return tuple([part for pod in placement.pods for part in index.parts(*pod, placement.chain)[0]])
 
     def _leaves(self, beside: Sequence[PodPlacement]) -> Leaves:
         """Leaf cells by name, as parts; each name is looked up once."""
-        names = self._by_name()
-        return lambda start, end: [part for pod in beside[start:end] for part in names.parts_of(pod)]
+        index = self._node_index()
+        return lambda start, end: [part for pod in beside[start:end] for part in index.parts_of(pod)]
 
     def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
         """The nodes that a request may use, None for all. O(names)."""
@@ -377,13 +377,13 @@ class Cluster:
             return None
         suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
         others = _names_of_nodes("excluded_nodes", excluded)
-        found = Suggested((suggested, others), self._by_name())
+        found = Suggested((suggested, others), self._node_index())
         return found if found.restricts else None
 
-    def _by_name(self) -> Names:
-        if self._names is None:
-            self._names = Names(self._state.chains)
-        return self._names
+    def _node_index(self) -> NodeIndex:
+        if self._index is None:
+            self._index = NodeIndex(self._state.chains)
+        return self._index
 
     def plan(
         self, request: Request, suggested_nodes: Collection[str] | None = None, excluded_nodes: Collection[str] = ()
@@ -551,7 +551,7 @@ class Cluster:
 
     def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
         state = self._committed()
-        set_health(state, self._by_name(), node, device, healthy)
+        set_health(state, self._node_index(), node, device, healthy)
         self._commit()
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
@@ -570,7 +570,7 @@ class Cluster:
         given = as_records(records)
         state = self._for_good("recover")
         state.forget_doomed()  # else which groups are guaranteed would depend on the queries before
-        report = recovery.recover(state, self._by_name(), given)
+        report = recovery.recover(state, self._node_index(), given)
         self._commit()
         return report
 
@@ -583,7 +583,7 @@ class Cluster:
         """
         state = self._for_good("reconfigure")
         self._state, report = recovery.reconfigured(state, compiled_spec(spec))
-        self._names = None
+        self._index = None
         self._commit()
         return report
 
@@ -693,7 +693,7 @@ class Cluster:
 
     def leaf_state(self, node: str, device: int) -> LeafState:
         """The state of one device: free, used, reserving or reserved."""
-        return leaf_state(self._committed(), self._by_name(), node, device)
+        return leaf_state(self._committed(), self._node_index(), node, device)
 
     def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
         """The *doomed bad* reserved cells: VC, chain, cell type, and the first node of the physical cell."""

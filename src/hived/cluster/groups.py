@@ -64,7 +64,7 @@ class Group:
     #: while preempting: its remaining victims, in the order in which they started; replaced, never changed
     victims: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
     #: while preempting: the state's version and the suggested nodes of the last vain search for another placement
-    replanned: tuple[int, NodeFilter] = (-1, EVERY_NODE)
+    rescheduling_failed_at: tuple[int, NodeFilter] = (-1, EVERY_NODE)
     #: during promotion: the opportunistic group that it runs as
     loan: Group | None = None
     #: during placement: the leaves where it ran, which it prefers

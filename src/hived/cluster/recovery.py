@@ -18,7 +18,7 @@ from .decisions import Placement, PodPlacement, Record
 from .demands import check_form
 from .explain.reasons import LostReservation, Suspended
 from .groups import Group
-from .names import Names
+from .node_index import NodeIndex
 from .parts import Part
 from .requests import OPPORTUNISTIC, Request
 from .state import State
@@ -48,12 +48,12 @@ class Located(NamedTuple):
         return self.parts[0].chain if self.parts else 0
 
 
-def located(names: Names, placement: Placement) -> Located:
+def located(index: NodeIndex, placement: Placement) -> Located:
     """Locate a placement: in its own chain as far as that has its devices, else in others."""
     parts: list[Part] = []
     pods, missing = [], []
     for node, devices in placement.pods:
-        there, left = names.parts(node, devices, placement.chain)
+        there, left = index.parts(node, devices, placement.chain)
         parts += there
         if left:
             pods.append(PodPlacement(node, left))
@@ -62,7 +62,7 @@ def located(names: Names, placement: Placement) -> Located:
     return Located(tuple(parts), tuple(pods), tuple(dict.fromkeys(missing)))
 
 
-def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfiguration:
+def recover(state: State, index: NodeIndex, records: Sequence[Record]) -> Reconfiguration:
     """Take over running groups. Raises :class:`RequestError`, before anything has changed, for impossible records.
 
     A group runs on whatever the spec is now: if its VC's cells cannot be bound to its leaves, as opportunistic. Groups
@@ -73,7 +73,7 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
         _check_form(position, record)
     ordered = sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
     recovery = Recovery(state)
-    left = list(zip(ordered, _places(state, names, ordered), strict=True))
+    left = list(zip(ordered, _places(state, index, ordered), strict=True))
     for as_it_was in (True, False):
         now, left = left, []
         for record, at in now:
@@ -94,13 +94,13 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.version = old.version + 1  # earlier decisions are out of date
-    names = Names(new.chains)
+    index = NodeIndex(new.chains)
     recovery = Recovery(new)
     running = [group for group in old.by_age() if group.running]
     ordered = sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence))
-    later = [group for group in ordered if group.guaranteed and not _taken_over(recovery, old, names, group, True)]
+    later = [group for group in ordered if group.guaranteed and not _taken_over(recovery, old, index, group, True)]
     for group in (*later, *[group for group in ordered if not group.guaranteed]):
-        _taken_over(recovery, old, names, group, False)
+        _taken_over(recovery, old, index, group, False)
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in old.by_age():
@@ -111,17 +111,17 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     for nodes in old.chains:  # bad hardware stays bad, by names of nodes and devices
         for node in sorted(nodes.bad_nodes):
             for device in nodes.devices(node, nodes.bad[node]):
-                for chain, number, mask in names.of(nodes.names[node], device):
+                for chain, number, mask in index.of(nodes.names[node], device):
                     new.set_bad(chain, number, new.chains[chain].bad[number] | mask)
     return new, recovery.report()
 
 
-def _taken_over(recovery: Recovery, old: State, names: Names, group: Group, as_it_was: bool) -> bool:
+def _taken_over(recovery: Recovery, old: State, index: NodeIndex, group: Group, as_it_was: bool) -> bool:
     """Add a running group of the old state; see :meth:`Recovery.add`."""
     placement = group.origin or group.placement
     assert placement is not None
     assert group.placement is not None
-    at, new = located(names, placement), recovery.state
+    at, new = located(index, placement), recovery.state
     if not group.guest and any(new.chains[chain].used[node] & mask for chain, node, mask in at.parts):
         # the spec has two names for one device now, and the first group keeps it
         at = Located((), (), tuple(dict.fromkeys((*at.missing, *(node for node, _ in at.pods)))))
@@ -170,7 +170,7 @@ def _is_placement(placement: Placement) -> bool:
         return False
 
 
-def _places(state: State, names: Names, records: Sequence[Record]) -> list[Located]:
+def _places(state: State, index: NodeIndex, records: Sequence[Record]) -> list[Located]:
     """Locate the groups of some records. Raises :class:`RequestError` for records that no cluster can have written.
 
     Those repeat a group, have more pods than requested, or a device that another group uses: one of these
@@ -188,7 +188,7 @@ def _places(state: State, names: Names, records: Sequence[Record]) -> list[Locat
         most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
         if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
             raise RequestError(where, f"{len(placement.pods)} pods are placed, and {most} were asked for")
-        places.append(located(names, placement))
+        places.append(located(index, placement))
         for chain, node, mask in () if request.guest else places[-1].parts:
             nodes = state.chains[chain]
             users = [*taken.setdefault((chain, node), [])]

@@ -8,7 +8,7 @@ from itertools import islice, tee
 
 from hived.cells import Steps, backtrack
 
-from .names import Names
+from .node_index import NodeIndex
 from .nodes import Nodes
 from .pool import Pool
 from .requests import NodeFilter
@@ -25,18 +25,18 @@ Allowed = Callable[[int], bool]
 class Suggested:
     """The nodes, per chain, that a request may use: the named ones, or all but the named ones. O(names) to make."""
 
-    def __init__(self, node_filter: NodeFilter, by_name: Names) -> None:
+    def __init__(self, node_filter: NodeFilter, index: NodeIndex) -> None:
         """``node_filter``: names of suggested nodes, None for all; and names of excluded nodes."""
         #: as given
         self.node_filter = node_filter
         names, excluded = node_filter
-        self._chains = by_name.chains
+        self._chains = index.chains
         # whether all but the named ones are allowed
         self._others = names is None
         named = excluded if names is None else names - excluded
         # per chain: the named ones
         self._named: list[set[int]] = []
-        for numbers in by_name.numbers:
+        for numbers in index.numbers:
             fewer, more = (named, numbers) if len(named) < len(numbers) else (numbers, named)
             self._named.append({numbers[name] for name in fewer if name in more})
         #: whether no search was cut short

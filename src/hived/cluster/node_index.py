@@ -13,7 +13,7 @@ from .state import State
 from .states import LeafState
 
 
-class Names:
+class NodeIndex:
     """An index of nodes and devices by name. O(nodes) to make."""
 
     def __init__(self, chains: Sequence[Nodes]) -> None:
@@ -64,13 +64,13 @@ class Names:
         return parts
 
 
-def set_health(state: State, names: Names, name: str, device: int | None, healthy: bool) -> None:
+def set_health(state: State, index: NodeIndex, name: str, device: int | None, healthy: bool) -> None:
     """Mark all devices of a node, or one, bad or healthy. Raises :class:`RequestError`. O(its cells)."""
     if type(healthy) is not bool:
         raise RequestError("healthy", f"true or false, not {healthy!r}")
-    if not isinstance(name, str) or not names.places(name):
+    if not isinstance(name, str) or not index.places(name):
         raise RequestError("node", f"there is no node {name!r}")
-    parts = names.of(name, device)
+    parts = index.of(name, device)
     if not parts:
         raise RequestError("device", f"node {name!r} has no device {device!r}")
     for chain, node, mask in parts:
@@ -78,8 +78,8 @@ def set_health(state: State, names: Names, name: str, device: int | None, health
         state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
 
 
-def leaf_state(state: State, names: Names, node: str, device: int) -> LeafState:
+def leaf_state(state: State, index: NodeIndex, node: str, device: int) -> LeafState:
     """The state of one device. Raises :class:`RequestError` when there is none."""
-    for chain, number, mask in names.of(node, device) if isinstance(node, str) and device is not None else ():
+    for chain, number, mask in index.of(node, device) if isinstance(node, str) and device is not None else ():
         return state.chains[chain].leaf_state(number, mask.bit_length() - 1)
     raise RequestError("node", f"there is no device {device!r} on a node {node!r}")

@@ -13,7 +13,7 @@ from .state import State
 from .suggested import Suggested
 
 
-def replanned(
+def rescheduled(
     state: State, group: Group, demand: Demand, suggested: Suggested | None, now: float
 ) -> Group | tuple[Reason, ...] | None:
     """Place a preempting group anew, and admit it in the open transaction; None: it keeps its reservation.
@@ -39,14 +39,14 @@ def replanned(
         return why
     seen = state.version, EVERY_NODE if suggested is None else suggested.node_filter
     own_vc = group.guaranteed and any(victim.guaranteed for victim in group.victims)
-    if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own_vc):
+    if not group.victims or group.rescheduling_failed_at == seen or not _may_start(state, group, demand, own_vc):
         return None
     state.give_up_reservation(group)
     if _started(state, group, again, demand, suggested, own_vc):
         state.replace(group, again)
         return again
     state.undo.rollback()
-    group.replanned = seen
+    group.rescheduling_failed_at = seen
     return None
 
 
