@@ -174,7 +174,7 @@ FULL = "j0,a,0,9,8,p\nj1,a,5,9,8,p\n"
 def test_no_progress(
     hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, trace: str, words: list[str]
 ) -> None:
-    monkeypatch.setattr(simulation, "MOST_STOPS", 100)
+    monkeypatch.setattr(simulation, "MAX_STOPS", 100)
     line = error(hived, "mine:Wrong", body, trace=trace)
     assert "policy wrong, " in line
     for some in words:

@@ -9,7 +9,7 @@ import pytest
 from hived import Bind, Cluster, Preempt, Request
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.reasons import Suspended
-from hived.cluster.guests import MOST_GUESTS
+from hived.cluster.guests import MAX_GUESTS
 from hived.cluster.placement_request import Beside, PlacementRequest
 from hived.cluster.states import GroupState, LeafState
 
@@ -70,7 +70,7 @@ def test_who_is_no_guest() -> None:
 def test_idle_leaves_then_fewest_guests() -> None:
     driver = running(taking({"a": 2}, {"a": "own"}), wants("own", "a", 4))
     taken = []
-    for number in range(2 * 2 * MOST_GUESTS):
+    for number in range(2 * 2 * MAX_GUESTS):
         driver.bind(guest(str(number), "a", 2))
         taken += places(driver, str(number))
     (owned,) = nodes_of(driver, "own")

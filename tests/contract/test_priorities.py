@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hived import Bind, CheckedCluster, Cluster, Preempt, Wait
 from hived.cells import HostClass
 from hived.cluster.explain.reasons import ReasonKind
-from hived.cluster.pool import VIEWS
+from hived.cluster.pool import MAX_VIEWS
 from hived.cluster.sharing import Sharing
 
 from ..strategies import given_in_tiers
@@ -224,7 +224,7 @@ def test_cells_go_to_the_highest_priorities(asked: list[tuple[str, int, int]]) -
 
 # ---------------------------------------------------------- more priorities in use than spaces are kept for in a VC
 
-MANY = VIEWS + 14
+MANY = MAX_VIEWS + 14
 
 
 def full() -> CheckedCluster:

@@ -129,7 +129,7 @@ def test_bad_hardware_rather_than_a_loan() -> None:
 def test_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(flat({"a": 3}))
     gang = wants("gang", "a", (2, 4))
-    monkeypatch.setattr(suggested, "STEPS", -1)  # with the one that each of two hosts has, one choice in all
+    monkeypatch.setattr(suggested, "MAX_STEPS", -1)  # with the one that each of two hosts has, one choice in all
     assert driver.wait(gang, suggested=["n1", "n2"]).reasons[0] == NotSuggested(2, searched_all=False)
     monkeypatch.undo()
     driver.bind(gang, suggested=["n1", "n2"])
@@ -138,7 +138,7 @@ def test_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_free_choice_is_taken_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """One node in the middle was missing, and all the others were looked at before the same one was taken."""
     cluster = Cluster.from_spec(flat({"a": 100, "b": 100}))
-    monkeypatch.setattr(suggested, "STEPS", -1_000)  # whatever is searched for is not found
+    monkeypatch.setattr(suggested, "MAX_STEPS", -1_000)  # whatever is searched for is not found
     others = [f"n{number}" for number in range(200) if number != 100]
     for request in (wants("job", "a", 3), wants("gang", "b", (2, 4)), lent("loan", "a", 2), lent("loans", "a", (2, 4))):
         free = cluster.plan(request).decision

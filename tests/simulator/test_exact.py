@@ -249,7 +249,7 @@ def test_submissions_are_counted_per_tenant() -> None:
 def test_loans_taken_back_are_no_fault_of_a_policy(monkeypatch: pytest.MonkeyPatch, safety: tuple[str, ...]) -> None:
     """However often others do, and a job begins anew each time."""
     for module in ("simulator.simulation", "scheduling.exact.timeline"):
-        monkeypatch.setattr(f"hived.{module}.MOST_STOPS", 5)
+        monkeypatch.setattr(f"hived.{module}.MAX_STOPS", 5)
     spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
     rows = [("long", "a", 0, 500, 8), ("lent", "a", 0, 60, 8), *((f"b{n}", "b", 2 * n + 1, 1, 8) for n in range(20))]
     scenario = Scenario(preempted=Preempted.RESTART)

@@ -30,7 +30,7 @@ from .virtual import VirtualCells
 #: physical inner cell under each virtual inner cell of a host
 Inner = tuple[int, ...]
 #: ways of binding inside a host that are cached
-REMEMBERED = 20_000
+CACHE_SIZE = 20_000
 
 
 class ChainBindings:
@@ -523,7 +523,7 @@ def _list_of(shape: Shape, inner: Inner | None) -> list[int]:
 
 
 # hosts of one shape are bound inside in a few recurring ways, so each way is computed once
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own: int) -> tuple[Inner, int]:
     """Bind the virtual leaves ``mask`` inside a host: the new ``inner``, and their physical leaves.
 
@@ -550,7 +550,7 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
     return tuple(bound), leaves
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _unbound_inside(shape: Shape, inner: Inner, mask: int, unused: int) -> Inner:
     """``inner`` without the cells on the virtual leaves ``mask`` whose leaves are all among ``unused``."""
     bound = list(inner)

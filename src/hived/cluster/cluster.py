@@ -47,9 +47,9 @@ from .suggested import Suggested
 from .trade import TradeEffect, planned, trade
 
 #: how many groups that ended by preemption are remembered, for explain
-REMEMBERED = 10_000
+MAX_PREEMPTED = 10_000
 
-MOST_SECONDS = 2**53  #: up to which a float distinguishes consecutive seconds
+MAX_SECONDS = 2**53  #: up to which a float distinguishes consecutive seconds
 
 
 class Cluster:
@@ -483,7 +483,7 @@ class Cluster:
             self._preempted.pop(group.name, None)
         if group.preempted_by:
             self._preempted[group.name] = queries.preemption_reasons(self._state, group, ended=True)
-            if len(self._preempted) > REMEMBERED:
+            if len(self._preempted) > MAX_PREEMPTED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
         self._commit()
@@ -785,7 +785,7 @@ def as_records(records: Iterable[Record | tuple[str, Request, Placement]]) -> tu
 
 
 def _check_seconds(now: float) -> None:
-    if type(now) not in (int, float) or not -MOST_SECONDS <= now <= MOST_SECONDS:
+    if type(now) not in (int, float) or not -MAX_SECONDS <= now <= MAX_SECONDS:
         raise RequestError("now", f"seconds, not {now!r}")
 
 

@@ -24,7 +24,7 @@ _TYPES = {(str, tuple, int, bool, str, *names, bool, bool, bool) for names in pr
 _MEMBER_FIELDS = attrgetter("pods", "leaf_cells", "cell_type")
 _MEMBER_TYPES = {(int, int, str), (int, int, type(None))}
 #: pods of all cached demands: a few dozen bytes each
-REMEMBERED_PODS = 1_000_000
+MAX_CACHED_PODS = 1_000_000
 
 #: numbers of a pool (or chain) and of its chain, and that chain
 _Place = tuple[int, int, Hierarchy]
@@ -80,7 +80,7 @@ class Demands:
         if demand is None:
             demand = self._compile(request)
             self._pods += demand.pods if demand.choices else 1
-            if self._pods > REMEMBERED_PODS:
+            if self._pods > MAX_CACHED_PODS:
                 self._known.clear()
                 self._pods = 0
             if key is not None:

@@ -28,7 +28,7 @@ from .victim_selection import least_loss
 from .virtual import Spots
 
 #: how often hardware or suggestions may refuse a choice before the group has to wait
-ATTEMPTS = 64
+MAX_ATTEMPTS = 64
 
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
@@ -175,7 +175,7 @@ def _place_in(
         for host in suggested.hosts_elsewhere(pool):
             space, is_copy = space if is_copy else copied(space), True
             space.set(host, 0, 0)
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         found = pool.find(space, choice.needs, rank, cap, up_to)
         if found is None:
             break

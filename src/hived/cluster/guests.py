@@ -20,7 +20,7 @@ from .undo import Undo
 
 #: most guests on a leaf. Each process on a GPU keeps a context of hundreds of MB whatever its limits are, and a caller
 #: that gives no order has a space of nodes per number of guests. Ours: the papers pack at most six (Gandiva, Table 1)
-MOST_GUESTS = 8
+MAX_GUESTS = 8
 #: leaves in order of preference: those from a position to another
 Leaves = Callable[[int, int], list[Part]]
 
@@ -107,7 +107,7 @@ class Guests:
         key = tenant if self._sharing[tenant] == "own" else -1
         spaces = self._spaces.get(key)
         if spaces is None:
-            spaces = self._spaces[key] = [self._empty() for _ in range(MOST_GUESTS + 1)]
+            spaces = self._spaces[key] = [self._empty() for _ in range(MAX_GUESTS + 1)]
             self._dirty[key] = set(range(len(self._nodes.shapes)))
         for node in self._dirty[key]:
             better = 0
@@ -172,12 +172,12 @@ class Guests:
 
     def _most_room(self, node: int, tenant: int) -> int:
         """Healthy leaves that can take one guest more."""
-        full = self._more_than(node)[-1] if len(self.held.get(node, ())) >= MOST_GUESTS else 0
+        full = self._more_than(node)[-1] if len(self.held.get(node, ())) >= MAX_GUESTS else 0
         return self._open(node, tenant) & ~(full | self._nodes.bad[node])
 
     def _more_than(self, node: int) -> list[int]:
         """Leaves with more guests than none, than one, and so on up to the most less one."""
-        more = [0] * MOST_GUESTS
+        more = [0] * MAX_GUESTS
         for mask in self.held.get(node, {}).values():
             for number, already in enumerate(more):
                 more[number] |= mask

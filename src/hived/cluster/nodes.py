@@ -21,9 +21,9 @@ from .states import ALLOCATE, CANCEL, LEAF_EFFECTS, RELEASE, RESERVE, LeafEvent,
 from .undo import Undo
 
 #: how many top cells are searched for a node before any node will do
-TOPS_TRIED = 8
+MAX_TOPS = 8
 #: placements of one pod that are remembered
-REMEMBERED = 50_000
+CACHE_SIZE = 50_000
 
 
 def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
@@ -245,7 +245,7 @@ class Nodes:
             pods = tuple([PodPlacement(self.names[node], self.devices(node, mask)) for _, node, mask in parts])
             found = Placement(self.hierarchy.spec.name, pods, levels)
             if len(parts) == 1:
-                if len(self._placements) >= REMEMBERED:
+                if len(self._placements) >= CACHE_SIZE:
                     self._placements.clear()
                 self._placements[parts, levels] = found
         return found
@@ -335,7 +335,7 @@ class Nodes:
         if hosts is None:
             return -1
         if self._per_top > 1:
-            for top in islice(self._tops.ascending(0), TOPS_TRIED):
+            for top in islice(self._tops.ascending(0), MAX_TOPS):
                 node = hosts.first_from(top * self._per_top)
                 if 0 <= node < (top + 1) * self._per_top:
                     return node

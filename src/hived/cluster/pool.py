@@ -26,7 +26,7 @@ from .undo import Undo
 from .virtual import Spots, VirtualCells, by_host
 
 #: how many views are kept
-VIEWS = 16
+MAX_VIEWS = 16
 _NO_GROUPS: dict[Group, int] = {}
 
 
@@ -113,7 +113,7 @@ class Pool:
             return self._space
         view = self._views.get(up_to)
         if view is None:
-            if len(self._views) >= VIEWS:
+            if len(self._views) >= MAX_VIEWS:
                 self._forget(max(self._unused, key=lambda other: (self._unused[other], other)))
             free = [self._healthy(host) & ~self._blocked(host, up_to) for host in range(self.virtual.hosts)]
             view = self._views[up_to] = self.virtual.space(free, self._space.free)

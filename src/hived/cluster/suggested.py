@@ -16,7 +16,7 @@ from .undo import Undo
 from .virtual import Spots, by_host
 
 #: how many bindings are tried for one choice of virtual hosts
-STEPS = 2_000
+MAX_STEPS = 2_000
 
 #: whether a node, by its number in its chain, may be used
 Allowed = Callable[[int], bool]
@@ -107,7 +107,7 @@ class Suggested:
 def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
     """Bind every unbound host to a cell on the suggested nodes; ``False`` where the search finds no way.
 
-    A backtracking search, since a host bound in one rack can shut another out of it. At most ``STEPS`` choices more
+    A backtracking search, since a host bound in one rack can shut another out of it. At most ``MAX_STEPS`` choices more
     than there are hosts are tried. Where it fails, the caller rolls back. O(n log n + hosts^2 + steps * levels).
     """
     binding, shapes = pool.binding, pool.virtual.shapes
@@ -123,7 +123,7 @@ def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo)
         alike = sum([shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts])
         if sum(1 for _ in islice(copy(cells[leaves, least]), alike)) < alike:
             return False
-    steps = Steps(STEPS + len(hosts))
+    steps = Steps(MAX_STEPS + len(hosts))
 
     def attempts(at: int) -> Iterator[bool]:
         host, mask = hosts[at]

@@ -22,13 +22,13 @@ from .pool import Pool
 from .virtual import Spots, by_host
 
 #: groups of a host among which victims are chosen: all subsets of them are examined
-GROUPS = 8
+MAX_GROUPS = 8
 #: hosts examined for pods that go to one host, or for the first pod of a gang on several hosts
-HOSTS = 16
+MAX_HOSTS = 16
 #: hosts examined for all pods of a gang on several hosts; the search from the first host is always completed
-STEPS = 1_000
+MAX_STEPS = 1_000
 #: pods of the largest gang on several hosts for which other hosts are examined
-PODS = 64
+MAX_PODS = 64
 
 
 def least_loss(
@@ -55,13 +55,13 @@ class _Search:
         """Place all pods on the host with the least loss.
 
         Hosts are examined in the order of the rank until no other can have less; among equals the host where the pods
-        of a gang are closest wins. O(``HOSTS``) times :meth:`_least`.
+        of a gang are closest wins. O(``MAX_HOSTS``) times :meth:`_least`.
         """
         space, needs, gpus = self._space, tuple(self._needs), self._demand.gpus
         level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
         best: Found | None = None
         least = (0, 0, 0)
-        for host in islice(space.in_order(self._rank, gpus, level, size, self._cap), HOSTS):
+        for host in islice(space.in_order(self._rank, gpus, level, size, self._cap), MAX_HOSTS):
             masks = self._masks(host, needs, self._held_by(host))
             if masks is None:
                 continue
@@ -78,21 +78,23 @@ class _Search:
         """``found``, on several hosts, or other hosts in one cell of its level with less loss.
 
         The first pod goes to one of the first hosts by rank, each in turn, and then every pod, the largest first, to
-        the host with the least additional loss. At most ``STEPS``, or hosts times pods, times the cost of one host (see
-        :meth:`_least`); repeated hosts are cached.
+        the host with the least additional loss. At most ``MAX_STEPS``, or hosts times pods, times the cost of one host
+        (see :meth:`_least`); repeated hosts are cached.
         """
         pool, space, demand = self._pool, self._space, self._demand
         best = found._replace(pods=self._on_the_same(found.pods))
         least = _lost(pool.on(best.pods))
-        if least <= _at_least(demand.gpus - pool.total()) or len(demand.needs) > PODS:
+        if least <= _at_least(demand.gpus - pool.total()) or len(demand.needs) > MAX_PODS:
             return best  # the loss is the least possible
         hosts = dict.fromkeys(host for host, _ in best.pods)
         for need in (demand.needs[0], demand.needs[-1]):
             usable = space.in_order(self._rank, need.gpus, need.level, need.gpus)
-            hosts.update(dict.fromkeys(islice(usable, HOSTS)))
+            hosts.update(dict.fromkeys(islice(usable, MAX_HOSTS)))
         ends_too = pool.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
-        hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))
-        for first in list(hosts)[: HOSTS + len(best.pods)]:
+        hosts.update(
+            dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * MAX_HOSTS))
+        )
+        for first in list(hosts)[: MAX_HOSTS + len(best.pods)]:
             near = list(hosts)
             if found.level:
                 cell_of = space.groups[found.level - space.node_level - 1]
@@ -100,7 +102,7 @@ class _Search:
             pods = self._from(first, near)
             if pods is not None and _lost(pool.on(pods)) < least:
                 best, least = found._replace(pods=pods), _lost(pool.on(pods))
-            if self._steps > STEPS:
+            if self._steps > MAX_STEPS:
                 break
         return best
 
@@ -174,7 +176,8 @@ class _Search:
         """``masks``, or others for the same pods on the same host, with the least loss among the groups ``lose``.
 
         First the fewest GPUs of groups that end (on all their nodes, once), then of groups that lose no work, then the
-        closest leaves. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves are obtainable.
+        closest leaves. O(2^``MAX_GROUPS``) for a host where more is lost than taken, or where closer leaves are
+        obtainable.
         """
         space, cap = self._space, self._cap
         shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
@@ -184,7 +187,7 @@ class _Search:
         closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needed)
         if closest and lost <= max(0, needed - (obtainable & ~theirs).bit_count()):
             return masks
-        groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
+        groups = nsmallest(MAX_GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
         never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
         losses, leaves = [0], [never]  # of every subset of the groups, by its bits
         for group in groups:

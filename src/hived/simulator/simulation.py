@@ -62,7 +62,7 @@ _TRADES = -6
 #: the same: something happens in the virtual timeline of VCs of exact safety
 _GHOST, _VIRTUAL_REVIEW = -4, -5
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
-MOST_STOPS = 10_000
+MAX_STOPS = 10_000
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -379,9 +379,9 @@ class Simulation:
             self._futile[job] = self._left[job], 0
             return
         self._futile[job] = least, times + 1
-        if times + 1 >= MOST_STOPS:
+        if times + 1 >= MAX_STOPS:
             what = (
-                f"the job was stopped {MOST_STOPS:,} times in a row and makes no progress; a job that starts must keep "
+                f"the job was stopped {MAX_STOPS:,} times in a row and makes no progress; a job that starts must keep "
                 "its place before those that it displaces, for longer than resume_s"
             )
             raise self._wrong(job, what)

@@ -20,7 +20,7 @@ from .virtual import compile_virtual
 from .yaml_source import MAX_DEPTH, read_yaml
 
 #: bytes of a spec, at most: some hundred times those of the largest cluster we have met
-_MOST = 64 << 20
+_MAX_BYTES = 64 << 20
 #: path of a spec
 SpecPath = str | Path
 
@@ -32,13 +32,13 @@ def load_spec(path: SpecPath) -> ClusterSpec:
     """
     try:
         with Path(path).open("rb") as file:  # it may be a device that never ends
-            raw = file.read(_MOST + 1)
+            raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(
             f"cannot read the spec: {error.strerror or error}; give the path of a YAML file", Location(path_text(path))
         ) from error
-    if len(raw) > _MOST:
-        most = f"{_MOST >> 20} MiB"
+    if len(raw) > _MAX_BYTES:
+        most = f"{_MAX_BYTES >> 20} MiB"
         raise SpecError(f"more than {most} are there; give the path of a cluster spec", Location(path_text(path)))
     try:
         text = raw.decode("utf-8-sig")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hived.cells.checks import check_space
 from hived.cluster.groups import Group
-from hived.cluster.guests import MOST_GUESTS, Guests
+from hived.cluster.guests import MAX_GUESTS, Guests
 from hived.cluster.states import GroupState
 from hived.errors import ensure
 
@@ -24,7 +24,7 @@ def check_guests(guests_on: Guests, guests: Iterable[Group]) -> None:
         count = [
             sum(mask >> leaf & 1 for mask in of_node.values()) for leaf in range(guests_on._nodes.shapes[node].leaves)
         ]
-        ensure(max(count) <= MOST_GUESTS, f"guests of node {node}")
+        ensure(max(count) <= MAX_GUESTS, f"guests of node {node}")
         for owner, mask in guests_on._nodes.held.get(node, {}).items():
             for guest, of_guest in of_node.items():
                 beside = owner.running and mask & of_guest

@@ -8,7 +8,7 @@ from operator import or_
 
 from hived.cells.checks import check_space
 from hived.cluster.groups import Group
-from hived.cluster.pool import VIEWS, Pool, precedence_of
+from hived.cluster.pool import MAX_VIEWS, Pool, precedence_of
 from hived.cluster.sharing import IdentityBinding, QuotaPool
 from hived.cluster.static_binding import StaticBinding
 from hived.errors import ensure
@@ -60,4 +60,4 @@ def _check_spaces(pool: Pool) -> None:
             ensure(view.idle[host] == free, f"free ones among them in host {host}")
     for view in [pool._space, *pool._views.values()]:
         check_space(view)
-    ensure(pool._unused.keys() == pool._views.keys() and len(pool._views) <= VIEWS, "views that are kept")
+    ensure(pool._unused.keys() == pool._views.keys() and len(pool._views) <= MAX_VIEWS, "views that are kept")

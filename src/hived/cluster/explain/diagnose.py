@@ -25,7 +25,7 @@ from hived.cluster.suggested import Suggested
 from hived.cluster.virtual import VirtualCells
 
 #: names given in a reason
-NAMED = 8
+MAX_NAMED = 8
 
 
 def never(state: State, request: Request, demand: Demand) -> why.NeverFits | None:
@@ -136,8 +136,8 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]
 def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExhausted:
     """The VC is exhausted: the groups that hold leaf cells of the pool with the most available."""
     alike = [pool.by_arrival(at) for at in list(pool.at) if at >= lowest_precedence(request.priority)]
-    holders = [group for equals in alike for group in islice(equals, NAMED)]
-    oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
+    holders = [group for equals in alike for group in islice(equals, MAX_NAMED)]
+    oldest = nsmallest(MAX_NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
     return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, alike)) - len(held_by))
 
@@ -176,7 +176,7 @@ def _fits_with(healed: Mapping[int, tuple[int, int]], space: Space, choice: Choi
 
 
 def _bad_hardware(nodes: Nodes, leaves: int, bad: Collection[int]) -> why.BadHardware:
-    names = tuple(nodes.names[node] for node in sorted(bad)[:NAMED])
+    names = tuple(nodes.names[node] for node in sorted(bad)[:MAX_NAMED])
     return why.BadHardware(leaves, names, len(bad) - len(names))
 
 
@@ -207,4 +207,4 @@ def _behind_others(state: State, request: Request) -> list[why.Reason]:
         never_fits = bool(waiting.reasons) and isinstance(waiting.reasons[0], why.NeverFits)
         if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not never_fits:
             ahead.append(waiting.request.group)
-    return [why.BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []
+    return [why.BehindOthers(len(ahead), tuple(ahead[:MAX_NAMED]))] if ahead else []

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from hived.cluster.decisions import Bind, PodPlacement, Preempt
 from hived.cluster.demands import Demand
-from hived.cluster.guests import MOST_GUESTS
+from hived.cluster.guests import MAX_GUESTS
 from hived.cluster.placement_request import Beside, PlacementRequest
 from hived.errors import ensure
 from hived.scheduling.extension import Extension
@@ -40,7 +40,7 @@ from hived.spec.compiled import NO_GUESTS
 from .parameters import GuestSharing
 
 #: so many GPUs, and four times those that it asks for, are tried for a guest before all are
-_MOST_FREE = 16
+_MAX_FREE = 16
 #: of the latest wait in the mean of those of its kind
 _WEIGHT = 0.1
 
@@ -327,7 +327,7 @@ class GuestScheduler(Extension):
         while len(past) > 1 and past[1][0] <= now - window:
             del past[0]
         past.append((now, leaf.load))
-        if leaf.load >= most or len(leaf.guests) >= MOST_GUESTS:
+        if leaf.load >= most or len(leaf.guests) >= MAX_GUESTS:
             return inf
         if not window or (leaf.owner is None and not leaf.guests) or max([load for _, load in past]) < most:
             return now
@@ -378,9 +378,9 @@ class GuestScheduler(Extension):
         if demand is None or not self._may_fit(demand):
             return False
         fit = self._with_room(entry)
-        first = list(islice(fit, _MOST_FREE + 4 * demand.gpus))  # of thousands
+        first = list(islice(fit, _MAX_FREE + 4 * demand.gpus))  # of thousands
         placed = self._place(entry, demand, first, now)
-        if placed is None and len(first) == _MOST_FREE + 4 * demand.gpus:
+        if placed is None and len(first) == _MAX_FREE + 4 * demand.gpus:
             placed = self._place(entry, demand, [*first, *fit], now)
         if placed is None:
             return False
@@ -542,7 +542,7 @@ class GuestScheduler(Extension):
         ensure(room == self._room, "the GPUs with room")
         rests = {number for _, number in self._rests}
         for leaf in self._leaves:
-            may = leaf.load < most and len(leaf.guests) < MOST_GUESTS
+            may = leaf.load < most and len(leaf.guests) < MAX_GUESTS
             ensure(may if leaf.has_room else not may or leaf.number in rests, f"room of {leaf.pod}")
         on_node = Counter(leaf.pod.node for leaf in self._leaves if leaf.has_room)
         ensure(+on_node == +self._on_node, "the GPUs with room per node")

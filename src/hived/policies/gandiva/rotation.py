@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 #: slices after which a cycle is cut off; equal gangs repeat after as many slices as there are gangs, or fewer
-MOST_SLICES = 2_000
+MAX_SLICES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def rotation(
     slices: list[tuple[int, ...]] = []
     tiers = [[i for i in gangs if priorities[i] == p] for p in sorted({*priorities})]
     start = 0
-    while len(slices) < MOST_SLICES:
+    while len(slices) < MAX_SLICES:
         state = _relative(served, weights, tiers)
         if state in seen:
             start = seen[state]

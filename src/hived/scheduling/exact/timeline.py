@@ -38,7 +38,7 @@ OnRun: TypeAlias = Callable[[int, float, float, Placement], None]
 #: the work per unit of time of a job on GPUs of its private cluster
 Rate: TypeAlias = Callable[[int, Placement], float]
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
-MOST_STOPS = 10_000
+MAX_STOPS = 10_000
 
 
 class VirtualState(NamedTuple):
@@ -456,8 +456,8 @@ class VirtualTimeline:
             job.least, job.vain = job.done, 0
             return
         job.vain += 1
-        if job.vain >= MOST_STOPS:
-            what = f"the job was stopped {MOST_STOPS:,} times in a row and makes no progress"
+        if job.vain >= MAX_STOPS:
+            what = f"the job was stopped {MAX_STOPS:,} times in a row and makes no progress"
             raise PolicyError(self._policies[job.entry.vc].name, what, job.entry.name, self._now / self._per_second)
 
     def _end_instant(self, now: float) -> None:
