@@ -96,7 +96,7 @@ def dispatch_beside_preemptors(waiting: int) -> float:
     took = []
     with quiet():
         for i in range(20):
-            scheduler.free(entries[f"b-{i}"], False, 2.0 + i)
+            scheduler.release(entries[f"b-{i}"], False, 2.0 + i)
             start = time.thread_time()
             scheduler.dispatch(2.0 + i)
             took.append(time.thread_time() - start)
@@ -120,7 +120,7 @@ def end_among_tenants(tenants: int, nodes: int = 512) -> float:
     with quiet():
         for number, entry in enumerate(running[:50]):
             start = time.thread_time()
-            scheduler.free(entry)
+            scheduler.release(entry)
             scheduler.dispatch(1e6 + number)
             took.append(time.thread_time() - start)
     return median(took)

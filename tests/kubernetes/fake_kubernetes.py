@@ -569,7 +569,7 @@ class World:
                 nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
                 plan = gang_scheduler.cluster.plan(asks.request, nodes if asks.excluded else None)
                 if self._keeps_cells(asks):  # its private cluster decides
-                    plan = gang_scheduler.scheduler.awaits(asks)
+                    plan = gang_scheduler.scheduler.diagnose(asks)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
 
     def _keeps_cells(self, asks: Entry) -> bool:

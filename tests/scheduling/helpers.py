@@ -140,7 +140,7 @@ class Instant:
 
     def finish(self, numbers: Sequence[int]) -> list[Instruction]:
         for number in numbers:
-            self.scheduler.free(self.scheduler.jobs[number])
+            self.scheduler.release(self.scheduler.jobs[number])
         return self._dispatch()
 
     def _dispatch(self) -> list[Instruction]:
@@ -151,7 +151,7 @@ class Instant:
     def _carry_out(self, instruction: Instruction) -> None:
         self._issued.append(instruction)
         if isinstance(instruction, (Stop, Move)):
-            self.scheduler.free(self.scheduler.jobs[instruction.job], waits=True)
+            self.scheduler.release(self.scheduler.jobs[instruction.job], waits=True)
 
 
 class Harness:

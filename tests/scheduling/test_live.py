@@ -66,7 +66,7 @@ class SlowEngine:
 
     def end(self, entry: Entry, waits: bool = False) -> None:
         """End a job and release its GPUs."""
-        self.scheduler.free(entry, waits, self.now)
+        self.scheduler.release(entry, waits, self.now)
         self.dispatch()
 
     def dispatch(self) -> None:
@@ -80,7 +80,7 @@ class SlowEngine:
         if isinstance(instruction, Unreserve):
             self.scheduler.wait(job)
         if self.at_once and isinstance(instruction, Stop | Move) and job.holds:
-            self.scheduler.free(job, True, self.now)
+            self.scheduler.release(job, True, self.now)
 
     def reconfigure(self, a: int, b: int = 0, c: int = 0) -> None:
         self.scheduler.cluster.reconfigure(nodes(a, b, c))
@@ -501,7 +501,7 @@ def test_marked_vc_may_be_gone_in_the_next_spec() -> None:
     engine = SlowEngine(1, 1)
     running, waits = engine.submit("a", 8), engine.submit("a", 8)
     engine.scheduler.withdraw(waits)
-    engine.scheduler.free(running)
+    engine.scheduler.release(running)
     engine.scheduler.cluster.reconfigure(nodes(0, 2))
     engine.scheduler.reconfigured()
     engine.dispatch()

@@ -215,7 +215,7 @@ class Dispatcher(ABC, Generic[J, D]):
         releases = transition(was, event)[1] is Effect.RELEASE
         if releases and held:
             goes = self._goes(job, event)
-            self.scheduler.free(job.entry, goes is Goes.WAITS, at)
+            self.scheduler.release(job.entry, goes is Goes.WAITS, at)
             if goes is Goes.RETURNS:
                 self.scheduler.returns(job.entry, at)
             elif goes is Goes.WITHDRAWN:

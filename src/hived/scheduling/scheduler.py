@@ -1,10 +1,10 @@
 """The scheduler: the queues of all virtual clusters over one cluster, as a state machine. Events in, instructions out.
 
-The simulator and both engines drive it. An engine reports events (:meth:`Scheduler.wait`, :meth:`~Scheduler.free`,
+The simulator and both engines drive it. An engine reports events (:meth:`Scheduler.wait`, :meth:`~Scheduler.release`,
 ...), then calls :meth:`~Scheduler.dispatch`; the engine carries out each instruction before the next is decided. An
-evicted job holds its GPUs until the engine calls :meth:`~Scheduler.free`: a simulator does so within the instruction,
-an engine once the processes have ended. There is no clock: the engine dispatches when :attr:`~Scheduler.next_review`
-has come. A dispatch has three steps:
+evicted job holds its GPUs until the engine calls :meth:`~Scheduler.release`: a simulator does so within the
+instruction, an engine once the processes have ended. There is no clock: the engine dispatches when
+:attr:`~Scheduler.next_review` has come. A dispatch has three steps:
 
 1. *Reservations.* Each preemptor that waits for victims is scheduled again: it may now fit, there or elsewhere.
 2. *Turns.* The head of each VC's line leaves it while the VC has cells for it. A job that already runs on a loan is
@@ -245,7 +245,7 @@ class Scheduler:
                 return  # it never reached the core
             self.cluster.cancel(entry.name)
 
-    def free(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
+    def release(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
         """Release the GPUs of a job that has ended or was stopped, at ``now``.
 
         ``waits``: it is requeued, at its old place; where the policy preempts, at the place that it has by now.
@@ -338,7 +338,7 @@ class Scheduler:
             self._dirty[entry.vc] = None
             self.follow(entry)
 
-    def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
+    def adopt(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
         """Adopt at ``now`` a job that already runs and that the core has recovered."""
         self.now = max(self.now, now)
         if entry.policy is None:
@@ -370,7 +370,7 @@ class Scheduler:
             self._new[entry.number] = entry
         self.follow(entry)
 
-    def reshaped(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
+    def resized(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
         """Follow a running job that has other members by now, or other GPUs."""
         self.leave_queues(entry)
         entry.resize(request, gpus)
@@ -1280,7 +1280,7 @@ class Scheduler:
         waits = entry.status is WAITING or (entry.status is LENT and entry.place_in is not None)
         return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
 
-    def awaits(self, entry: Entry) -> PlanAnswer:
+    def diagnose(self, entry: Entry) -> PlanAnswer:
         """What the core answers a waiting job, as if it were first in line. It costs one dry run."""
         return self.cluster.plan(entry.awaited, excluded_nodes=entry.excluded)
 

@@ -225,7 +225,7 @@ class Simulation:
                         self._close(job, now)
                         finish[job] = now
                         entry = entries[job]
-                        scheduler.free(entry, False, now)
+                        scheduler.release(entry, False, now)
                         if following is not None and following.follows(entry):
                             following.ended(job, jobs[job].duration_ms, now)
                         if driver is not None:
@@ -300,7 +300,7 @@ class Simulation:
             entry = self._scheduler.jobs[job]
             if self._following is not None and self._following.follows(entry):
                 self._charge(self._following, entry)
-            self._scheduler.free(entry, True, now)
+            self._scheduler.release(entry, True, now)
 
     def _preempt(self, job: int, now: int, keeps_work: bool, own: bool) -> None:
         """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant.
@@ -443,7 +443,7 @@ class Simulation:
         if job in self._intervals:
             self._close(job, self._now)
         if entry.status is Status.SHARING or entry.holds:
-            self._scheduler.free(entry, False, self._now)
+            self._scheduler.release(entry, False, self._now)
         else:
             self._scheduler.withdraw(entry)
 

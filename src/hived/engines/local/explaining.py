@@ -41,7 +41,7 @@ class JobExplainer(Explainer[Job]):
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""
         entry = job.entry
-        found = self._jobs.scheduler.awaits(entry).reasons
+        found = self._jobs.scheduler.diagnose(entry).reasons
         return self.with_cures(entry.awaited, found, lambda other: other.key < entry.key, entry.excluded)
 
     def _briefly(self, job: Job) -> Sequence[Reason]:

@@ -284,7 +284,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.RESERVED:
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
             if job.state.holds:
-                self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed, at)
+                self.scheduler.adopt(job.entry, self.cluster.group(job.name).guaranteed, at)
             if job.state is JobState.QUEUED:
                 self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:

@@ -111,8 +111,8 @@ class ExactScheduler(Scheduler):
             self._charge(entry, self._work_of(entry))
             self._returning[entry.name] = now + RETURN_S
 
-    def free(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
-        """See :meth:`Scheduler.free`."""
+    def release(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
+        """See :meth:`Scheduler.release`."""
         if self.follows(entry):
             self._moved[entry.name] = entry
             work = self._work_of(entry)
@@ -121,18 +121,18 @@ class ExactScheduler(Scheduler):
                 self._charge(entry, work)
             else:
                 self._ended[entry.name] = work.done
-        super().free(entry, waits, now)
+        super().release(entry, waits, now)
 
-    def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
-        """See :meth:`Scheduler.runs`."""
-        super().runs(entry, guaranteed, now)
+    def adopt(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
+        """See :meth:`Scheduler.adopt`."""
+        super().adopt(entry, guaranteed, now)
         if self.follows(entry):
             self._moved[entry.name] = entry
             self._work_of(entry).since = now
 
-    def reshaped(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
-        """See :meth:`Scheduler.reshaped`."""
-        super().reshaped(entry, request, gpus, guaranteed)
+    def resized(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
+        """See :meth:`Scheduler.resized`."""
+        super().resized(entry, request, gpus, guaranteed)
         if self.follows(entry):
             self._moved[entry.name] = entry
 
@@ -422,11 +422,11 @@ class ExactScheduler(Scheduler):
             return super().before(vc, priority, most)
         return timeline.before(vc, priority, most)
 
-    def awaits(self, entry: Entry) -> PlanAnswer:
-        """See :meth:`Scheduler.awaits`; by its private cluster where its turn there has not come."""
+    def diagnose(self, entry: Entry) -> PlanAnswer:
+        """See :meth:`Scheduler.diagnose`; by its private cluster where its turn there has not come."""
         timeline = self.timeline
         if timeline is None or not self.follows(entry):
-            return super().awaits(entry)
+            return super().diagnose(entry)
         cluster = self.cluster if entry.name in self._owed else timeline.cluster
         return cluster.plan(replace(entry.request, group=f"{entry.name} (its turn)"))
 

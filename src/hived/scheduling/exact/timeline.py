@@ -171,7 +171,7 @@ class VirtualTimeline:
             self._scheduler.wait(entry)
             return
         job.since, job.placement = state.since, placed
-        self._scheduler.runs(entry, True, now)
+        self._scheduler.adopt(entry, True, now)
         self._changed.setdefault(number, None)
         if job.work < inf:
             self._count_ghost(job, 1)
@@ -216,7 +216,7 @@ class VirtualTimeline:
         done, job.entry.keeps = job.done, True
         self._preempt(job, True)
         job.done = max(done, job.done)
-        self._scheduler.free(job.entry, True, now)
+        self._scheduler.release(job.entry, True, now)
         for number, stop in self._changed.items():
             if stop is not None and stop.by == job.entry.number:
                 self._put_back(number, now)
@@ -237,7 +237,7 @@ class VirtualTimeline:
         self._scheduler.withdraw(job.entry)
         job.since, job.placement = now, placed.placement
         job.vain = max(0, job.vain - 1)
-        self._scheduler.runs(job.entry, True, now)
+        self._scheduler.adopt(job.entry, True, now)
         if job.work < inf:
             self._count_ghost(job, 1)
             self._expect(job, now)
@@ -433,7 +433,7 @@ class VirtualTimeline:
             self.touched[job.entry.name] = None
             self._preempt(job, instruction.keeps_work)
             self._count_stop(job)
-            self._scheduler.free(job.entry, True, now)
+            self._scheduler.release(job.entry, True, now)
         elif not isinstance(instruction, Reserve):
             raise InvariantError(f"{instruction} in a private cluster, which lends nothing")
 
@@ -492,7 +492,7 @@ class VirtualTimeline:
             self._on_run(job.entry.number, job.since, now, job.placement)
         job.since = job.placement = None
         self._changed.setdefault(job.entry.number, None)
-        self._scheduler.free(job.entry, False, now)
+        self._scheduler.release(job.entry, False, now)
 
     def _count_ghost(self, job: _VirtualJob, sign: int) -> None:
         self.ghost_gpus[job.entry.vc] += sign * job.entry.view.gpus

@@ -320,7 +320,7 @@ def _register(table: GangTable, found: Found, at: float) -> None:
         _attach(gang, entry, found, found.placement.pods[slot])
     since = min((entry.pod.bound_at for entry in gang.pods.values()), default=at)
     table.becomes(gang, JobEvent.STARTED, core, min(at, since or at), {"adopted": True})
-    table.scheduler.runs(gang.entry, core.guaranteed, at)
+    table.scheduler.adopt(gang.entry, core.guaranteed, at)
     gang.waited_since = None
     if gang.name in table.to_bind:
         table.to_bind[gang.name] = at

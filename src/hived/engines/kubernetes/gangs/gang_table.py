@@ -402,7 +402,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def reshape(self, gang: Gang, placement: Placement, slots: list[str | None], why: str, at: float) -> None:
         """Have a running gang hold exactly these places; ``slots``: the pod of each, by uid."""
         core = self.recover(gang, placement)
-        self.scheduler.reshaped(gang.entry, gang.ask.request(), gang.gpus, core.guaranteed)
+        self.scheduler.resized(gang.entry, gang.ask.request(), gang.gpus, core.guaranteed)
         gang.widest = core.gpus
         slot_of = {uid: slot for slot, uid in enumerate(slots) if uid is not None}
         gang.slots = slots
