@@ -1,4 +1,4 @@
-"""Which VC borrows next: the heads of the backlogs, by kind of request and the share that each VC has of the loans."""
+"""Which VC borrows next: the heads of the backlogs, by class of requests and the share of loans that each VC has."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _Item = tuple[float, Key, Entry]
 
 
 class LoanHeads:
-    """The heads of all backlogs. Of a kind the one whose VC has the smallest share goes first, then the order decides.
+    """The heads of all backlogs. Of a class the one whose VC has the smallest share goes first, then the order decides.
 
-    O(log heads) per head or share that changes, with a shift in memory of those behind it; O(kinds) to find the next.
+    O(log heads) per head or share that changes, with a shift in memory of those behind it; O(classes) to find the next.
     """
 
-    __slots__ = ("_by_kind", "_items", "_of_vc", "_share_of")
+    __slots__ = ("_by_class", "_items", "_of_vc", "_share_of")
 
     def __init__(self, share_of: Callable[[str], float]) -> None:
         """``share_of``: of a VC, GPUs on loan over its weight; whoever changes it calls :meth:`share_changed`."""
         self._share_of = share_of
-        self._by_kind: dict[Hashable, list[_Item]] = {}
+        self._by_class: dict[Hashable, list[_Item]] = {}
         self._items: dict[Entry, _Item] = {}
         #: a VC has several backlogs
         self._of_vc: dict[str, list[Entry]] = {}
@@ -51,26 +51,26 @@ class LoanHeads:
 
     def clear(self) -> None:
         """Forget all heads."""
-        self._by_kind.clear()
+        self._by_class.clear()
         self._items.clear()
         self._of_vc.clear()
 
     def _file(self, entry: Entry, share: float) -> None:
         item = self._items[entry] = share, entry.key, entry
-        insort(self._by_kind.setdefault(entry.loan_kind, []), item)
+        insort(self._by_class.setdefault(entry.loan_class, []), item)
 
     def _take_out(self, entry: Entry) -> None:
-        items, item = self._by_kind[entry.loan_kind], self._items.pop(entry)
+        items, item = self._by_class[entry.loan_class], self._items.pop(entry)
         del items[bisect_left(items, item)]
         if not items:
-            del self._by_kind[entry.loan_kind]
+            del self._by_class[entry.loan_class]
 
-    def kinds(self) -> Iterable[tuple[Hashable, list[_Item]]]:
-        """The heads of each kind of request, in the order in which they borrow."""
-        return self._by_kind.items()
+    def classes(self) -> Iterable[tuple[Hashable, list[_Item]]]:
+        """The heads of each class of requests, in the order in which they borrow."""
+        return self._by_class.items()
 
     def __iter__(self) -> Iterator[Entry]:
-        """All heads, of whatever kind, in the order in which they borrow."""
+        """All heads, of whatever class, in the order in which they borrow."""
         return (entry for _, _, entry in sorted(self._items.values()))
 
     def __len__(self) -> int:

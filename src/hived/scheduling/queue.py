@@ -71,12 +71,12 @@ class Entry:
     demand: Demand | None = None
     loan_demand: Demand | None = None
     _loan: Request | None = None
-    _loan_kind: Hashable = None
+    _loan_class: Hashable = None
 
     def __init__(
-        self, number: int, request: Request, view: JobView, early: bool = False, shape: Hashable | None = None
+        self, number: int, request: Request, view: JobView, early: bool = False, request_class: Hashable | None = None
     ) -> None:
-        """``request``: the request at its turn; ``shape``: equal for jobs whose requests differ by name alone."""
+        """``request``: that at its turn; ``request_class``: equal for jobs whose requests differ by name alone."""
         self.number = number
         self.name = request.group
         self.vc = request.vc
@@ -89,15 +89,15 @@ class Entry:
         self.duration = view.duration
         #: whether it may start on idle GPUs before its turn
         self.early = early and request.priority >= 0
-        self.shape: Hashable = replace(request, group="any") if shape is None else shape
-        #: equal for jobs that get the same decision: shape and excluded nodes
-        self.kind: Hashable = self.shape
+        self.request_class: Hashable = replace(request, group="any") if request_class is None else request_class
+        #: equal for jobs that get the same decision: the class of the request, and excluded nodes
+        self.equivalence_class: Hashable = self.request_class
 
     def resize(self, request: Request, gpus: int) -> None:
         """Take over a request for other members; the job is in no queue."""
         self.request, self._loan = request, None
         self.view = self.view._replace(gpus=gpus)
-        self.shape = replace(request, group="any")
+        self.request_class = replace(request, group="any")
         self.exclude(self.excluded)
         self.demand = self.loan_demand = None
 
@@ -109,21 +109,21 @@ class Entry:
         return self._loan
 
     def exclude(self, nodes: frozenset[str]) -> None:
-        """Exclude nodes for the job, which is in no queue: they find it by its kind."""
-        self.excluded, self._loan_kind = nodes, None
-        self.kind = (self.shape, nodes) if nodes else self.shape
+        """Exclude nodes for the job, which is in no queue: they find it by its class."""
+        self.excluded, self._loan_class = nodes, None
+        self.equivalence_class = (self.request_class, nodes) if nodes else self.request_class
 
     @property
-    def loan_kind(self) -> Hashable:
+    def loan_class(self) -> Hashable:
         """Equal for jobs that get the same loans: of whatever VC, if they take those of nobody."""
-        if self._loan_kind is None:
-            shape = self.shape
+        if self._loan_class is None:
+            request_class = self.request_class
             if not self.early:  # it may take loans of VCs above their share
-                shape = shape, self.vc
-            elif isinstance(shape, Request):
-                shape = replace(self.loan, group="any", vc="any")
-            self._loan_kind = (shape, self.excluded) if self.excluded else shape
-        return self._loan_kind
+                request_class = request_class, self.vc
+            elif isinstance(request_class, Request):
+                request_class = replace(self.loan, group="any", vc="any")
+            self._loan_class = (request_class, self.excluded) if self.excluded else request_class
+        return self._loan_class
 
     @property
     def awaited(self) -> Request:
@@ -233,8 +233,8 @@ class Queue:
         place = bisect_left(self._entries, (key,))
         return place, [entry for _, entry in self._entries[: min(place, most)]]
 
-    def of_kinds(self, status: Status) -> list[Entry]:
-        """The first job of a status; where jobs pass each other, that of each kind of request, in order."""
+    def of_classes(self, status: Status) -> list[Entry]:
+        """The first job of a status; where jobs pass each other, that of each class of requests, in order."""
         first = next((entry for _, entry in self._entries if entry.status is status), None)
         return [] if first is None else [first]
 
@@ -249,29 +249,29 @@ class Queue:
 
 
 class PassingQueue(Queue):
-    """A queue whose jobs pass each other: jobs by kind of request, since all of a kind get the same decision.
+    """A queue whose jobs pass each other: jobs by equivalence class, since all of a class get the same decision.
 
-    The first job of a kind that does not fit is *passed by* with all of its kind, until :meth:`restore`. O(log jobs)
-    per change, O(kinds) for the next head.
+    The first job of a class that does not fit is *passed by* with all of its class, until :meth:`restore`. O(log jobs)
+    per change, O(classes) for the next head.
     """
 
-    __slots__ = ("_by_kind", "_by_submission", "_length", "_marked", "patience", "retries")
+    __slots__ = ("_by_class", "_by_submission", "_length", "_marked", "patience", "retries")
 
     def __init__(self, patience: float, retries: bool, by_submission: bool) -> None:
-        """``patience``: in seconds; ``retries``: a better head of a kind that was passed is tried anew.
+        """``patience``: in seconds; ``retries``: a better head of a class that was passed is tried anew.
 
-        ``by_submission``: the head of a kind is the one that waits longest.
+        ``by_submission``: the head of a class is the one that waits longest.
         """
         super().__init__()
         self.patience = patience
         self.retries = retries
         self._by_submission = by_submission
-        self._by_kind: dict[Hashable, list[tuple[Key, Entry]]] = {}
+        self._by_class: dict[Hashable, list[tuple[Key, Entry]]] = {}
         self._marked: set[Hashable] = set()
         self._length = 0
 
     def add(self, entry: Entry) -> None:
-        entries = self._by_kind.setdefault(entry.kind, [])
+        entries = self._by_class.setdefault(entry.equivalence_class, [])
         item = (entry.key, entry)
         insort(entries, item)
         self._length += 1
@@ -279,26 +279,26 @@ class PassingQueue(Queue):
         if entries[0][1] is not entry:
             return
         if self.retries:
-            self._marked.discard(entry.kind)
-        if entry.kind not in self._marked and (self.first is None or entry.key < self.first.key):
+            self._marked.discard(entry.equivalence_class)
+        if entry.equivalence_class not in self._marked and (self.first is None or entry.key < self.first.key):
             self.first = entry
 
     def remove(self, entry: Entry) -> None:
-        entries = self._by_kind.get(entry.kind, [])
+        entries = self._by_class.get(entry.equivalence_class, [])
         place = bisect_left(entries, (entry.key,))
         if place < len(entries) and entries[place][1] is entry:
             del entries[place]
             self._length -= 1
             self.gpus -= entry.view.gpus
             if not entries:
-                del self._by_kind[entry.kind]
-                self._marked.discard(entry.kind)
+                del self._by_class[entry.equivalence_class]
+                self._marked.discard(entry.equivalence_class)
             if self.first is entry:
                 self._find_first()
 
     def pass_by(self) -> None:
         if self.first is not None:
-            self._marked.add(self.first.kind)
+            self._marked.add(self.first.equivalence_class)
             self._find_first()
 
     def restore(self) -> None:
@@ -308,8 +308,8 @@ class PassingQueue(Queue):
 
     def _find_first(self) -> None:
         first: Entry | None = None
-        for kind, entries in self._by_kind.items():
-            if kind not in self._marked and (first is None or entries[0][0] < first.key):
+        for of_class, entries in self._by_class.items():
+            if of_class not in self._marked and (first is None or entries[0][0] < first.key):
                 first = entries[0][1]
         self.first = first
 
@@ -328,12 +328,12 @@ class PassingQueue(Queue):
     def holds_back(self, entry: Entry, now: float) -> bool:
         """Whether a job that was passed by is out of patience at ``now``, and before ``entry`` in line.
 
-        O(kinds); O(jobs) where the order is another than that of submission.
+        O(classes); O(jobs) where the order is another than that of submission.
         """
         if self.patience == inf:
             return False
-        for kind in self._marked:
-            for key, other in self._by_kind[kind]:
+        for of_class in self._marked:
+            for key, other in self._by_class[of_class]:
                 if key > entry.key:
                     break
                 if now - other.view.submitted >= self.patience:
@@ -342,8 +342,8 @@ class PassingQueue(Queue):
                     break
         return False
 
-    def of_kinds(self, status: Status) -> list[Entry]:
-        firsts = [next((e for e in entries if e[1].status is status), None) for entries in self._by_kind.values()]
+    def of_classes(self, status: Status) -> list[Entry]:
+        firsts = [next((e for e in entries if e[1].status is status), None) for entries in self._by_class.values()]
         return [entry for _, entry in sorted([first for first in firsts if first is not None])]
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
@@ -351,7 +351,7 @@ class PassingQueue(Queue):
         return len(before), before[:most]
 
     def __iter__(self) -> Iterator[Entry]:
-        return (entry for _, entry in merge(*self._by_kind.values()))
+        return (entry for _, entry in merge(*self._by_class.values()))
 
     def __len__(self) -> int:
         return self._length

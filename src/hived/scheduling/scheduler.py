@@ -81,12 +81,12 @@ _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 NON_BLOCKING = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 #: reasons to wait that may be over once a job of another VC has ended
 _OTHERS_MAY_END = (BadHardware, NotSuggested)
-#: how many shapes of jobs are cached
-_MAX_SHAPES = 10_000
+#: how many classes of requests are cached
+_MAX_REQUEST_CLASSES = 10_000
 
 
-class _ShapeInfo(NamedTuple):
-    """The queues and checked demands of all jobs of one shape."""
+class _RequestClass(NamedTuple):
+    """The queues and checked demands of all jobs of one class of requests."""
 
     line: Queue | None  #: where they wait for their turn
     backlog: Queue | None  #: where they wait for a loan
@@ -185,9 +185,9 @@ class Scheduler:
         self._heads = LoanHeads(self._share_of)
         # opportunistic jobs in backlogs, which may take loans of VCs above their share
         self._takers = 0
-        # by VC, shape, and whether the job may start early
-        self._shapes: dict[tuple[str, Hashable, bool], _ShapeInfo] = {}
-        # reasons to wait per kind of request, valid for one version of the cluster
+        # by VC, class of the request, and whether the job may start early
+        self._request_classes: dict[tuple[str, Hashable, bool], _RequestClass] = {}
+        # reasons to wait per equivalence class, valid for one version of the cluster
         self._reasons: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
         self._reasons_version = -1
         # None: no jobs share GPUs
@@ -380,7 +380,7 @@ class Scheduler:
     def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
         """Exclude nodes for a job."""
         waits, lent = entry.status is WAITING, entry.status in (LENT, MOVING)
-        if waits or lent:  # its queues find it by its kind
+        if waits or lent:  # its queues find it by its class
             self.leave_queues(entry)
         self._regained[entry.vc] = None
         entry.exclude(nodes)
@@ -424,7 +424,7 @@ class Scheduler:
     def reconfigured(self) -> list[Entry]:
         """Rebuild the queues under a new spec, or other policies; returns as :meth:`hardware_changed`. O(jobs)."""
         self._weights = _weights(self.cluster.spec)
-        self._shapes.clear()
+        self._request_classes.clear()
         self._reasons.clear()
         for entry in self.jobs.values():
             entry.near = None  # those nodes may not exist in the new spec
@@ -453,21 +453,21 @@ class Scheduler:
     def traded(self, effect: TradeEffect) -> list[Entry]:
         """Go on after a trade of cells; the jobs that became opportunistic by it, in order of names.
 
-        O(VCs + shapes of jobs), and O(jobs) where jobs of some shape fit a VC that they did not fit, or the reverse.
+        O(VCs + classes of requests), and O(jobs) where jobs of a class fit a VC that they did not fit, or the reverse.
         """
         self._weights = _weights(self.cluster.spec)
         self._heads.share_changed(effect.vcs)
         again: set[tuple[str, Hashable, bool]] = set()
-        for key, info in list(self._shapes.items()):
+        for key, info in list(self._request_classes.items()):
             if key[0] in effect.vcs:
-                found = self._shapes[key] = self._shape_of(info.first)
+                found = self._request_classes[key] = self._request_class_of(info.first)
                 if (found.line, found.backlog) != (info.line, info.backlog):
                     again.add(key)
         changed = [self.by_name[name] for name in effect.downgraded]
         for entry in changed:
             self.became(entry, False)
         for entry in list(self.jobs.values()) if again else ():
-            if (entry.vc, entry.shape, entry.early) in again:
+            if (entry.vc, entry.request_class, entry.early) in again:
                 if entry.status is WAITING:
                     self.leave_queues(entry)
                     self._join(entry)
@@ -486,9 +486,9 @@ class Scheduler:
         if not entries:
             return []
         before, after = fitting(reserved, vc), fitting(spec, vc)
-        requests = {entry.shape: entry.request for entry in entries}
-        lacks = {shape for shape, request in requests.items() if before(request) and not after(request)}
-        return [entry.name for entry in sorted(entries, key=_by_key) if entry.shape in lacks]
+        requests = {entry.request_class: entry.request for entry in entries}
+        lacks = {of_class for of_class, request in requests.items() if before(request) and not after(request)}
+        return [entry.name for entry in sorted(entries, key=_by_key) if entry.request_class in lacks]
 
     def _follow_running(self) -> RunningJobs | None:
         self._passing = any(policy.patience > 0 for policy in self.policies.all)
@@ -796,7 +796,7 @@ class Scheduler:
         return self._schedule(entry)
 
     def _is_in_the_way(self, entry: Entry) -> bool:
-        """Whether a job behind this one in its line could take the cells that are free for it. A dry run for each kind.
+        """Whether a job behind this one in its line could take the cells that are free for it. A dry run per class.
 
         That is a job that waits, one that runs early, or one that stays on its loan too and can be bound there.
         """
@@ -811,9 +811,9 @@ class Scheduler:
                 if promoted or (promoted is False and other.early):
                     return True
                 continue
-            if other.kind in tried:
+            if other.equivalence_class in tried:
                 continue
-            tried.add(other.kind)
+            tried.add(other.equivalence_class)
             answer = self.cluster.plan(other.request, excluded_nodes=other.excluded)
             if answer.outcome == "now":
                 return True
@@ -844,7 +844,7 @@ class Scheduler:
         """The VC has no room for a job that runs on a loan. Returns as :meth:`_take_turn`."""
         if not self._explains:
             return self.blocked(entry)
-        key = "turn", entry.vc, entry.kind
+        key = "turn", entry.vc, entry.equivalence_class
         reasons = self._cached_reasons(key)
         if reasons is None:
             trial = replace(entry.request, group=f"{entry.name} (its turn)")
@@ -865,7 +865,7 @@ class Scheduler:
         return False
 
     def _cached_reasons(self, key: tuple[Hashable, ...]) -> tuple[Reason, ...] | None:
-        """The reasons that the present version of the cluster gave for the same kind of request."""
+        """The reasons that the present version of the cluster gave for the same equivalence class."""
         if self._reasons_version != self.cluster.version:
             self._reasons.clear()
             self._reasons_version = self.cluster.version
@@ -886,7 +886,7 @@ class Scheduler:
                 return self._apply(entry, placed, keep)
             if not self._explains:
                 return self.blocked(entry)
-        key = entry.vc, entry.kind
+        key = entry.vc, entry.equivalence_class
         reasons = self._cached_reasons(key) if entry.status is WAITING else None
         if reasons is None:
             try:
@@ -1045,20 +1045,20 @@ class Scheduler:
             backlog.restore()
             if backlog.first is not before:
                 self._head_changed(before, backlog.first)
-        lacking: set[Hashable] = set()  # kinds that do not fit
+        lacking: set[Hashable] = set()  # classes that do not fit
         cluster, heads = self.cluster, self._heads
         while True:
             self._update_shares()
             best = None
             idle = cluster.idle_gpus
-            for kind, items in heads.kinds():
-                if kind in lacking:
+            for loan_class, items in heads.classes():
+                if loan_class in lacking:
                     continue
                 one = items[0][2]
                 if one.early and not self._explains:  # the others may take loans of VCs above their share
                     too_few = one.loan_demand is not None and one.loan_demand.least_gpus > idle
                     if too_few or not cluster.can_lend(one.loan, one.loan_demand):
-                        lacking.add(kind)
+                        lacking.add(loan_class)
                         continue
                 for item in items:
                     if best is not None and best < item:
@@ -1073,7 +1073,7 @@ class Scheduler:
             entry = best[2]
             assert entry.backlog is not None
             if not self._next_loan(entry.backlog, entry):
-                lacking.add(entry.loan_kind)
+                lacking.add(entry.loan_class)
             elif not entry.early:  # it may have taken more loans than it needs
                 lacking.clear()
 
@@ -1136,7 +1136,7 @@ class Scheduler:
 
     def _start_on_loan(self, entry: Entry) -> bool | None:
         """Start a job on idle GPUs before its turn. Returns as :meth:`_take_turn`."""
-        key = "loan", entry.vc, entry.kind
+        key = "loan", entry.vc, entry.equivalence_class
         reasons = self._cached_reasons(key) if self._explains else None
         decision = None
         if reasons is None:
@@ -1165,21 +1165,21 @@ class Scheduler:
         return (-entry.request.priority, *policy.order(entry.view, self.now / self.per_second), entry.number)
 
     def _find_queues(self, entry: Entry) -> None:
-        """Find a job's line and backlog, None where its request can never fit. O(1) for a cached shape."""
+        """Find a job's line and backlog, None where its request can never fit. O(1) for a cached class."""
         if self._extension is not None and not entry.guest:
             entry.guest = self._extension.is_guest(entry)
-        key = entry.vc, entry.shape, entry.early
-        found = self._shapes.get(key)
+        key = entry.vc, entry.request_class, entry.early
+        found = self._request_classes.get(key)
         if found is None:
-            if len(self._shapes) >= _MAX_SHAPES:
-                self._shapes.clear()
-            found = self._shapes[key] = self._shape_of(entry)
+            if len(self._request_classes) >= _MAX_REQUEST_CLASSES:
+                self._request_classes.clear()
+            found = self._request_classes[key] = self._request_class_of(entry)
         entry.line, entry.backlog, entry.demand, entry.loan_demand, _ = found
         if entry.guest and self._extension is not None and entry.backlog is not None:
             entry.backlog = self._extension.backlog(entry)
 
-    def _shape_of(self, entry: Entry) -> _ShapeInfo:
-        """The queues and demands of all jobs of a job's shape, under the present spec."""
+    def _request_class_of(self, entry: Entry) -> _RequestClass:
+        """The queues and demands of all jobs of a job's class of requests, under the present spec."""
         queues = self.queues_of(entry.vc)
         opportunistic = entry.request.opportunistic
         turn = self._demand(entry.request)
@@ -1191,7 +1191,7 @@ class Scheduler:
             loan = self._demand(entry.loan)
         if loan is not None and not self.cluster.never_fits(entry.loan):
             backlog = queues.backlog if opportunistic or line is not None or (follows and fits) else queues.outsized
-        return _ShapeInfo(line, backlog, turn, loan, entry)
+        return _RequestClass(line, backlog, turn, loan, entry)
 
     def queues_of(self, vc: str) -> VcQueues:
         queues = self.queues.get(vc)

@@ -158,10 +158,10 @@ class GuestScheduler(Extension):
     def backlog(self, entry: Entry) -> GuestQueue:
         """The queue of the jobs that fit where this one does."""
         probe, number = self._probe, entry.number
-        kind: Hashable = entry.vc, entry.kind, probe.memory_min_gib(number)
+        kind: Hashable = entry.vc, entry.equivalence_class, probe.memory_min_gib(number)
         if not self.parameters.limits:  # what decides how it packs
             twice = probe.packed((number, number))
-            kind = entry.vc, entry.kind, probe.memory_gib(number), probe.utilization(number), twice
+            kind = entry.vc, entry.equivalence_class, probe.memory_gib(number), probe.utilization(number), twice
         queue = self._waiting.get(kind)
         if queue is None:
             queue = self._waiting[kind] = GuestQueue(self._trying, self._lacking)

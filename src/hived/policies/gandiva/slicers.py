@@ -170,7 +170,7 @@ class Slicers(Extension):
         """The jobs in line take turns where they can, in their order. O(kinds of requests * jobs on loan)."""
         scheduler = self._scheduler
         seconds = now / scheduler.per_second
-        for entry in line.of_kinds(WAITING):
+        for entry in line.of_classes(WAITING):
             if slicer.can_oversubscribe(entry) and not (
                 isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
             ):

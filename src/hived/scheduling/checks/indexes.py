@@ -27,7 +27,10 @@ def check_heads(index: LoanHeads, heads: set[Entry]) -> None:
     """Check these against the heads of the backlogs, and their shares. O(heads)."""
     ensure(index._items.keys() == heads, "heads of backlogs")
     ensure({entry for entries in index._of_vc.values() for entry in entries} == heads, "heads of backlogs by VC")
-    for kind, items in index._by_kind.items():
-        ensure(items == sorted(items), f"heads of kind {kind} in their order")
-        ensure(all(item[2].loan_kind == kind and item[1] == item[2].key for item in items), f"heads of kind {kind}")
-        ensure(all(item[0] == index._share_of(item[2].vc) for item in items), f"shares of heads of kind {kind}")
+    for of_class, items in index._by_class.items():
+        ensure(items == sorted(items), f"heads of class {of_class} in their order")
+        ensure(
+            all(item[2].loan_class == of_class and item[1] == item[2].key for item in items),
+            f"heads of class {of_class}",
+        )
+        ensure(all(item[0] == index._share_of(item[2].vc) for item in items), f"shares of heads of class {of_class}")

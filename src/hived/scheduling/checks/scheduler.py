@@ -66,8 +66,10 @@ def _check_queues(scheduler: Scheduler) -> None:
         ensure(entries == list(backlog), f"a backlog: {entries}")
         first = backlog.first
         # those that it lets pass, and itself
-        of_kinds = {entry.kind: entry for entry in reversed(entries) if first is None or entry.key <= first.key}
-        for entry in of_kinds.values():
+        of_classes = {
+            entry.equivalence_class: entry for entry in reversed(entries) if first is None or entry.key <= first.key
+        }
+        for entry in of_classes.values():
             free = entry.early and not entry.excluded and not scheduler._held_back(entry)
             idle = free and scheduler.cluster.can_lend(entry.loan)
             ensure(not idle, f"{entry} could borrow, and waits")

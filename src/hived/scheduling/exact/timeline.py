@@ -143,7 +143,7 @@ class VirtualTimeline:
         """The same; the caller dispatches, by :meth:`review`, after others that are submitted at once."""
         self._now = now
         view = entry.view._replace(attained=0.0, running=False)
-        virtual = Entry(entry.number, entry.request, view, False, entry.shape)
+        virtual = Entry(entry.number, entry.request, view, False, entry.request_class)
         virtual.duration = entry.duration
         self._add(virtual).work = work
         self._scheduler.wait(virtual)
