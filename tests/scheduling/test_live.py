@@ -13,7 +13,6 @@ from hived.policies import SJF, SRTF, Greedy, Tiresias, YarnCS
 from hived.scheduling import (
     Downgrade,
     Entry,
-    Hold,
     Instruction,
     JobView,
     Kind,
@@ -28,6 +27,7 @@ from hived.scheduling import (
     Status,
     Stop,
     Unreserve,
+    Unschedulable,
 )
 from hived.scheduling.checks import check_scheduler
 
@@ -91,7 +91,7 @@ class SlowEngine:
     @property
     def issued(self) -> list[Instruction]:
         """The instructions of the last dispatch, without holds."""
-        return [one for one in self.instructions if not isinstance(one, Hold)]
+        return [one for one in self.instructions if not isinstance(one, Unschedulable)]
 
 
 def where(entry: Entry) -> Placement:
@@ -136,12 +136,12 @@ def test_job_that_never_fits_is_tried_once() -> None:
     engine = SlowEngine(1, 1)
     never = engine.submit("a", 9)
     (held,) = engine.instructions
-    assert isinstance(held, Hold)
+    assert isinstance(held, Unschedulable)
     assert held.job == never.number
     assert isinstance(held.reasons[0], NeverFits)
     assert engine.scheduler.in_turn(5) == [never]
     engine.submit("a", 8)
-    assert not [one for one in engine.instructions if isinstance(one, Hold)]
+    assert not [one for one in engine.instructions if isinstance(one, Unschedulable)]
 
 
 def test_downgraded_job_goes_on_on_a_loan() -> None:

@@ -105,12 +105,12 @@ def host(number: int) -> Host:
 def test_first_job_gives_a_server_its_affinity() -> None:
     """The last one takes it away."""
     of = servers(4)
-    of.take(((host(0), 2),), 2)
-    of.take(((host(0), 1),), 1)
+    of.allocate(((host(0), 2),), 2)
+    of.allocate(((host(0), 1),), 1)
     assert of.affinity[host(0)] == 2
-    of.give(((host(0), 2),))
+    of.release(((host(0), 2),))
     assert of.affinity[host(0)] == 2
-    of.give(((host(0), 1),))
+    of.release(((host(0), 1),))
     assert of.affinity[host(0)] == 0
 
 
@@ -127,44 +127,44 @@ CHOICES = {
 def test_choice(jobs: list[tuple[int, int]], gpus: int, where: list[tuple[int, int]]) -> None:
     of = servers(4, 4)
     for number, taken in jobs:
-        of.take(((host(number), taken),), taken)
+        of.allocate(((host(number), taken),), taken)
     assert of.choose(gpus) == tuple((host(number), taken) for number, taken in where)
 
 
 def test_least_loaded_of_its_affinity() -> None:
     of = servers(4, 4)
-    of.take(((host(0), 2),), 1)
-    of.take(((host(1), 1),), 1)
+    of.allocate(((host(0), 2),), 1)
+    of.allocate(((host(1), 1),), 1)
     assert of.choose(1) == ((host(1), 1),)
 
 
 def test_affinity_is_ignored_before_a_job_has_to_share() -> None:
     of = servers(4)
-    of.take(((host(0), 2),), 2)
+    of.allocate(((host(0), 2),), 2)
     assert of.choose(1) == ((host(0), 1),)
 
 
 def test_job_is_not_scattered_if_it_is_to_be_together() -> None:
     of = servers(4, 4)
     for number in range(2):
-        of.take(((host(number), 3),), 3)
+        of.allocate(((host(number), 3),), 3)
     assert of.choose(2, together=True) is None
     assert of.choose(3) is None
 
 
 def test_large_job_gets_whole_servers() -> None:
     of = servers(4, 4, 4)
-    of.take(((host(0), 1),), 1)
+    of.allocate(((host(0), 1),), 1)
     assert of.choose(8) == ((host(1), 4), (host(2), 4))
     assert of.choose(11) == ((host(0), 3), (host(1), 4), (host(2), 4))
 
 
 def test_index_is_right_after_every_change() -> None:
     of = servers(4, 2, 4)
-    of.take(((host(0), 4),), 4)
-    of.take(((host(1), 1),), 1)
+    of.allocate(((host(0), 4),), 4)
+    of.allocate(((host(1), 1),), 1)
     check_servers(of, {host(0): 1, host(1): 1}, {host(0): 0, host(1): 1, host(2): 4})
-    of.give(((host(0), 4),))
+    of.release(((host(0), 4),))
     check_servers(of, {host(1): 1}, {host(0): 4, host(1): 1, host(2): 4})
 
 

@@ -371,7 +371,7 @@ class Dispatcher(ABC, Generic[J, D]):
                 self._promoted(job)
             case decided.Move():
                 self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)
-            case decided.Hold(reasons=reasons):
+            case decided.Unschedulable(reasons=reasons):
                 if isinstance(reasons[0], NeverFits):
                     self.trading.short(job.vc)
                 self._hold(job, reasons)

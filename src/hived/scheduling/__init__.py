@@ -4,7 +4,6 @@ from .checked_policy import CheckedPolicy, Policies, SomePolicies
 from .extension import Extension
 from .instructions import (
     Downgrade,
-    Hold,
     Instruction,
     Kind,
     Move,
@@ -16,6 +15,7 @@ from .instructions import (
     Stop,
     Turn,
     Unreserve,
+    Unschedulable,
 )
 from .policy import Displaced, GpuSharing, JobView, Policy, Reaction
 from .probe import Probe
@@ -30,7 +30,6 @@ __all__ = [
     "Entry",
     "Extension",
     "GpuSharing",
-    "Hold",
     "Instruction",
     "JobView",
     "Kind",
@@ -50,5 +49,6 @@ __all__ = [
     "Stop",
     "Turn",
     "Unreserve",
+    "Unschedulable",
     "loan_of",
 ]

@@ -110,11 +110,11 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Unschedulable:
     """``job`` was tried and has to wait, for these reasons."""
 
     job: int
     reasons: tuple[Reason, ...]  #: the decisive one first
 
 
-Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Shares | Hold
+Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Shares | Unschedulable

@@ -248,8 +248,8 @@ class Queue:
         return len(self._entries) + len(self._passed)
 
 
-class PassingQueue(Queue):
-    """A queue whose jobs pass each other: jobs by equivalence class, since all of a class get the same decision.
+class BackfillQueue(Queue):
+    """A backfilled queue: jobs pass each other, by equivalence class, since all of a class get the same decision.
 
     The first job of a class that does not fit is *passed by* with all of its class, until :meth:`restore`. O(log jobs)
     per change, O(classes) for the next head.
@@ -368,8 +368,8 @@ class VcQueues:
     __slots__ = ("backlog", "line", "misfits", "outsized")
 
     def __init__(self, patience: float, retries: bool, by_submission: bool) -> None:
-        """``patience``: 0 for strict queues, else as for :class:`PassingQueue`."""
-        self.line: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
-        self.backlog: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
-        self.outsized: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
+        """``patience``: 0 for strict queues, else as for :class:`BackfillQueue`."""
+        self.line: Queue = BackfillQueue(patience, retries, by_submission) if patience else Queue()
+        self.backlog: Queue = BackfillQueue(patience, retries, by_submission) if patience else Queue()
+        self.outsized: Queue = BackfillQueue(patience, retries, by_submission) if patience else Queue()
         self.misfits = Queue()

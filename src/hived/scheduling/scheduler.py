@@ -49,10 +49,10 @@ from hived.spec.compiled import ClusterSpec
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
 from .extension import Extension
-from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
+from .instructions import Downgrade, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve, Unschedulable
 from .loan_heads import LoanHeads
 from .probe import Probe
-from .queue import Entry, Key, PassingQueue, Queue, VcQueues
+from .queue import BackfillQueue, Entry, Key, Queue, VcQueues
 from .running import RunningJobs, work_left
 from .states import (
     DOWNGRADE,
@@ -127,7 +127,7 @@ class Scheduler:
         probe: Probe | None = None,
         exact: ExactVcs | None = None,
     ) -> None:
-        """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued.
+        """``explains``: whether jobs that wait get reasons; without it no :class:`.Unschedulable` is issued.
 
         ``per_second``: how many of the engine's units of time a second has; ``probe``: what is measured of jobs, for
         policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it,
@@ -686,15 +686,15 @@ class Scheduler:
     def _next_turn(self, line: Queue, entry: Entry) -> bool:
         """Try the head of a line; whether the next job may be tried."""
         self._asked = entry
-        if isinstance(line, PassingQueue):
-            return self._next_passing_turn(line, entry)
+        if isinstance(line, BackfillQueue):
+            return self._next_backfilled_turn(line, entry)
         started = self._take_turn(entry)
         if started is None:
             line.pass_by()
             return True
         return started or (self._running is not None and self._preempt_behind(self._running, entry))
 
-    def _next_passing_turn(self, line: PassingQueue, entry: Entry) -> bool:
+    def _next_backfilled_turn(self, line: BackfillQueue, entry: Entry) -> bool:
         """The same, where the head may be passed by jobs that fit."""
         seconds = self.now / self.per_second
         if line.holds_back(entry, seconds):
@@ -802,7 +802,7 @@ class Scheduler:
         """
         line = entry.line
         assert line is not None
-        strict, tried = not isinstance(line, PassingQueue), set[Hashable]()
+        strict, tried = not isinstance(line, BackfillQueue), set[Hashable]()
         for other in line:
             if other.key <= entry.key or other.yields or other.status is MOVING:
                 continue
@@ -899,7 +899,7 @@ class Scheduler:
                 reasons = self._reasons[key] = decision.reasons
         if entry.line is not None:
             self._awaits(entry, reasons)
-        self.carry_out(Hold(entry.number, reasons))
+        self.carry_out(Unschedulable(entry.number, reasons))
         if entry.status is RESERVED:  # the nodes of its reservation are not usable any more
             self._drop_reservation(entry)
             self.carry_out(Unreserve(entry.number))
@@ -912,7 +912,7 @@ class Scheduler:
             if decision.placement == had:
                 return True  # unchanged: some victims have not ended yet
             if not entry.may_preempt:
-                self.carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
+                self.carry_out(Unschedulable(entry.number, (WaitingForPreemption(decision.victims),)))
                 return False
         if not kept:
             self.cluster.commit(decision)
@@ -1111,12 +1111,12 @@ class Scheduler:
     def _held_back(self, entry: Entry) -> bool:
         """Whether a job of its backlog that was passed by, and is out of patience, is before the head of it."""
         backlog = entry.backlog
-        return isinstance(backlog, PassingQueue) and backlog.holds_back(entry, self.now / self.per_second)
+        return isinstance(backlog, BackfillQueue) and backlog.holds_back(entry, self.now / self.per_second)
 
     def _pass_loan(self, backlog: Queue) -> bool:
         """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
         first = backlog.first
-        if first is None or not (isinstance(backlog, PassingQueue) and backlog.may_pass(self.now / self.per_second)):
+        if first is None or not (isinstance(backlog, BackfillQueue) and backlog.may_pass(self.now / self.per_second)):
             return False
         self._pass_by(backlog, first)
         return True
@@ -1154,7 +1154,7 @@ class Scheduler:
         if reasons is None:
             reasons = self._reasons[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
         if entry.line is None and reasons:  # it waits for nothing else
-            self.carry_out(Hold(entry.number, reasons))
+            self.carry_out(Unschedulable(entry.number, reasons))
         return None if reasons and isinstance(reasons[0], NON_BLOCKING) else False
 
     # -- the queues ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from hived.scheduling import (
     Status,
     Stop,
 )
-from hived.scheduling.exact import Following, OnRun, VirtualTimeline, borrowing_policies, check_exact
+from hived.scheduling.exact import OnRun, TimelineFollower, VirtualTimeline, borrowing_policies, check_exact
 from hived.scheduling.numbers import whole
 from hived.spec.compiled import ClusterSpec
 
@@ -93,7 +93,7 @@ class Simulation:
             cluster, own, self._carry_out, explains=False, per_second=MS, probe=work, exact=timeline
         )
         # None: no VC is of exact safety
-        self._following = None if timeline is None else Following(timeline, self._scheduler)
+        self._following = None if timeline is None else TimelineFollower(timeline, self._scheduler)
         self._work = work
         # by job that does not run at the rate 1 on GPUs of its own
         self._progress: dict[int, Progress] = {}
@@ -362,7 +362,7 @@ class Simulation:
         self._stops[job] += 1
         self._count_stop(job)
 
-    def _charge(self, following: Following, entry: Entry) -> None:
+    def _charge(self, following: TimelineFollower, entry: Entry) -> None:
         """Charge what it costs a job of exact safety to go on against its head start; it starts anew without one."""
         job, duration = entry.number, self._jobs[entry.number].duration_ms
         left = self._left[job] = min(self._left[job], duration)

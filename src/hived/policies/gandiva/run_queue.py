@@ -98,7 +98,7 @@ class RunQueue:
         #: GPUs that its owners hold
         self.gpus = 0
         #: GPUs that its jobs ask for
-        self.asked = 0
+        self.requested_gpus = 0
         #: a packed unit under trial: the unit, its newest member, and the throughput that it has to exceed
         self.trial: tuple[Unit, Seat, float] | None = None
         #: when the trial ends
@@ -115,7 +115,7 @@ class RunQueue:
         seat.queue = self
         self.seats[seat] = None
         self.units.append((seat,))
-        self.asked += seat.gpus
+        self.requested_gpus += seat.gpus
         if seat.spread:
             self.gpus += seat.gpus
             self._ground = None
@@ -124,7 +124,7 @@ class RunQueue:
         """Remove a job, and end the trial that it takes part in."""
         seat.queue = None
         del self.seats[seat]
-        self.asked -= seat.gpus
+        self.requested_gpus -= seat.gpus
         if seat.spread:
             self.gpus -= seat.gpus
             self._ground = None
@@ -162,7 +162,7 @@ class RunQueue:
     @property
     def alone(self) -> bool:
         """Whether every job has GPUs of its own."""
-        return self.asked == self.gpus and len(self.units) == len(self.seats)
+        return self.requested_gpus == self.gpus and len(self.units) == len(self.seats)
 
     @property
     def graded(self) -> bool:
@@ -173,7 +173,7 @@ class RunQueue:
     @property
     def height(self) -> float:
         """GPUs asked for over GPUs: above 1, its jobs share them (Gandiva, 4.2)."""
-        return self.asked / self.gpus if self.gpus else float("inf")
+        return self.requested_gpus / self.gpus if self.gpus else float("inf")
 
     @property
     def needed(self) -> int:

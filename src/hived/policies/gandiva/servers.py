@@ -64,7 +64,7 @@ class Servers:
         if not hosts:
             del self._at[key]
 
-    def take(self, spread: Spread, gpus: int) -> None:
+    def allocate(self, spread: Spread, gpus: int) -> None:
         """A job of ``gpus`` GPUs has taken these."""
         for host, number in spread:
             self._remove(host)
@@ -75,7 +75,7 @@ class Servers:
             self.idle -= number
             self._add(host)
 
-    def give(self, spread: Spread) -> None:
+    def release(self, spread: Spread) -> None:
         """A job has left these."""
         for host, number in spread:
             self._remove(host)

@@ -118,7 +118,7 @@ class Slicer:
 
     def _seat(self, seat: Seat) -> None:
         self.seats[seat.job] = seat
-        self.servers.take(seat.spread, seat.gpus)
+        self.servers.allocate(seat.spread, seat.gpus)
         self._settled(seat)
         self._moved[seat] = False
         if seat.entry.view.elastic:
@@ -157,7 +157,7 @@ class Slicer:
     def _least_loaded(self, gpus: int) -> Host | None:
         for _, host in self._heights().get(gpus, ()):
             queue = self.queues[host]
-            if queue.gpus >= gpus and queue.asked + gpus <= self.parameters.most_height * queue.gpus:
+            if queue.gpus >= gpus and queue.requested_gpus + gpus <= self.parameters.most_height * queue.gpus:
                 return host
         return None
 
@@ -176,7 +176,7 @@ class Slicer:
         queue = seat.queue
         self._apart.pop(seat, None)
         if seat.spread:
-            self.servers.give(seat.spread)
+            self.servers.release(seat.spread)
         else:
             self.sharers -= 1
         if queue is None:
@@ -263,7 +263,7 @@ class Slicer:
         self.sharers -= 1
         if len(spread) == 1 and spread[0][0] == queue.host:
             queue.own(seat, spread, placement)
-            self.servers.take(spread, seat.gpus)
+            self.servers.allocate(spread, seat.gpus)
             self._changed(queue.host)
         else:
             queue.remove(seat)
@@ -276,7 +276,7 @@ class Slicer:
     def _settle_on(self, seat: Seat, spread: Spread, placement: Placement) -> None:
         seat.hold(spread, placement)
         seat.entry.placement = placement
-        self.servers.take(spread, seat.gpus)
+        self.servers.allocate(spread, seat.gpus)
         self._moved[seat] = True
         self._settled(seat)
 
@@ -292,7 +292,7 @@ class Slicer:
         request = Request(_arrival(seat), of.vc, of.priority, members, of.leaf_cell_type)
         if self._take(seat.entry, request, tuple([host for host, _ in spread]), None, None) is None:
             return  # of a quota less is left than both need
-        self.servers.take(spread, seat.gpus)
+        self.servers.allocate(spread, seat.gpus)
         self._arriving[seat] = spread, self._now + warm
         self._call_at(self._now + warm)
 
@@ -301,7 +301,7 @@ class Slicer:
         spread, _ = self._arriving.pop(seat, ((), 0.0))
         if spread:
             self._cluster.release(_arrival(seat))
-            self.servers.give(spread)
+            self.servers.release(spread)
             self.moved = True
         return spread
 
@@ -311,7 +311,7 @@ class Slicer:
         near, queue = seat.placement, seat.queue
         self._cluster.release(seat.entry.name)
         self.moved = True
-        self.servers.give(seat.spread)
+        self.servers.release(seat.spread)
         self._apart.pop(seat, None)
         if queue is not None:
             queue.remove(seat)
@@ -398,9 +398,9 @@ class Slicer:
         for seat in list(self._apart):
             if seat in self._arriving:
                 continue
-            self.servers.give(seat.spread)
+            self.servers.release(seat.spread)
             spread = self.servers.choose(seat.gpus, together=True)
-            self.servers.take(seat.spread, seat.gpus)
+            self.servers.allocate(seat.spread, seat.gpus)
             if spread is not None:
                 self._migrate(seat, spread)
 
@@ -472,7 +472,7 @@ class Slicer:
 
     def _unseat_owner(self, seat: Seat, queue: RunQueue) -> None:
         """An owner becomes a sharer; its GPUs are free already."""
-        self.servers.give(seat.spread)
+        self.servers.release(seat.spread)
         self.sharers += 1
         queue.remove(seat)
         seat.hold((), None)
@@ -582,7 +582,7 @@ class Slicer:
             queue = self.queues.get(host)
             if queue is None:
                 continue
-            if self.parameters.packs and (queue.trial is not None or queue.asked > queue.gpus):
+            if self.parameters.packs and (queue.trial is not None or queue.requested_gpus > queue.gpus):
                 self._pack(queue)
             number = -1
             if exact and queue.overloaded:
@@ -632,7 +632,7 @@ class Slicer:
             held = self._cluster.hosts_of(_arrival(seat))
             ensure(tuple(sorted(held)) == tuple(sorted(spread)), f"{seat} holds {held} to arrive at")
         for host, queue in self.queues.items():
-            ensure(queue.asked == sum(seat.gpus for seat in queue.seats), f"GPUs asked for on {host}")
+            ensure(queue.requested_gpus == sum(seat.gpus for seat in queue.seats), f"GPUs asked for on {host}")
             ensure(queue.gpus == sum(seat.gpus for seat in queue.seats if seat.spread), f"GPUs of {host}")
             packed = [seat for unit in queue.units for seat in unit]
             ensure(len(packed) == len(queue.seats) and set(packed) == set(queue.seats), f"units of {host}")

@@ -16,7 +16,7 @@ from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError
 from hived.scheduling.extension import Extension
-from hived.scheduling.queue import Entry, PassingQueue, Queue
+from hived.scheduling.queue import BackfillQueue, Entry, Queue
 from hived.scheduling.scheduler import Scheduler
 from hived.scheduling.states import GUARANTEED, LEAVE, SHARING, WAITING
 
@@ -98,12 +98,12 @@ class Slicers(Extension):
         if slicer is not None:
             slicer.adopt(entry, now)
         elif self._servers is not None:
-            self._servers.take(self._cluster.hosts_of(entry.name), entry.view.gpus)
+            self._servers.allocate(self._cluster.hosts_of(entry.name), entry.view.gpus)
 
     def leaves(self, entry: Entry, now: float) -> bool:
         """A job is about to release its GPUs, guaranteed ones if a server is to know."""
         if entry.status is GUARANTEED and self._servers is not None and self.of(entry.vc) is None:
-            self._servers.give(self._cluster.hosts_of(entry.name))
+            self._servers.release(self._cluster.hosts_of(entry.name))
         return False
 
     def left(self, entry: Entry, now: float) -> bool:
@@ -172,13 +172,13 @@ class Slicers(Extension):
         seconds = now / scheduler.per_second
         for entry in line.of_classes(WAITING):
             if slicer.can_oversubscribe(entry) and not (
-                isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
+                isinstance(line, BackfillQueue) and line.holds_back(entry, seconds)
             ):
                 scheduler.leave_queues(entry)
                 slicer.oversubscribe(entry, now)
                 scheduler.look_again(entry.vc)  # those behind it are tried now
                 break
-            if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
+            if not isinstance(line, BackfillQueue) or seconds - entry.view.submitted >= line.patience:
                 break
         if line.first is not None:
             scheduler.blocked(line.first)

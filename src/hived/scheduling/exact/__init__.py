@@ -1,13 +1,13 @@
 """Exact safety: no job is ever later than alone in its tenant's private cluster (docs/explanation/exact-safety.md)."""
 
-from .following import Following, borrowing_policies, check_exact
+from .following import TimelineFollower, borrowing_policies, check_exact
 from .scheduler import ExactScheduler
 from .timeline import OnRun, VirtualState, VirtualTimeline
 
 __all__ = [
     "ExactScheduler",
-    "Following",
     "OnRun",
+    "TimelineFollower",
     "VirtualState",
     "VirtualTimeline",
     "borrowing_policies",

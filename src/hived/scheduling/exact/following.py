@@ -20,7 +20,7 @@ from ..scheduler import Scheduler
 from .timeline import VirtualTimeline
 
 
-class Following:
+class TimelineFollower:
     """One scheduler, whose jobs in VCs of exact safety follow a virtual timeline. O(1) more per event."""
 
     def __init__(self, timeline: VirtualTimeline, scheduler: Scheduler) -> None:

@@ -152,7 +152,7 @@ class ExactScheduler(Scheduler):
     def _pays(self, entry: Entry, work: _Work) -> bool:
         """Whether the head start of a job pays for giving a loan back at once (docs/explanation/exact-safety.md)."""
         timeline = self.timeline
-        number = None if timeline is None else timeline.follower(entry.name)
+        number = None if timeline is None else timeline.number_of(entry.name)
         virtual = 0.0 if timeline is None or number is None else timeline.done(number, self.now)
         policy = self._chosen[entry.vc]
         return virtual <= 0 or (policy.always_keeps_work and work.done - policy.resume_s >= virtual)
@@ -263,7 +263,7 @@ class ExactScheduler(Scheduler):
         moved, self._moved = self._moved, {}
         ended, self._ended = self._ended, {}
         for name, entry in moved.items():
-            known = timeline.follower(name)
+            known = timeline.number_of(name)
             ghost = known is not None and timeline.is_ghost(known)
             if entry.number in self.jobs:
                 runs = entry.status is GUARANTEED and not entry.yields
@@ -277,7 +277,7 @@ class ExactScheduler(Scheduler):
                 if known is None and runs:
                     self._adopt_running(timeline, entry, None, now)
                 elif known is None:
-                    timeline.queue(entry, now)
+                    timeline.enqueue(entry, now)
                 leaves = timeline.runs_on(name)
                 if leaves is not None and not runs:
                     self._owed[name] = leaves  # it has lost them for another reason
@@ -294,7 +294,7 @@ class ExactScheduler(Scheduler):
         for name in [name for name, until in self._returning.items() if until <= now]:
             del self._returning[name]
             self._work.pop(name, None)
-            known = timeline.follower(name)
+            known = timeline.number_of(name)
             if known is not None:
                 timeline.withdraw(known, now)
 

@@ -136,10 +136,10 @@ class VirtualTimeline:
 
         ``work``: of a job without any, 0: its virtual job ends as it starts, whether or not the real one has.
         """
-        self.queue(entry, now, work)
+        self.enqueue(entry, now, work)
         self._scheduler.dispatch(now)
 
-    def queue(self, entry: Entry, now: float, work: float = inf) -> None:
+    def enqueue(self, entry: Entry, now: float, work: float = inf) -> None:
         """The same; the caller dispatches, by :meth:`review`, after others that are submitted at once."""
         self._now = now
         view = entry.view._replace(attained=0.0, running=False)
@@ -368,7 +368,7 @@ class VirtualTimeline:
         running = [self._jobs[number] for number in self._known if number in self._jobs]
         return [job.entry.name for job in running if job.entry.vc == vc and job.work < inf and job.since is not None]
 
-    def follower(self, name: str) -> int | None:
+    def number_of(self, name: str) -> int | None:
         """The number of a virtual job by its name; None: there is none."""
         job = self._by_name.get(name)
         return None if job is None else job.entry.number
