@@ -160,7 +160,7 @@ class Pool:
 
     # -- allocations --------------------------------------------------------------------------------------------------
 
-    def take(self, group: Group) -> None:
+    def allocate(self, group: Group) -> None:
         """Add ``group`` to the holders of its spots. O(pods * views)."""
         precedence = group.precedence = precedence_of(group)
         equals = self.at.get(precedence)
@@ -174,10 +174,10 @@ class Pool:
                 self.held[host] = {group: mask}
             else:
                 held[group] = held.get(group, 0) | mask
-        self._taken(group.spots)
-        self.undo.note((self.give, group))
+        self._mark_taken(group.spots)
+        self.undo.note((self.release, group))
 
-    def _taken(self, spots: Spots) -> None:
+    def _mark_taken(self, spots: Spots) -> None:
         free, bad = self.free, self.binding.bad
         for host, mask in spots:
             free[host] &= ~mask
@@ -186,7 +186,7 @@ class Pool:
             if self._views:
                 self._refresh_views(host)
 
-    def give(self, group: Group) -> None:
+    def release(self, group: Group) -> None:
         """Remove ``group`` from the holders of its spots; bindings stay. O(pods * (views + holders of the host))."""
         equals = self.at[group.precedence]
         del equals[group]
@@ -199,10 +199,10 @@ class Pool:
             del held[group]
             if not held:
                 del self.held[host]
-            self._given(host, held)
-        self.undo.note((self.take_again, group))
+            self._mark_free(host, held)
+        self.undo.note((self.reallocate, group))
 
-    def _given(self, host: int, held: Mapping[Group, int]) -> None:
+    def _mark_free(self, host: int, held: Mapping[Group, int]) -> None:
         """Refresh the free leaves of ``host``, which has these holders left."""
         free = self.virtual.shapes[host].full
         for mask in held.values():
@@ -212,9 +212,9 @@ class Pool:
         if self._views:
             self._refresh_views(host)
 
-    def take_again(self, group: Group) -> None:
+    def reallocate(self, group: Group) -> None:
         """Take the spots back, at the present precedence."""
-        self.take(group)
+        self.allocate(group)
         self._unsorted.add(group.precedence)
 
     def by_arrival(self, precedence: int) -> dict[Group, None]:

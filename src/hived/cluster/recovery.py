@@ -254,7 +254,7 @@ class Recovery:
             if found is not None:
                 pool, group.spots = found
                 group.pool = pool.number
-                pool.take(group)
+                pool.allocate(group)
                 bound_at = of_pods
                 break
         if as_it_was and was_guaranteed and not bound_at:

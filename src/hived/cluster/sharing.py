@@ -296,18 +296,18 @@ class QuotaPool(Pool):
                 short -= other.gpus
         return found
 
-    def _taken(self, spots: Spots) -> None:
+    def _mark_taken(self, spots: Spots) -> None:
         pass
 
-    def _given(self, host: int, held: Mapping[Group, int]) -> None:
+    def _mark_free(self, host: int, held: Mapping[Group, int]) -> None:
         pass
 
-    def take(self, group: Group) -> None:
-        super().take(group)
+    def allocate(self, group: Group) -> None:
+        super().allocate(group)
         self.quota.left -= group.gpus
 
-    def give(self, group: Group) -> None:
-        super().give(group)
+    def release(self, group: Group) -> None:
+        super().release(group)
         self.quota.left += group.gpus
 
     def reserved_levels(self, spots: Spots) -> tuple[int, ...]:

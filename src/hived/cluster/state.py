@@ -196,7 +196,7 @@ class State:
         group.state = _RESERVED if group.victims else _STARTED
         levels: tuple[int, ...] = ()
         if pool is not None:
-            pool.take(group)
+            pool.allocate(group)
             levels = pool.reserved_levels(group.spots)
             if len(parts) > 1:
                 group.level = pool.level(group.level, parts)
@@ -270,13 +270,13 @@ class State:
         pool = self.pool_of(group)
         assert pool is not None
         self.chains[group.chain].unclaim(RELEASE, group)
-        pool.give(group)
+        pool.release(group)
 
     def put_back(self, group: Group) -> None:
         """The inverse of :meth:`set_aside`, in the same trial."""
         pool = self.pool_of(group)
         assert pool is not None
-        pool.take_again(group)
+        pool.reallocate(group)
         self.chains[group.chain].claim_again(ALLOCATE, group)
 
     def vacate(self, group: Group) -> None:
@@ -292,7 +292,7 @@ class State:
         if pool is None:
             self._end_loan(group)
             return
-        pool.give(group)
+        pool.release(group)
         pool.unbind(group.spots)
 
     def _drop_victim(self, group: Group) -> None:
@@ -303,10 +303,10 @@ class State:
             if not group.guaranteed or any(victim.guaranteed for victim in left):
                 pool = None
             if pool is not None:
-                pool.give(preemptor)
+                pool.release(preemptor)
             self.undo.assign(preemptor, victims=left)
             if pool is not None:
-                pool.take_again(preemptor)
+                pool.reallocate(preemptor)
         self.undo.assign(group, preempted_by={})
 
     def lose_reservation(self, group: Group, why: tuple[Reason, ...]) -> None:
@@ -342,7 +342,7 @@ class State:
                 self.transition(victim, GroupEvent.SPARE)
         pool = self.pool_of(group)
         if pool is not None:
-            pool.give(group)
+            pool.release(group)
         else:
             self._end_loan(group)
         self.undo.assign(group, victims={})
@@ -436,7 +436,7 @@ class State:
         undo.note((nodes.refresh_use, group))  # as the last step back, when it is guaranteed again
         pool = self.pool_of(group)
         assert pool is not None
-        pool.give(group)
+        pool.release(group)
         pool.unbind(group.spots)
         self.transition(group, GroupEvent.DOWNGRADE)
         undo.assign(group, pool=-1, priority=OPPORTUNISTIC, spots=(), downgraded_by=preemptor)
@@ -481,7 +481,7 @@ class State:
         self._unmark_downgraded(group)
         undo.assign(group, downgraded_by=None, pool=pool.number, priority=group.request.priority, spots=pods)
         undo.assign(group, placement=replace(placement, reserved_levels=levels))
-        pool.take(group)
+        pool.allocate(group)
         nodes.refresh_use(group)
         self.transition(group, GroupEvent.RESTORE)
         return True
