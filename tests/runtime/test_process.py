@@ -127,7 +127,7 @@ def test_suspended_until_told(start: Callable[..., Job], tmp_path: Path) -> None
     os.kill(pid, signal.SIGCONT)  # it runs now
     until(lambda: is_stopped(pid))
     assert job.mini_batches() == steps
-    with pytest.raises(ConflictError, match="is suspended: hived resume train first"):
+    with pytest.raises(ConflictError, match="is suspended: hived train resume train first"):
         job.job.migrate("cpu", PATIENCE_S)
     assert job.first().answer.state is State.SUSPENDED
     job.job.resume(PATIENCE_S)
