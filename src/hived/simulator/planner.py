@@ -1,7 +1,7 @@
 """The planner behind ``hived spec from-demand``: the cells that each tenant should reserve, by a trace.
 
 base  = equal_base(279, 8, tenants)  or  like_base("spec.yaml")      physical cells, and who reserves
-plan  = make_plan(base, demands, totals, levels)                     hived.spec.demand has the arithmetic
+plan  = make_plan(base, demands, totals, levels)                     hived.spec.capacity_plan has the arithmetic
 spec  = plan.text()                                                  YAML
 delay = predict(spec, trace)                                         by simulating private clusters of these cells
 """
@@ -21,8 +21,8 @@ import yaml
 from hived.cluster import Sharing, check_feasible
 from hived.errors import InfeasibleError, InputError
 from hived.spec import ClusterSpec, load_spec, parse_spec, read_documents, share_nodes
+from hived.spec.capacity_plan import CapacityPlan, TenantDemand, plan_cells, planned_clusters, share_by_demand
 from hived.spec.compiled import ChainSpec
-from hived.spec.demand import Demand, Plan, plan_cells, planned_clusters, share_by_demand
 from hived.spec.quotas import Quotas, check_nodes, check_quotas, equal_nodes
 from hived.words import counted
 
@@ -52,21 +52,21 @@ class Base:
 class PlannedSpec:
     """A plan, and the spec that has it."""
 
-    plan: Plan
+    plan: CapacityPlan
     levels: tuple[int, ...]  #: of the base's chain, the lowest first, as the numbers of the plan
     base: Base
     spec: ClusterSpec
     text: str  #: the spec as YAML
 
 
-def demands_of(trace: Trace) -> tuple[Demand, ...]:
+def demands_of(trace: Trace) -> tuple[TenantDemand, ...]:
     """The GPU time of each tenant's jobs by size, in milliseconds; tenants by name. O(jobs)."""
     gpu_time: defaultdict[str, Counter[int]] = defaultdict(Counter)
     jobs: Counter[str] = Counter()
     for job in trace.jobs:
         gpu_time[job.tenant][job.gpus] += job.gpus * job.duration_ms
         jobs[job.tenant] += 1
-    return tuple([Demand(tenant, jobs[tenant], gpu_time[tenant]) for tenant in sorted(jobs)])
+    return tuple([TenantDemand(tenant, jobs[tenant], gpu_time[tenant]) for tenant in sorted(jobs)])
 
 
 def equal_base(nodes: int, gpus_per_node: int, tenants: Sequence[str]) -> Base:
@@ -93,7 +93,9 @@ def like_base(path: Path) -> tuple[Base, ClusterSpec]:
     return Base(data, spec.chains[0], str(path)), spec
 
 
-def share_like(demands: Sequence[Demand], spec: ClusterSpec, levels: Levels) -> tuple[tuple[Demand, ...], list[int]]:
+def share_like(
+    demands: Sequence[TenantDemand], spec: ClusterSpec, levels: Levels
+) -> tuple[tuple[TenantDemand, ...], list[int]]:
     """The demand of each tenant of ``spec`` that has cells, and the GPUs that it has there, pinned cells left out.
 
     Raises :class:`InputError` where a tenant of the trace has none or, with whole nodes, no whole number of them.
@@ -113,8 +115,8 @@ def share_like(demands: Sequence[Demand], spec: ClusterSpec, levels: Levels) -> 
 
 
 def share_by_quotas(
-    demands: Sequence[Demand], quotas: Quotas, base_gpus: int, unit: int, source: str
-) -> tuple[tuple[Demand, ...], list[int]]:
+    demands: Sequence[TenantDemand], quotas: Quotas, base_gpus: int, unit: int, source: str
+) -> tuple[tuple[TenantDemand, ...], list[int]]:
     """The demand of each tenant of ``quotas`` (percent of the cluster), and its GPUs in multiples of ``unit``."""
     checked: tuple[tuple[str, Decimal], ...] = check_quotas(quotas)
     found = _of(demands, [tenant for tenant, _ in checked], source)
@@ -126,13 +128,13 @@ def share_by_quotas(
     return found, [share * unit for share in share_nodes(base_gpus // unit, checked)]
 
 
-def _of(demands: Sequence[Demand], tenants: Sequence[str], source: str) -> tuple[Demand, ...]:
+def _of(demands: Sequence[TenantDemand], tenants: Sequence[str], source: str) -> tuple[TenantDemand, ...]:
     """The demands of these tenants, without jobs for those that the trace does not have."""
     known = {demand.tenant: demand for demand in demands}
     for tenant in known:
         if tenant not in tenants:
             raise InputError(f"{source}: tenant {tenant} of the trace has no GPUs there, which has {some(tenants)}")
-    return tuple([known.get(tenant, Demand(tenant, 0, {})) for tenant in tenants])
+    return tuple([known.get(tenant, TenantDemand(tenant, 0, {})) for tenant in tenants])
 
 
 def sizes_of(chain: ChainSpec, levels: Levels) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -142,7 +144,7 @@ def sizes_of(chain: ChainSpec, levels: Levels) -> tuple[tuple[int, ...], tuple[i
 
 
 def make_plan(
-    base: Base, demands: Sequence[Demand], gpus: Sequence[int] | None, levels: Levels, *, largest: bool = True
+    base: Base, demands: Sequence[TenantDemand], gpus: Sequence[int] | None, levels: Levels, *, largest: bool = True
 ) -> PlannedSpec:
     """The cells of each tenant, and the spec. Feasible: checked.
 
@@ -160,7 +162,7 @@ def make_plan(
     return PlannedSpec(plan, used, base, spec, _header(plan, base, spec) + text)
 
 
-def _header(plan: Plan, base: Base, spec: ClusterSpec) -> str:
+def _header(plan: CapacityPlan, base: Base, spec: ClusterSpec) -> str:
     lines = [
         f"Planned from demand for {base.source}: per tenant its GPUs,",
         "and for each size of cell the GPUs asked for (by share of its GPU time) and the cells given.",

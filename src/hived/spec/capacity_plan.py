@@ -28,7 +28,7 @@ from .quotas import largest_remainder, share_out
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class TenantDemand:
     """The GPU time that a tenant's jobs ask for."""
 
     tenant: str
@@ -50,7 +50,7 @@ class Demand:
 class TenantPlan:
     """The cells of one tenant. ``asked`` and ``cells`` are by level, the lowest first, as ``sizes`` of the plan."""
 
-    demand: Demand
+    demand: TenantDemand
     gpus: int  #: of all its cells
     asked: tuple[Fraction, ...]  #: its GPUs in proportion to the GPU time that its jobs ask of the level
     cells: tuple[int, ...]
@@ -58,7 +58,7 @@ class TenantPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The cells of all tenants."""
 
     sizes: tuple[int, ...]  #: GPUs of a cell of each level used, the lowest first; the last ones are nodes
@@ -66,7 +66,7 @@ class Plan:
 
 
 def planned_clusters(
-    before: Mapping[str, object], plan: Plan, chain: ChainSpec, levels: Sequence[int]
+    before: Mapping[str, object], plan: CapacityPlan, chain: ChainSpec, levels: Sequence[int]
 ) -> dict[str, object]:
     """The ``virtualClusters`` of a spec with the cells of a plan; all else in them stays as it was ``before``.
 
@@ -95,7 +95,9 @@ def cells_for(gpus: int, sizes: Sequence[int]) -> int:
     return -(-gpus // size) * size
 
 
-def share_by_demand(gpus: int, demands: Sequence[Demand], sizes: Sequence[int], *, largest: bool) -> tuple[int, ...]:
+def share_by_demand(
+    gpus: int, demands: Sequence[TenantDemand], sizes: Sequence[int], *, largest: bool
+) -> tuple[int, ...]:
     """The GPUs of each tenant: ``gpus`` by share of GPU time, in the lowest of ``sizes``, by largest remainder.
 
     Each gets one unit at least and, with ``largest``, the cells of its largest job, but for a job that the whole
@@ -117,16 +119,16 @@ def share_by_demand(gpus: int, demands: Sequence[Demand], sizes: Sequence[int], 
     return tuple([share * unit for share in shares])
 
 
-def plan_cells(demands: Sequence[Demand], gpus: Sequence[int], sizes: Sequence[int]) -> Plan:
+def plan_cells(demands: Sequence[TenantDemand], gpus: Sequence[int], sizes: Sequence[int]) -> CapacityPlan:
     """The cells of each tenant, which make exactly so many GPUs.
 
     ``sizes``: GPUs of a cell per level, each a multiple of the one before; every number of GPUs is a multiple of the
     first. A tenant without GPU time gets nodes. O(tenants * levels).
     """
-    return Plan(tuple(sizes), tuple([_plan(d, total, sizes) for d, total in zip(demands, gpus, strict=True)]))
+    return CapacityPlan(tuple(sizes), tuple([_plan(d, total, sizes) for d, total in zip(demands, gpus, strict=True)]))
 
 
-def _plan(demand: Demand, gpus: int, sizes: Sequence[int]) -> TenantPlan:
+def _plan(demand: TenantDemand, gpus: int, sizes: Sequence[int]) -> TenantPlan:
     weights = [0] * len(sizes)
     for size, time in demand.gpu_time.items():
         weights[level_for(size, sizes)] += time

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.errors import InfeasibleError, InputError
-from hived.spec.demand import Demand, cells_for, level_for, plan_cells, share_by_demand
+from hived.spec.capacity_plan import TenantDemand, cells_for, level_for, plan_cells, share_by_demand
 
 EIGHT = (1, 2, 4, 8)
 #: GPUs of a cell per level
@@ -19,8 +19,8 @@ SIZES = st.lists(st.integers(2, 4), max_size=4).map(lambda fanouts: tuple(accumu
 GPU_TIME = st.dictionaries(st.integers(1, 100), st.integers(0, 10**12), max_size=6)
 
 
-def demand(gpu_time: dict[int, int], tenant: str = "t") -> Demand:
-    return Demand(tenant, len(gpu_time), gpu_time)
+def demand(gpu_time: dict[int, int], tenant: str = "t") -> TenantDemand:
+    return TenantDemand(tenant, len(gpu_time), gpu_time)
 
 
 def test_a_job_asks_for_the_lowest_level() -> None:
