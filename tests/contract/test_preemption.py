@@ -8,7 +8,7 @@ from hived import Bind, Preempt, RequestError
 from hived.cluster.states import GroupState
 
 from .driver import Driver, devices, nodes_of, running, states
-from .specs import flat, lent, wants
+from .specs import flat, lent, racks, wants
 
 PENDING, PREEMPTING, ALLOCATED = GroupState.PENDING, GroupState.PREEMPTING, GroupState.ALLOCATED
 HIGH, TOP = wants("high", "a", 4, priority=5), wants("top", "a", 4, priority=9)
@@ -181,6 +181,16 @@ def test_lazy_victim_runs_on() -> None:
     assert driver.bind(wants("high", "a", 4, priority=1)).downgraded == ("lazy",)
     assert (driver.guaranteed("lazy"), states(driver, "lazy")) == (False, [ALLOCATED])
     assert driver.preempt(wants("theirs", "b", 4)).victims == ("lazy",)
+
+
+def test_lazy_victim_on_a_split_rack_ends() -> None:
+    """The cell that it frees is of the lowest level with a free one, and no rack is split for a victim (0016, 0022)."""
+    node = {"RACK.NODE": 1}
+    lazy = wants("lazy", "a", 4, lazy_preemption=True)
+    driver = running(racks({"a": node, "b": node}), (wants("beside", "b", 4), "r0n0"), (lazy, "r0n1"))
+    decision = driver.preempt(wants("high", "a", 4, priority=1))
+    assert (decision.victims, nodes_of(driver, "lazy")) == (("lazy",), ["r0n1"])
+    assert [pod.node for pod in decision.placement.pods] == ["r0n1"]
 
 
 def test_lazy_victim_that_ends_anyway() -> None:
