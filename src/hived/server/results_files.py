@@ -1,15 +1,14 @@
 """The files of a finished simulation, read back.
 
 ``SHA256SUMS`` says whether they are as ``hived simulate`` wrote them: cut short, edited or mixed from two simulations,
-they are refused. A folder without it is of an older version, and believed. Whatever cannot be read is one
+they are refused. A folder without it is believed. Whatever cannot be read is one
 :class:`~hived.errors.InputError` with the file and the way out.
 """
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,9 +32,14 @@ AGAIN = "simulate again into an empty folder"
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
-_LONGEST_FIELD = 2**31 - 1  #: the largest limit that the csv module takes
-#: all that an older version wrote
-_SHARES_BEFORE, _JOBS_BEFORE, _RUNS_BEFORE = (SERIES_SHARES[:7], SERIES_SHARES[:4]), JOB_COLUMNS[:-1], RUN_COLUMNS[:-2]
+Key = tuple[str, str]  #: scheme and policy
+_KEY = ("scheme", "policy")
+#: types of the columns that are no text
+_TYPES: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("gpus", "preemptions"), pl.Int64),
+    **dict.fromkeys(("submit_s", "duration_s", "start_s", "finish_s", "queue_s", "end_s", "alone_s"), pl.Float64),
+    **dict.fromkeys(("share", "rate"), pl.Float64),
+}
 #: of a run, numbered as in :class:`Runs`
 KINDS = tuple(kind.value for kind in Kind)
 GUARANTEED, OPPORTUNISTIC, GUEST = range(3)
@@ -101,15 +106,14 @@ class Delays(_Plain):
     p95_delay_s: Annotated[Number | None, Field(alias="p95_s")]
     to_private: Annotated[Number | None, Field(alias="queue_to_private")]
     anomalies: Worse | None
-    # None, here and below: not defined, or an older version wrote the file
-    median_delay_s: Annotated[Number | None, Field(alias="median_s")] = None
-    p90_delay_s: Annotated[Number | None, Field(alias="p90_s")] = None
-    p99_delay_s: Annotated[Number | None, Field(alias="p99_s")] = None
-    mean_completion_s: Annotated[Number | None, Field(alias="completion_mean_s")] = None
-    median_completion_s: Annotated[Number | None, Field(alias="completion_median_s")] = None
-    p90_completion_s: Annotated[Number | None, Field(alias="completion_p90_s")] = None
-    p95_completion_s: Annotated[Number | None, Field(alias="completion_p95_s")] = None
-    p99_completion_s: Annotated[Number | None, Field(alias="completion_p99_s")] = None
+    median_delay_s: Annotated[Number | None, Field(alias="median_s")]
+    p90_delay_s: Annotated[Number | None, Field(alias="p90_s")]
+    p99_delay_s: Annotated[Number | None, Field(alias="p99_s")]
+    mean_completion_s: Annotated[Number | None, Field(alias="completion_mean_s")]
+    median_completion_s: Annotated[Number | None, Field(alias="completion_median_s")]
+    p90_completion_s: Annotated[Number | None, Field(alias="completion_p90_s")]
+    p95_completion_s: Annotated[Number | None, Field(alias="completion_p95_s")]
+    p99_completion_s: Annotated[Number | None, Field(alias="completion_p99_s")]
 
 
 class RunSummary(_Plain):
@@ -120,12 +124,12 @@ class RunSummary(_Plain):
     utilization: Number | None
     opportunistic: Number | None
     fragmentation: Number | None
-    internal: Number | None = None
-    external: Number | None = None
+    internal: Number | None
+    external: Number | None
     preemptions: int
-    preempted_gpus: int | None = None
-    lost_gpu_s: Number | None = None
-    guests: Number | None = None
+    preempted_gpus: int | None
+    lost_gpu_s: Number | None
+    guests: Number | None
     makespan_s: Number
     overall: Delays
     tenants: dict[str, Delays]
@@ -180,32 +184,31 @@ def refusing(path: Path) -> Iterator[None]:
     except ValidationError as error:
         first = error.errors()[0]
         refuse(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-    except (ValueError, LookupError, csv.Error) as error:
-        refuse(path, f"is not what hived simulate writes ({error})")
+    except (ValueError, LookupError, csv.Error, pl.exceptions.PolarsError) as error:
+        refuse(path, f"is not what hived simulate writes ({str(error).partition(chr(10))[0]})")
 
 
-@contextmanager
-def reading(path: Path, *forms: Sequence[str]) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
-    """The header of a CSV, one of ``forms``, and its other rows; what goes wrong meanwhile refuses the file.
+def read_table(path: Path, columns: Mapping[str, type[pl.DataType]], keys: Sequence[Key]) -> dict[Key, pl.DataFrame]:
+    """A CSV of exactly these columns, by scheme and policy; an empty table for one of ``keys`` that it does not have.
 
-    A placement on many nodes is longer than the csv module takes, and its limit is global: it is lifted meanwhile.
+    Runs as a context of :func:`refusing`. ``ValueError`` for other columns, schemes or policies.
     """
-    before = csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        with refusing(path), path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file, strict=True)
-            header = next(rows, [])
-            if header not in map(list, forms):
-                raise ValueError(f"its columns are {','.join(header)[:200]!r}")
-            yield header, rows
-    finally:
-        csv.field_size_limit(before)
+    with path.open(newline="", encoding="utf-8") as file:
+        header = next(csv.reader(file, strict=True), [])
+    if header != [*columns]:
+        raise ValueError(f"its columns are {','.join(header)[:200]!r}")
+    table = pl.read_csv(path, schema=dict(columns))
+    found = {(scheme, policy): part for (scheme, policy), part in table.group_by(*_KEY, maintain_order=True)}
+    if strange := found.keys() - set(keys):
+        raise ValueError(f"summary.json has no {' '.join(min(strange))}")
+    return {key: found.get(key, table.clear()) for key in keys}
 
 
-def milliseconds(text: str) -> int:
-    """A time as the simulator writes it: ``12.0``, ``12.5``. ``ValueError`` for anything else."""
-    whole, _, rest = text.partition(".")
-    return int(f"{whole}{rest:0<3}")
+def _milliseconds(times: pl.Series) -> Ints:
+    """Times in seconds, none of them missing."""
+    if times.null_count():
+        raise ValueError(f"{times.name} is missing")
+    return (times * 1000).round().cast(pl.Int64).to_numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,47 +232,47 @@ class Fates:
     preemptions: Ints
 
 
-Key = tuple[str, str]  #: scheme and policy
-
-
 def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[Jobs, dict[Key, Fates]]:
     """``jobs.csv``: every one of ``keys`` has the same jobs."""
-    vcs = {name: number for number, name in enumerate(tenants)}
-    asked: dict[str, tuple[int, int, int, int]] = {}
-    modelled = False
-    fates: dict[Key, list[tuple[int, int]]] = {key: [] for key in keys}
-    with reading(path, JOB_COLUMNS, _JOBS_BEFORE) as (_, rows):
-        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _, *alone in rows:
-            if job not in asked:
-                modelled = bool(alone and alone[0])
-                takes = alone[0] if modelled else duration
-                asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(takes)
-            fates[scheme, policy].append((milliseconds(finish) if finish else NEVER, int(preemptions)))
-        if {len(found) for found in fates.values()} != {len(asked)}:
+    with refusing(path):
+        tables = read_table(path, {name: _TYPES.get(name, pl.String) for name in JOB_COLUMNS}, keys)
+        first = tables[keys[0]]
+        ids = first["job_id"].to_list()
+        number = {job: number for number, job in enumerate(ids)}
+        if len(number) < len(ids) or any(not one["job_id"].equals(first["job_id"]) for one in tables.values()):
             raise ValueError("not every run has every job")
-    numbers = {job: number for number, job in enumerate(asked)}
-    tenant, number, submit, alone_ms = _columns(list(asked.values()), 4)
-    jobs = Jobs(list(asked), numbers, tenant, number, submit, alone_ms, modelled)
-    return jobs, {key: Fates(*_columns(found, 2)) for key, found in fates.items()}
+        modelled = bool(ids) and first["alone_s"].null_count() < len(ids)
+        tenant = np.asarray([tenants.index(name) for name in first["tenant"].to_list()], dtype=np.int64)
+        jobs = Jobs(
+            ids,
+            number,
+            tenant,
+            _whole(first["gpus"]),
+            _milliseconds(first["submit_s"]),
+            _milliseconds(first["alone_s" if modelled else "duration_s"]),
+            modelled,
+        )
+        return jobs, {
+            key: Fates(
+                np.where(one["finish_s"].is_null(), NEVER, _milliseconds(one["finish_s"].fill_null(0.0))),
+                _whole(one["preemptions"]),
+            )
+            for key, one in tables.items()
+        }
 
 
-def _columns(rows: Sequence[tuple[int, ...]], number: int) -> Ints:
-    return np.asarray(rows, dtype=np.int64).reshape(-1, number).T
+def _whole(numbers: pl.Series) -> Ints:
+    if numbers.null_count():
+        raise ValueError(f"{numbers.name} is missing")
+    return numbers.to_numpy()
 
 
 def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, dict[str, Floats]]:
     """``series.csv``: of every run its columns by name (points,), in order of time. NaN: nothing to say."""
-    delays = [f"delay_s {tenant}" for tenant in tenants]
-    forms = [("scheme", "policy", "time_s", *shares, *delays) for shares in (SERIES_SHARES, *_SHARES_BEFORE)]
-    found: dict[Key, list[list[float]]] = {key: [] for key in keys}
-    with reading(path, *forms) as (header, rows):
-        for scheme, policy, *values in rows:
-            found[scheme, policy].append([float(value) for value in values])
-        return {key: dict(zip(header[2:], np.asarray(points).T, strict=True)) for key, points in found.items()}
-
-
-_ALONE = (1.0, 1.0)  #: share and rate of a job that runs alone
-Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
+    numbers = ("time_s", *SERIES_SHARES, *(f"delay_s {tenant}" for tenant in tenants))
+    with refusing(path):
+        tables = read_table(path, dict.fromkeys(_KEY, pl.String) | dict.fromkeys(numbers, pl.Float64), keys)
+        return {key: {name: one[name].to_numpy() for name in numbers} for key, one in tables.items()}
 
 
 def pods_of(place: str) -> tuple[PodPlacement, ...]:
@@ -313,41 +316,31 @@ class Runs:
 
 def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key, Runs]:
     """``runs.csv``, the placements as stretches of leaves. O(runs log runs)."""
-    plain: dict[Key, list[tuple[int, int, int, int]]] = {key: [] for key in places}
-    shared: dict[Key, list[tuple[float, float]]] = {key: [] for key in places}
-    placed: dict[Key, list[Placed]] = {key: [] for key in places}
-    kinds = {kind: number for number, kind in enumerate(KINDS)}
-    with reading(path, RUN_COLUMNS, _RUNS_BEFORE) as (_, rows):
-        for scheme, policy, job, start, end, kind, placement, *sharing in rows:
-            key = scheme, policy
-            plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), kinds[kind]))
-            shared[key].append(_sharing(*sharing))
-            placed[key].append((placement, places[key].read(placement)))
-    return {
-        key: _sorted(jobs, np.asarray(found, dtype=np.int64), np.asarray(shared[key], dtype=np.float64), placed[key])
-        for key, found in plain.items()
-    }
+    with refusing(path):
+        tables = read_table(path, {name: _TYPES.get(name, pl.String) for name in RUN_COLUMNS}, [*places])
+        return {key: _runs(one, jobs, places[key]) for key, one in tables.items()}
 
 
-def _sharing(share: str = "1.0", rate: str = "1.0") -> tuple[float, float]:
-    """Both as numbers, 1 in a file of an older version. ``ValueError`` for what cannot be."""
-    if share == rate == "1.0":
-        return _ALONE
-    found = float(share), float(rate)
-    if not (0 < found[0] <= 1 and 0 <= found[1] < math.inf):
-        raise ValueError(f"share {share}, rate {rate}")
-    return found
-
-
-def _sorted(jobs: Jobs, columns: Ints, sharing: Floats, placed: list[Placed]) -> Runs:
-    job, start, end, kind = columns.reshape(-1, 4).T
-    share, rate = sharing.reshape(-1, 2).T
+def _runs(table: pl.DataFrame, jobs: Jobs, places: Placements) -> Runs:
+    """The runs of one scheme and policy."""
+    job = np.asarray([jobs.number[name] for name in table["job_id"].to_list()], dtype=np.int64)
+    start = _milliseconds(table["start_s"])
     order = np.lexsort((start, job))
-    job = job[order]
-    place = [placed[n][0] for n in order.tolist()]
-    parts = [placed[n][1] for n in order.tolist()]
-    held = np.asarray([sum(part[3] for part in stretches) for stretches in parts], dtype=np.int64)
-    of_job = np.searchsorted(job, np.arange(len(jobs.ids) + 1))
+    job, start, table = job[order], start[order], table[order]
+    share, rate = table["share"], table["rate"]
+    if not (share.is_between(0, 1, closed="right") & (rate >= 0) & rate.is_finite()).fill_null(value=False).all():
+        raise ValueError("a share or a rate that is none")
+    place = table["placement"].to_list()
+    parts = [places.read(one) for one in place]
     return Runs(
-        job, start[order], end[order], kind[order], held, share[order], rate[order], parts, place, of_job
-    )  # fmt: skip
+        job,
+        start,
+        _milliseconds(table["end_s"]),
+        np.asarray([KINDS.index(kind) for kind in table["kind"].to_list()], dtype=np.int64),
+        np.asarray([sum(part[3] for part in stretches) for stretches in parts], dtype=np.int64),
+        share.to_numpy(),
+        rate.to_numpy(),
+        parts,
+        place,
+        np.searchsorted(job, np.arange(len(jobs.ids) + 1)),
+    )

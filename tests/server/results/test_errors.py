@@ -151,6 +151,16 @@ def test_json_of_another_shape(old: Path, name: str, change: Callable[[Any], obj
     assert words in line
 
 
+def test_table_of_other_columns(old: Path) -> None:
+    """As an older version wrote it."""
+    header, *rows = (old / "runs.csv").read_text(encoding="utf-8").splitlines()
+    without = [line.rpartition(",")[0].rpartition(",")[0] for line in (header, *rows)]
+    (old / "runs.csv").write_text("\n".join([*without, ""]), encoding="utf-8")
+    line = objection(old)
+    assert line.startswith("runs.csv: is not what hived simulate writes (its columns are 'scheme,policy,job_id,")
+    assert "simulate again" in line
+
+
 # What was once wrong.
 
 

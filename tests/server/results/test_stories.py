@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -265,37 +264,3 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
                 assert getattr(tenant, f"{name}_delay_s") == row[f"{name}_s"]
                 assert getattr(tenant, f"{name}_completion_s") == row[f"completion_{name}_s"]
             assert tenant.mean_completion_s == row["completion_mean_s"]
-
-
-def test_comparison_of_old_results(folder: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder, tmp_path / "old"))
-    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    for run in told["runs"]:
-        for name in ("guaranteed", "internal", "external", "preempted_gpus", "lost_gpu_s", "guests"):
-            del run[name]
-        for tenant in (run["overall"], *run["tenants"].values()):
-            for name in [key for key in tenant if key.startswith(("completion", "median", "p90", "p99"))]:
-                del tenant[name]
-    (folder / "summary.json").write_text(json.dumps(told), encoding="utf-8")
-    whole = ResultsSource(folder)
-    for name, new in (
-        ("series.csv", ("guaranteed", "internal", "external", "guests")),
-        ("jobs.csv", ("alone_s",)),
-        ("runs.csv", ("share", "rate")),
-    ):
-        with (folder / name).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        columns = [column for column in rows[0] if column not in new]
-        assert len(columns) == len(rows[0]) - len(new)
-        with (folder / name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    source = ResultsSource(folder)
-    assert source.curves(HIVED) == whole.curves(HIVED)
-    assert source.picture(HIVED, 20_000) == whole.picture(HIVED, 20_000)
-    comparison = source.comparison()
-    assert comparison is not None
-    outcome = comparison.outcomes[2]
-    assert (outcome.external, outcome.lost_gpu_s, outcome.overall.p99_completion_s) == (None, None, None)
-    assert outcome.overall.mean_delay_s == told["runs"][2]["overall"]["mean_s"]
