@@ -32,9 +32,14 @@ class Case:
     spec: ClusterSpec
     trace: Path
     compression: float = 1.0
+    #: its jobs share GPUs; None: each has its own
+    policy: str | None = None
 
     def scenarios(self) -> Iterator[Scenario]:
-        """All schemes, with and without opportunistic jobs, by what a preempted job keeps."""
+        """All schemes, with and without opportunistic jobs, by what a preempted job keeps; one of a policy that shares."""
+        if self.policy is not None:
+            yield Scenario(schemes=("private", "hived"), policy=self.policy)
+            return
         for opportunistic, preempted in product((True, False), Preempted):
             yield Scenario(opportunistic=opportunistic, preempted=preempted, clock_compression=self.compression)
 
@@ -65,6 +70,14 @@ def generated() -> list[Case]:
     ]
 
 
+def sharing() -> list[Case]:
+    """Jobs that share GPUs: by turns and packed (Gandiva), as guests (AntMan)."""
+    return [
+        Case(f.name, parse_spec((f / "spec.yaml").read_text(encoding="utf-8"), f.name), f / "trace.csv", 1.0, f.name)
+        for f in sorted((HERE / "sharing").iterdir())
+    ]
+
+
 def philly() -> list[Case]:
     """The real trace on the paper's cluster, and crowded on 200 nodes; none where the trace is not at hand."""
     if not PHILLY.exists():
@@ -82,10 +95,10 @@ Simulated = tuple[Case, Scenario]
 
 def everything() -> list[Simulated]:
     """All that is at hand, the longest first."""
-    return [(case, scenario) for case in [*philly(), *generated()] for scenario in case.scenarios()]
+    return [(case, scenario) for case in [*philly(), *generated(), *sharing()] for scenario in case.scenarios()]
 
 
 def quick() -> list[Simulated]:
-    """One simulation of each generated cluster, of every kind in turn."""
-    cases = generated()
-    return [(case, list(case.scenarios())[number % 4]) for number, case in enumerate(cases)]
+    """One simulation of each case of this folder, of every kind in turn."""
+    cases = [(case, list(case.scenarios())) for case in [*generated(), *sharing()]]
+    return [(case, scenarios[number % len(scenarios)]) for number, (case, scenarios) in enumerate(cases)]
