@@ -120,7 +120,7 @@ SENTENCES: list[tuple[Reason, str]] = [
     (
         VcExhausted("research", need=16, have=4, size=40, held_by=(("job-1", 8), ("job-2", 4)), more=3),
         "VC research has 4 of the 16 GPUs it needs: the rest of its 40 are held by job-1 (8), job-2 (4), "
-        "3 more groups; it starts when enough of them end, or with a higher priority than theirs",
+        "3 more jobs; it starts when enough of them end, or with a higher priority than theirs",
     ),
     (
         VcExhausted("research", need=16, have=4, size=16, held_by=(), more=0),
@@ -156,8 +156,8 @@ SENTENCES: list[tuple[Reason, str]] = [
         BadHardware(9, ("node-1", "node-2"), 1),
         "it would fit if 9 GPUs on node-1, node-2 and 1 other node were healthy; it starts once enough is repaired",
     ),
-    (BehindOthers(1, ("job-1",)), "1 group of its VC is ahead of it in line: job-1"),
-    (BehindOthers(4, ("job-1", "job-2")), "4 groups of its VC are ahead of it in line: job-1, job-2 and 2 others"),
+    (BehindOthers(1, ("job-1",)), "1 job of its VC is ahead of it in line: job-1"),
+    (BehindOthers(4, ("job-1", "job-2")), "4 jobs of its VC are ahead of it in line: job-1, job-2 and 2 others"),
     (
         ShareUsedUp("research", need=4, held=12, share=10),
         "it needs 4 GPUs on loan, and VC research has 12 on loan already, where its fair share is 10; "
@@ -230,7 +230,7 @@ def test_wait() -> None:
     wait = Wait("job-7", (BehindOthers(1, ("job-1",)), NothingIdle(8, 0)))
     assert in_lines(explained(wait)).splitlines() == [
         "job-7 waits:",
-        "- 1 group of its VC is ahead of it in line: job-1",
+        "- 1 job of its VC is ahead of it in line: job-1",
         "- it needs 8 idle GPUs, and none are idle; it starts once enough are",
     ]
 

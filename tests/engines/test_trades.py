@@ -124,7 +124,7 @@ def test_job_that_a_trade_has_made_a_loan_is_in_line(engine: Driver) -> None:
     later = engine.submit(job("speech", 1))
     assert (states(lost, later), engine.kinds(lost)[-1]) == ("running queued", "downgraded")
     assert "it runs on a loan until its turn in speech; it is next in line" in engine.explain(lost)
-    assert f"1 group of its VC is ahead of it in line: {lost.name}" in engine.explain(later)
+    assert f"1 job of its VC is ahead of it in line: {lost.name}" in engine.explain(later)
     engine.end(next(found for found in running if found.guaranteed))
     assert states(lost, later) == "stopping queued", "it moves to the pair that is free: it was first"
     engine.gone(lost)

@@ -164,7 +164,7 @@ async def test_every_state_is_explained(engine: Engine) -> None:
     assert "try 2 of 2" in told["backoff 3"]
     assert "being stopped (preempted by job-5 of vision); it has 3 s" in told["stopping 4"]
     assert "job-4" in told["reserved 5"]
-    assert "- 1 group of its VC is ahead of it in line: job-6" in told["queued 7"]
+    assert "- 1 job of its VC is ahead of it in line: job-6" in told["queued 7"]
     assert "was cancelled" in told["cancelled 8"]
 
 

@@ -59,8 +59,8 @@ def say(reason: why.Reason) -> str:
             return f"it would fit if {bad} healthy; it starts once enough is repaired"
         case why.BehindOthers():
             are = "are" if reason.position != 1 else "is"
-            groups = _some(reason.ahead, max(0, reason.position - len(reason.ahead)))
-            return f"{_count(reason.position, 'group')} of its VC {are} ahead of it in line: {groups}"
+            jobs = _some(reason.ahead, max(0, reason.position - len(reason.ahead)))
+            return f"{_count(reason.position, 'job')} of its VC {are} ahead of it in line: {jobs}"
         case why.ShareUsedUp():
             needs, vc = f"it needs {_gpus(reason.need)} on loan", f"VC {_name(reason.vc)}"
             if not reason.held:
@@ -163,7 +163,7 @@ def _exhausted(reason: why.VcExhausted) -> str:
         return f"{has}: the rest of its {reason.size} cannot be used now"
     by = ", ".join(f"{_name(group)} ({held})" for group, held in reason.held_by)
     if reason.more:
-        others = _count(reason.more, "more group")
+        others = _count(reason.more, "more job")
         taken = f"the rest of its {reason.size} are held by {f'{by}, {others}' if by else others}"
     else:
         held = sum(held for _, held in reason.held_by)
