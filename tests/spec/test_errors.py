@@ -288,6 +288,7 @@ def test_what_must_be_there() -> None:
     assert "at least one entry is needed" in error_in(none)
     for name in ("''", "' '"):
         assert "must not be empty" in error_of(vcs=f"{name}: {{}} #!")
+    assert "must not have line breaks in it" in error_of(vcs='"two\\nlines": {} #!')
 
 
 def test_errors_of_form_come_in_order() -> None:

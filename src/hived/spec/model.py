@@ -32,9 +32,11 @@ IGNORED_KEYS: dict[KeyPath, tuple[str, ...]] = {
 }
 
 
-def _not_blank(value: str) -> str:
+def _named(value: str) -> str:
     if not value.strip():
         raise PydanticCustomError("blank", "must not be empty")
+    if value.splitlines() != [value]:  # tables, reasons and logs are lines
+        raise PydanticCustomError("lines", "must not have line breaks in it")
     return value
 
 
@@ -47,7 +49,7 @@ def _address(value: object) -> int | str | None:
         case None | int():
             return value
         case str():
-            return _not_blank(value)
+            return _named(value)
         case list():
             raise PydanticCustomError("address", "read as a list: an address that starts with `[` needs quotes")
     raise PydanticCustomError("address", "an address is a number or text")
@@ -68,7 +70,7 @@ def _weight(value: object) -> float | None:
     raise PydanticCustomError("weight", "a weight is a number above 0, such as 2 or 0.5, not {given}", given)
 
 
-Name = Annotated[str, AfterValidator(_not_blank)]
+Name = Annotated[str, AfterValidator(_named)]
 Address = Annotated[int | str | None, PlainValidator(_address)]
 Weight = Annotated[float | None, PlainValidator(_weight)]
 
