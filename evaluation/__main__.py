@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from hived.cli.app import main
-from hived.cli.console import messages, note, output
-from hived.cli.reading import Running, SkipBadRows
+from hived import HivedError
+from hived.simulator.traces import StillRunning
 
 from .command import reproduce as run_reproduction
-from .inside import StillRunning, all_cores
 from .papers import Paper
 from .report import INDEX
 
@@ -28,8 +28,12 @@ def reproduce(
         Path | None,
         typer.Option(help="A trace; for hived, of the tenants of its Table 1. Without one: a synthetic trace."),
     ] = None,
-    skip_bad_rows: SkipBadRows = False,
-    still_running: Running = StillRunning.KEEP,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave out rows of the trace that are wrong.")
+    ] = False,
+    still_running: Annotated[
+        StillRunning, typer.Option(help="Jobs that had not ended when their log did: kept with their time so far.")
+    ] = StillRunning.KEEP,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes; not judged.")
     ] = False,
@@ -57,24 +61,26 @@ def reproduce(
                 still_running=still_running,
                 quick=quick,
                 only=names,
-                processes=processes or all_cores(),
+                processes=processes,
                 finished=finished,
             )
         except KeyboardInterrupt:
-            note(f"interrupted: finished simulations are kept in {out}, and the same command continues")
-            raise
+            print(
+                f"interrupted: finished simulations are kept in {out}, and the same command continues", file=sys.stderr
+            )
+            sys.exit(130)
     table = Table("experiment", "trace", "shape", box=None)
     for name, label, shape in report.shapes():
         table.add_row(name, label, shape.value)
-    output().print(table)
-    output().print(f"\n{out / INDEX}", markup=False)
+    Console(markup=False, emoji=False).print(table)
+    print(f"\n{out / INDEX}")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A progress bar of finished simulations."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    bar = Progress(*columns, console=messages(), refresh_per_second=2, speed_estimate_period=7200)
+    bar = Progress(*columns, console=Console(stderr=True), refresh_per_second=2, speed_estimate_period=7200)
     task = bar.add_task("simulating", start=False)
 
     def finished(done: int, total: int) -> None:
@@ -89,6 +95,10 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 if __name__ == "__main__":
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(reproduce)
-    main(typer.main.get_command(command))
+    try:
+        command()
+    except HivedError as error:
+        print(f"evaluation: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .experiment import Evaluation, Scale
-from .inside import Kind, Models, Record, Run, Sharing, assign_models, play
-from .results import Result
-from .simulations import Trial, Workload, cluster_of, played
+from hived.scheduling import Kind
+from hived.simulator.models import Models, assign_models
+from hived.simulator.record import Record, Run
+
+from .clusters import CROWDED_NODES, cluster_of
+from .experiment import Evaluation, Results, Scale, Trials
+from .simulations import Trial, Workload, play, played
 
 #: a job is worse if it completes later by more than this, and than this part of its time in private
 LATER_MS, LATER_PART = 60_000, 0.01
@@ -71,13 +74,13 @@ def compare(ours: Record, private: Record) -> dict[str, Any]:
 
 def carry_out(workload: Workload, policy: str, mix: str, guests: str) -> dict[str, Any]:
     """Play the trace in virtual clusters with loans and guests, and in private clusters without."""
-    jobs = assign_models(played(workload, crowded=True).jobs, mix, 1)
+    jobs = assign_models(played(workload, CROWDED_NODES).jobs, mix, 1)
     models = Models.load()
-    ours = play(cluster_of(200, guests=guests), jobs, policy, Sharing.HIVED, loans=True, models=models)
-    return compare(ours, play(cluster_of(200), jobs, policy, models=models))
+    ours = play(cluster_of(CROWDED_NODES, guests=guests), jobs, policy, "hived", opportunistic=True, models=models)
+    return compare(ours, play(cluster_of(CROWDED_NODES), jobs, policy, models=models))
 
 
-def _series(policy: str, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def _series(policy: str, workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     plain = results["compared"].plain
     tenants: Mapping[str, Mapping[str, float]] = plain["tenants"]
     return {
@@ -92,7 +95,7 @@ def _series(policy: str, workload: Workload, scale: Scale, results: Mapping[str,
 def add_private(evaluation: Evaluation, policy: str, mix: str, guests: str = "none") -> None:
     """The experiment for a policy. ``guests``: whose every tenant accepts in its virtual cluster."""
 
-    def trials(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+    def trials(workload: Workload, scale: Scale) -> Trials:
         return {"compared": Trial(carry_out, (workload, policy, mix, guests), 200.0)}
 
     evaluation.add("private", trials, partial(_series, policy))

@@ -6,33 +6,24 @@ What measures GPUs is left out: Figures 10 to 12, Tables 2 and 5.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from hived.scheduling import Kind
+from hived.simulator.models import Models, assign_models
+from hived.simulator.record import Record
+from hived.simulator.traces import TraceJob
+
 from .against_private import add_private
+from .clusters import CROWDED_NODES, FULL_NODES, GPUS_PER_NODE, cluster_of, servers
 from .drawing import Panel, over_time
-from .experiment import QUICK, Evaluation, Scale
-from .inside import (
-    HOUR_MS,
-    GuestSharing,
-    Kind,
-    Models,
-    Policy,
-    Record,
-    Sharing,
-    TraceJob,
-    as_guests,
-    assign_models,
-    play,
-    servers,
-)
-from .measures import completion, gpu_time
-from .results import Result
-from .simulations import GPUS_PER_NODE, MINUTE_MS, Trial, Workload, cluster_of, drawn, played, trace_label
+from .experiment import Evaluation, Results, Scale, Trials
+from .measures import HOUR_MS, completion, gpu_time, makespan
+from .simulations import MINUTE_MS, Trial, Workload, drawn, play, played, trace_label
 
 ANTMAN = Evaluation("antman", table1=False)
 
@@ -69,12 +60,12 @@ def waiting(record: Record) -> dict[int, tuple[int, float]]:
 
 def gangs(workload: Workload) -> dict[str, Any]:
     """Gangs and GPU-hours of waiting, by size."""
-    record = play(cluster_of(200), played(workload, crowded=True).jobs, sharing=Sharing.QUOTA)
+    record = play(cluster_of(CROWDED_NODES), played(workload, CROWDED_NODES).jobs, scheme="quota")
     return {"sizes": [[size, number, hours] for size, (number, hours) in waiting(record).items()]}
 
 
 @ANTMAN.of("fig2", lambda workload, _: {"waiting": Trial(gangs, (workload,), 10.0)})
-def figure_2(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def figure_2(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """GPUs that are reserved for gangs and wait for the rest of them."""
     names = ["2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 and more"]
     sizes = [
@@ -100,20 +91,9 @@ _MIDDLE = 1.6
 #: five groups of nine models, a fifth of the jobs each
 MIX = "ResNet-50=6.667,VGG16=6.667,InceptionV3=6.666,GNMT=10,LSTM=10,DeepSpeech=10,ESPnet=10,DeepFM=20,GCN=20"
 PERTURBED = (0.7, 1.3)
-
-
-class Packing(Policy):
-    """Gandiva's packing with profiles (5.2): jobs of one queue join running ones where, by their profiles, this gains.
-
-    Every job is opportunistic: nobody has a turn, and nothing is protected.
-    """
-
-    name = "packing"
-
-    def __init__(self) -> None:
-        self.gpu_sharing = as_guests(
-            GuestSharing(100.0, moves=False, limits=False)
-        )  # more than the jobs of a GPU use together
+#: Gandiva's packing with profiles (5.2): jobs of one queue join running ones where, by their profiles, this gains.
+#: Every job is opportunistic: nobody has a turn, and nothing is protected. The jobs of a GPU use less than 100 together
+PACKING = "antman:most_utilization=100:moves=false:limits=false"
 
 
 def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) -> Record:
@@ -126,9 +106,10 @@ def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) ->
         job._replace(tenant=GUARANTEED, mode=modes[arm]) if arm in modes else job._replace(mode=job.tenant)
         for job in jobs
     ]
-    policy = Packing() if arm == ARMS[2] else "antman" if arm == ARMS[3] else "yarn-cs"
+    policy = PACKING if arm == ARMS[2] else "antman" if arm == ARMS[3] else "yarn-cs"
     spec = servers(8, {GUARANTEED: number, OPPORTUNISTIC: 0}, guests="all")
-    record = play(spec, seen, policy, Sharing.QUOTA, arm != ARMS[0], models=models, restarts=arm == ARMS[1])
+    preempted = "restart" if arm == ARMS[1] else "resume"
+    record = play(spec, seen, policy, "quota", opportunistic=arm != ARMS[0], models=models, preempted=preempted)
     record.jobs = jobs
     return record
 
@@ -150,15 +131,12 @@ def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: 
     coin = Random(2)
     jobs = assign_models(
         [
-            TraceJob(
-                f"job-{at}", coin.choice((GUARANTEED, OPPORTUNISTIC)), round(time * MINUTE_MS), round(span * MINUTE_MS),
-                gpus, "pass",
-            )
-            for at, (time, gpus, span) in enumerate(drawn(workload, load * SERVERS * 8, days))
+            one._replace(tenant=coin.choice((GUARANTEED, OPPORTUNISTIC)))
+            for one in drawn(workload, load * SERVERS * 8, days)
         ],
         MIX,
         1,
-    )  # fmt: skip
+    )
     models = Models.load().scaled("utilization", factor)
     record = play_arm(arm, jobs, SERVERS, models)
     late = [times > 0 for one, times in zip(jobs, record.preemptions, strict=True) if one.tenant == OPPORTUNISTIC]
@@ -167,44 +145,33 @@ def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: 
         "jobs": len(jobs),
         "completion": completion(record),
         GUARANTEED: completion(record, GUARANTEED),
-        "makespan": (max(record.finish) - jobs[0].submit_ms) / MINUTE_MS,
+        "makespan": makespan(record),
         "preempted": sum(late) / max(1, len(late)),
         "gpus": gpus,
         "used": used,
     }
 
 
-def _loads(scale: Scale) -> tuple[float, ...]:
-    return LOADS if scale is not QUICK else (_MIDDLE,)
-
-
-def _settings(scale: Scale) -> list[tuple[float, float]]:
-    """Loads, and what utilizations are multiplied with."""
-    return [(load, 1.0) for load in _loads(scale)] + [(_MIDDLE, factor) for factor in PERTURBED if scale is not QUICK]
-
-
-def _days(scale: Scale) -> float:
-    return DAYS if scale is not QUICK else 1.0
-
-
-def _two_tenants(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def _two_tenants(workload: Workload, scale: Scale) -> Trials:
+    """By load, what utilizations are multiplied with, and arm."""
+    settings = [(load, 1.0) for load in scale.of(LOADS, (_MIDDLE,))]
+    settings += [(_MIDDLE, factor) for factor in scale.of(PERTURBED, ())]
     return {
-        f"{arm} {load} {factor}": Trial(two_tenants, (workload, arm, load, _days(scale), factor), 5.0 * load)
+        (load, factor, arm): Trial(two_tenants, (workload, arm, load, scale.of(DAYS, 1.0), factor), 5.0 * load)
+        for load, factor in settings
         for arm in ARMS
-        for load, factor in _settings(scale)
     }
 
 
 @ANTMAN.of("fig13", _two_tenants)
-def figure_13(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def figure_13(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Two tenants on 64 GPUs, under four schedulers, by load."""
-    of_arms = {
-        (load, factor): {arm: results[f"{arm} {load} {factor}"].plain for arm in ARMS}
-        for load, factor in _settings(scale)
-    }
-    by_load = [of_arms[load, 1.0] for load in _loads(scale)]
+    of_arms: dict[tuple[float, float], dict[str, Any]] = {}
+    for (load, factor, arm), result in results.items():
+        of_arms.setdefault((load, factor), {})[arm] = result.plain
+    loads = np.asarray([load for load, factor in of_arms if factor == 1])
+    by_load = [of for (_, factor), of in of_arms.items() if factor == 1]
     ours, yarn, packing = (np.asarray([of[arm][GUARANTEED] for of in by_load]) for arm in ("AntMan", ARMS[1], ARMS[2]))
-    loads = np.asarray(_loads(scale))
     panels = [
         Panel(label, {arm: (loads, np.asarray([of[arm][what] for of in by_load])) for arm in ARMS})
         for label, what in (("all jobs (minutes)", "completion"), ("guaranteed (minutes)", GUARANTEED))
@@ -213,7 +180,7 @@ def figure_13(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
     figures = {"antman-fig13": partial(over_time, title, panels, "GPUs asked for over those there are")}
     return {
         "arms": ARMS,
-        "days": _days(scale),
+        "days": scale.of(DAYS, 1.0),
         "jobs": of_arms[_MIDDLE, 1.0]["AntMan"]["jobs"],
         "settings": [{"load": load, "factor": factor, "of": of} for (load, factor), of in of_arms.items()],
         "shortest": all(of["AntMan"]["completion"] <= of[arm]["completion"] for of in by_load for arm in ARMS),
@@ -234,12 +201,12 @@ _QUEUES = {
 }
 
 
-def queue(workload: Workload, arm: str, nodes: int, crowded: bool, factor: float) -> dict[str, Any]:
+def queue(workload: Workload, arm: str, nodes: int, factor: float) -> dict[str, Any]:
     """Queueing times in seconds, completion time, and use of the GPUs while jobs are submitted."""
-    jobs = assign_models(played(workload, crowded).jobs, MIX, 1)
+    jobs = assign_models(played(workload, nodes).jobs, MIX, 1)
     models = Models.load().scaled("utilization", factor)
     spec = cluster_of(nodes, guests="all")
-    record = play(spec, jobs, _QUEUES[arm][0], Sharing.QUOTA, arm != "quotas alone", models=models)
+    record = play(spec, jobs, _QUEUES[arm][0], "quota", opportunistic=arm != "quotas alone", models=models)
     waits = [(start - one.submit_ms) / 1000 for one, start in zip(jobs, record.first_start, strict=True) if start >= 0]
     gpus, used = in_use(record, models, nodes * GPUS_PER_NODE, jobs[-1].submit_ms)
     return {
@@ -252,29 +219,25 @@ def queue(workload: Workload, arm: str, nodes: int, crowded: bool, factor: float
     }
 
 
-def _clusters(scale: Scale) -> list[tuple[int, bool, float]]:
-    """Nodes, whether the clock is the crowded one, and what utilizations are multiplied with."""
-    crowded = [(200, True, factor) for factor in (1.0, *PERTURBED)]
-    return crowded[:1] if scale is QUICK else [(279, False, 1.0), *crowded]
-
-
-def _queues(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def _queues(workload: Workload, scale: Scale) -> Trials:
+    """By nodes, what utilizations are multiplied with, and arm."""
+    clusters = [(CROWDED_NODES, factor) for factor in (1.0, *PERTURBED)]
     return {
-        f"{arm} {nodes} {factor}": Trial(queue, (workload, arm, nodes, crowded, factor), 100.0)
+        (*cluster, arm): Trial(queue, (workload, arm, *cluster), 100.0)
+        for cluster in scale.of([(FULL_NODES, 1.0), *clusters], clusters[:1])
         for arm in _QUEUES
-        for nodes, crowded, factor in _clusters(scale)
     }
 
 
 @ANTMAN.of("table4", _queues)
-def table_4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def table_4(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """The analogue of Table 4 (5.3): queueing on the trace, and GPUs and utilization gained."""
     settings = []
-    for nodes, crowded, factor in _clusters(scale):
-        of = {arm: results[f"{arm} {nodes} {factor}"].plain for arm in _QUEUES}
+    for nodes, factor in dict.fromkeys(key[:2] for key in results):
+        of = {arm: results[nodes, factor, arm].plain for arm in _QUEUES}
         base, ours = of["quotas alone"], of["AntMan"]
         settings.append({
-            "nodes": nodes, "clock": workload.crowded if crowded else workload.clock, "factor": factor, "of": of,
+            "nodes": nodes, "clock": workload.clock_on(nodes), "factor": factor, "of": of,
             "better": all(a <= b for a, b in zip(ours["queueing"], base["queueing"], strict=True)),
             "more": ours["gpus"] > base["gpus"] and ours["used"] > base["used"],
         })  # fmt: skip

@@ -8,17 +8,17 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from hived.errors import InputError
-from hived.installed import command_for
-from hived.words import counted
+from hived import InputError
+from hived.simulator.parallel import Task, kept_results, run_tasks
+from hived.simulator.traces import TABLE1, StillRunning, Trace
 
 from . import section53
-from .experiment import FULL, QUICK
-from .inside import TOTAL_JOBS, StillRunning, Task, Trace, kept_results, run_tasks, some
+from .clusters import FULL_NODES, TENANTS
+from .experiment import FULL, QUICK, counted
 from .papers import EVALUATIONS, Paper
 from .report import Part, Report, is_ours, write
 from .results import Result
-from .simulations import TENANTS, Trial, Workload, digest, offered_load, trace_of
+from .simulations import Trial, Workload, digest, offered_load, trace_of
 
 #: the folder of the results of simulations, from which an interrupted reproduction continues
 RUNS = "runs"
@@ -33,8 +33,8 @@ _QUICK_DAYS = (0.0, 4.0)
 def synthetic(quick: bool) -> Workload:
     """The synthetic trace of Table 1, with the clock at which it loads 279 nodes as the paper's trace did."""
     window = _QUICK_DAYS if quick else None
-    plain = Workload("synthetic Table 1", None, None, TOTAL_JOBS, _DAYS, 1.0, 1.0, None)
-    clock = round(PAPER_LOAD / offered_load(trace_of(plain), 279), 2)
+    plain = Workload("synthetic Table 1", None, None, sum(sum(row.jobs) for row in TABLE1), _DAYS, 1.0, 1.0, None)
+    clock = round(PAPER_LOAD / offered_load(trace_of(plain), FULL_NODES), 2)
     return replace(plain, clock=clock, crowded=round(CROWDED * clock, 3), window=window)
 
 
@@ -54,8 +54,7 @@ def check(trace: Trace) -> None:
     if strange := sorted(set(found) - set(TENANTS)):
         raise InputError(
             f"{trace.name}: tenant {strange[0]} ({counted(found[strange[0]], 'job')}) is none of the paper's, "
-            "whose quotas are used: "
-            f"{some(TENANTS)}; rename it, or leave its jobs out"
+            f"whose quotas are used: {', '.join(TENANTS)}; rename it, or leave its jobs out"
         )
     if missing := [tenant for tenant in TENANTS if not found[tenant]]:
         raise InputError(
@@ -72,28 +71,31 @@ def reproduce(
     still_running: StillRunning = StillRunning.KEEP,
     quick: bool = False,
     only: Sequence[str] = (),
-    processes: int = 1,
+    processes: int | None = 1,
     finished: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
 
-    ``quick``: less of everything. What is not made by hand is not judged then.
+    ``quick``: less of everything. What is not made by hand is not judged then. ``only``: the names of experiments.
+    ``processes``: None for all cores.
 
-    Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
-    the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
-    ``processes`` is and however often it was interrupted.
+    Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. The same
+    arguments give the same bytes, but for the file of timings, whatever ``processes`` is and however often it was
+    interrupted.
 
     Raises :class:`~hived.errors.InputError`, and :class:`~hived.simulator.parallel.TaskError` for a failure.
     """
     if find_spec("matplotlib") is None or find_spec("jinja2") is None:
-        how = f"{command_for('figures')}; pip install jinja2"
-        raise InputError(f"a report has figures, which need matplotlib, and a text, which needs jinja2: {how}")
+        raise InputError(
+            "a report has figures, which need matplotlib, and a text, which needs jinja2: "
+            "pip install -e '.[figures]' jinja2"
+        )
     check_folder(out)
     evaluation = EVALUATIONS[paper]
     known = [experiment.name for experiment in evaluation.experiments]
     for name in only:
         if name not in known:
-            raise InputError(f"--only {name}: no such experiment; there are {some(known, 30)}")
+            raise InputError(f"--only {name}: no such experiment; there are {', '.join(known)}")
     chosen = [experiment for experiment in evaluation.experiments if not only or experiment.name in only]
     scale = QUICK if quick else FULL
     first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1, skip_bad_rows, still_running)
@@ -132,6 +134,6 @@ def check_folder(out: Path) -> None:
         strange = sorted(path.name for path in out.iterdir() if path.name != RUNS and not is_ours(path))
         if strange:
             raise InputError(
-                f"{out}: holds other files than a report's ({some(strange, 3)}), and they are never mixed; "
+                f"{out}: holds other files than a report's ({', '.join(strange[:3])}), and they are never mixed; "
                 "choose another --out"
             )

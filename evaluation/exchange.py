@@ -14,26 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from .clusters import CROWDED_NODES, FULL_NODES, TENANTS, cluster_of
 from .drawing import Panel, bars, over_time, small_panels
-from .experiment import QUICK, Evaluation, Scale, nothing, percent
-from .inside import HOUR_MS, Sharing, play
-from .results import Result, correlation
-from .simulations import (
-    TENANTS,
-    Arm,
-    Trial,
-    Workload,
-    cluster_of,
-    demand_over_time,
-    played,
-    simulation,
-    trace_label,
-    trace_of,
-)
-from .trading import ARMS, NODES, setting_of, spearman, trial
+from .experiment import Evaluation, Results, Scale, Trials, nothing, percent
+from .measures import HOUR_MS
+from .results import correlation
+from .simulations import Arm, Trial, Workload, demand_over_time, play, played, simulation, trace_label, trace_of
+from .trading import ARMS, setting_of, spearman, trial
 
 EXCHANGE = Evaluation("exchange", table1=True)
-Results = Mapping[str, Result]
 #: percent: utilization, increase, gain (Table 4); gain, relative fluctuation (Table 5)
 PAPER_TABLE4 = {
     "res-e": (52.3, 13.5, 25.8), "prod-a": (25.3, 2.9, 11.5), "res-d": (16.1, 1.5, 9.2), "prod-e": (60.0, 5.3, 8.8),
@@ -52,7 +41,7 @@ PAPER_SPEARMAN = spearman([gain for gain, _ in PAPER_TABLE5.values()], PAPER_FLU
 @EXCHANGE.of("draft-fig3", nothing, second=True)
 def figure_3(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """The two larger tenants whose demands go together least: one could use what the other does not."""
-    trace, spec, step = trace_of(workload), cluster_of(NODES), 12 * HOUR_MS
+    trace, spec, step = trace_of(workload), cluster_of(FULL_NODES), 12 * HOUR_MS
     steps = max(3, trace.jobs[-1].submit_ms // step)
     demand = {
         tenant: demand_over_time([job for job in trace.jobs if job.tenant == tenant], step, steps) for tenant in TENANTS
@@ -82,8 +71,8 @@ def figure_3(workload: Workload, scale: Scale, results: Results) -> dict[str, An
     }
 
 
-def _idle(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    return {"both": simulation(workload, NODES, (Arm("quota", "quota"), Arm("hived", "hived")), workload.clock)}
+def _idle(workload: Workload, scale: Scale) -> Trials:
+    return {"both": simulation(workload, FULL_NODES, (Arm("quota", "quota"), Arm("hived", "hived")))}
 
 
 @EXCHANGE.of("draft-fig10", _idle, second=True)
@@ -108,7 +97,7 @@ def figure_10(workload: Workload, scale: Scale, results: Results) -> dict[str, A
         )
         for hours in (10, 100)
     ]
-    title = f"The draft's Figure 10: nodes idle of regular jobs, {NODES} nodes ({trace_label(workload)})"
+    title = f"The draft's Figure 10: nodes idle of regular jobs, {FULL_NODES} nodes ({trace_label(workload)})"
     return {
         "late": late,
         "idle": idle,
@@ -156,13 +145,9 @@ def by_gain(plain: Mapping[str, Any]) -> list[str]:
     return sorted(plain["tenants"], key=lambda tenant: -plain["tenants"][tenant]["gain"])
 
 
-def _arms(scale: Scale) -> tuple[str, ...]:
-    return ARMS[:2] if scale is QUICK else ARMS
-
-
 def table(by_demand: bool, workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """What an exchange of cells brings, with quotas as they are (Table 4) and with balanced ones (Table 5)."""
-    arms = {arm: results[arm].plain for arm in _arms(scale)}
+    arms = {arm: results[arm].plain for arm in scale.of(ARMS, ARMS[:2])}
     base, ours = (arms[arm]["tenants"].values() for arm in ("none", "balanced"))
     return {
         "where": setting_of(workload, by_demand, arms["balanced"]),
@@ -179,8 +164,8 @@ def table(by_demand: bool, workload: Workload, scale: Scale, results: Results) -
 
 for _name, _by_demand in (("table4", False), ("table5", True)):
 
-    def _trials(workload: Workload, scale: Scale, by_demand: bool = _by_demand) -> Mapping[str, Trial]:
-        return {arm: trial(workload, by_demand, arm) for arm in _arms(scale)}
+    def _trials(workload: Workload, scale: Scale, by_demand: bool = _by_demand) -> Trials:
+        return {arm: trial(workload, by_demand, arm) for arm in scale.of(ARMS, ARMS[:2])}
 
     EXCHANGE.add(_name, _trials, partial(table, _by_demand))
 
@@ -243,7 +228,7 @@ def figure_11(workload: Workload, scale: Scale, results: Results) -> dict[str, A
     }
 
 
-def _fluctuations(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def _fluctuations(workload: Workload, scale: Scale) -> Trials:
     return {arm: trial(workload, True, arm) for arm in ("none", "balanced")}
 
 
@@ -271,28 +256,28 @@ def figure_12(workload: Workload, scale: Scale, results: Results) -> dict[str, A
     }
 
 
-def _crowded(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    return {arm: trial(workload, False, arm, crowded=True) for arm in ("none", "balanced")}
+def _crowded(workload: Workload, scale: Scale) -> Trials:
+    return {arm: trial(workload, False, arm, CROWDED_NODES) for arm in ("none", "balanced")}
 
 
 @EXCHANGE.of("worse", _crowded)
 def worse(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Whether a tenant is worse off by trades than what it gave away accounts for, at a load at which jobs wait."""
     arms = {arm: results[arm].plain for arm in ("none", "balanced")}
-    return {"where": setting_of(workload, False, arms["balanced"], crowded=True), **worse_off(arms)}
+    return {"where": setting_of(workload, False, arms["balanced"], CROWDED_NODES), **worse_off(arms)}
 
 
 _POLICIES = ("yarn-cs", "srtf", "tiresias")
 _KINDS = ("private", "work-conserving", "exact")
 
 
-def ends(workload: Workload, nodes: int, crowded: bool, policy: str) -> dict[str, Any]:
+def ends(workload: Workload, nodes: int, policy: str) -> dict[str, Any]:
     """Play the trace in private clusters, and in virtual ones of both kinds of safety: which jobs end later."""
-    trace, spec = played(workload, crowded), cluster_of(nodes)
+    trace, spec = played(workload, nodes), cluster_of(nodes)
     records = {
         kind: play(
-            spec, trace.jobs, policy, Sharing.PRIVATE if kind == "private" else Sharing.HIVED, kind != "private",
-            exact=TENANTS if kind == "exact" else (),
+            spec, trace.jobs, policy, "private" if kind == "private" else "hived", opportunistic=kind != "private",
+            safety=None if kind == "private" else kind,
         )
         for kind in _KINDS
     }  # fmt: skip
@@ -318,25 +303,20 @@ def ends(workload: Workload, nodes: int, crowded: bool, policy: str) -> dict[str
     return result
 
 
-def _clusters(scale: Scale) -> list[tuple[int, bool, str]]:
-    if scale is QUICK:
-        return [(200, True, _POLICIES[0])]
-    return [(*cluster, policy) for cluster in ((279, False), (200, True)) for policy in _POLICIES]
-
-
-def _ends(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    return {f"{of[2]} {of[0]}": Trial(ends, (workload, *of), 150.0) for of in _clusters(scale)}
+def _ends(workload: Workload, scale: Scale) -> Trials:
+    """By nodes and policy."""
+    settings = [(nodes, policy) for nodes in (FULL_NODES, CROWDED_NODES) for policy in _POLICIES]
+    return {one: Trial(ends, (workload, *one), 150.0) for one in scale.of(settings, [(CROWDED_NODES, _POLICIES[0])])}
 
 
 @EXCHANGE.of("safety", _ends)
 def safety(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Exact and work-conserving safety against private clusters: which jobs end later, and what it costs."""
     settings = []
-    for nodes, crowded, policy in _clusters(scale):
-        plain = results[f"{policy} {nodes}"].plain
-        clock = workload.crowded if crowded else workload.clock
-        kinds = [plain[kind] for kind in _KINDS]
-        settings.append({"nodes": nodes, "clock": clock, "policy": policy, "jobs": plain["jobs"], "of": kinds})
+    for (nodes, policy), result in results.items():
+        kinds = [result.plain[kind] for kind in _KINDS]
+        known = {"nodes": nodes, "clock": workload.clock_on(nodes), "policy": policy}
+        settings.append({**known, "jobs": result.plain["jobs"], "of": kinds})
     return {
         "settings": settings,
         "late": sum(one["of"][2]["late"] for one in settings),

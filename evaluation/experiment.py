@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .results import Result
 from .simulations import Trial, Workload, trace_label
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 _TEXTS = Path(__file__).parent / "texts"
 #: a line of a text for its control alone
 _CONTROL = re.compile(r"^% (.*)\n", re.MULTILINE)
@@ -71,13 +72,20 @@ class Scale:
     requests: int  #: of section 5.3
     speeds: tuple[float, ...]  #: how much faster the clock is in Figures 10 and 11, to see what the load does
 
+    def of(self, full: T, quick: T) -> T:
+        """What a full run has, or a quick one."""
+        return quick if self is QUICK else full
+
 
 FULL = Scale(50, 5, 10_000, (1.25, 1.5, 2.0))
 QUICK = Scale(4, 1, 1_000, ())
 
-Simulations = Callable[[Workload, Scale], Mapping[str, Trial]]
+#: by a name or, of many, by what sets them apart; so are their results
+Trials = Mapping[Any, Trial]
+Results = Mapping[Any, Result]
+Simulations = Callable[[Workload, Scale], Trials]
 #: what the text of an experiment has places for, and ``figures``, by the name of the file, to draw
-Series = Callable[[Workload, Scale, Mapping[str, Result]], dict[str, Any]]
+Series = Callable[[Workload, Scale, Results], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Experiment:
     by_hand: bool  #: it is of jobs made by hand, so that a quick run is a full one
     second: bool  #: whether it is run on the synthetic trace too, where another is given
 
-    def evaluate(self, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> Outcome:
+    def evaluate(self, workload: Workload, scale: Scale, results: Results) -> Outcome:
         """Its series, drawn and judged."""
         found = self.series(workload, scale, results)
         known = {"workload": workload, "trace": trace_label(workload), "scale": scale, "quick": scale is QUICK}
@@ -140,7 +148,7 @@ def _read(text: str) -> str:
     return _CONTROL.sub(r"{% \1 %}", (_TEXTS / text).read_text(encoding="utf-8"))
 
 
-def nothing(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def nothing(workload: Workload, scale: Scale) -> Trials:
     """No simulations."""
     return {}
 
@@ -184,6 +192,11 @@ def number(value: float, unit: str = "") -> str:
     size = abs(value)
     text = f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size else "0"
     return f"{text} {unit}".rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 job``, ``2 jobs``."""
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def percent(value: float) -> str:

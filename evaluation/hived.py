@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import yaml
 
+from hived import simulate
+from hived.simulator.intervals import estimate
+
+from .clusters import CROWDED_NODES, FULL_NODES, cluster_with
 from .drawing import Panel, bars, over_time, scatter
-from .experiment import Evaluation, Scale, nothing, number
-from .inside import Sharing, Trace, TraceJob, compared, estimate, parse_spec
+from .experiment import Evaluation, Results, Scale, Trials, nothing, number
 from .measures import Floats
 from .results import Result, correlation, highest, over
-from .simulations import Arm, Trial, Workload, arms, simulation, trace_label
+from .simulations import Arm, Trial, Workload, arms, made, simulation, trace_label
 
 HIVED = Evaluation("hived", table1=True, timed=True)
-FULL_NODES, CROWDED_NODES = 279, 200
 TENANT = "prod-a"
-Results = Mapping[str, Result]
 
 
 def full(workload: Workload) -> Trial:
     """The paper's cluster under all schemes."""
-    return simulation(workload, FULL_NODES, arms(), workload.clock)
+    return simulation(workload, FULL_NODES, arms())
 
 
 def crowded(workload: Workload, **more: Any) -> Trial:
     """The paper's smaller cluster under all schemes."""
-    return simulation(workload, CROWDED_NODES, arms(), workload.crowded, **more)
+    return simulation(workload, CROWDED_NODES, arms(), **more)
 
 
-def by_load(workload: Workload, scale: Scale) -> dict[str, Trial]:
+def by_load(workload: Workload, scale: Scale) -> Trials:
     """The paper's cluster at faster clocks, by clock: HiveD, with static binding, and with cells of all levels.
 
     The paper does not give the load of its trace, and what binding and levels save depends on it.
@@ -102,12 +102,10 @@ _COLUMNS = {
 }
 
 
-def small(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def small(workload: Workload, scale: Scale) -> Trials:
     """12 nodes, as in the testbed: windows of ten days, with each job at random, one for each seed."""
     return {
-        f"{policy} {seed}": simulation(
-            workload, 12, of_policy, workload.clock, days=10, share=96 / 2232, seed=seed, mix=mix
-        )
+        f"{policy} {seed}": simulation(workload, 12, of_policy, days=10, share=96 / 2232, seed=seed, mix=mix)
         for seed in range(1, scale.samples + 1)
         for policy, (_, _, mix, of_policy) in _POLICIES.items()
     }
@@ -166,7 +164,7 @@ def figure_5(workload: Workload, scale: Scale, results: Results) -> dict[str, An
     }
 
 
-def large(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def large(workload: Workload, scale: Scale) -> Trials:
     """200 nodes with the whole trace, a simulation per policy."""
     return {
         policy: simulation(workload, CROWDED_NODES, of_policy, workload.clock, mix=mix)
@@ -221,7 +219,7 @@ def figure_6(nodes: int, workload: Workload, scale: Scale, results: Results) -> 
     return {
         "nodes": nodes,
         "small": small,
-        "clock": workload.crowded if small else workload.clock,
+        "clock": workload.clock_on(nodes),
         "quota": quota,
         "hived": hived,
         "excess": highest(result.excess("quota", TENANT)),
@@ -343,7 +341,7 @@ def figure_8(workload: Workload, scale: Scale, results: Results) -> dict[str, An
 _SOFT = (0.25, 0.5, 0.75)
 
 
-def soft(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def soft(workload: Workload, scale: Scale) -> Trials:
     """Each share with each seed, and without."""
     return {"0": crowded(workload)} | {
         f"{share:g} {seed}": crowded(workload, soft=share, seed=seed)
@@ -385,12 +383,12 @@ def figure_9(workload: Workload, scale: Scale, results: Results) -> dict[str, An
     }
 
 
-def binding(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def binding(workload: Workload, scale: Scale) -> Trials:
     """Both bindings in one; at faster clocks and on the smaller cluster too, to see what the load does."""
     both = (Arm("hived", "hived"), Arm("static", "hived", binding="static"))
     return {
-        "all": simulation(workload, FULL_NODES, both, workload.clock),
-        "crowded": simulation(workload, CROWDED_NODES, both, workload.crowded),
+        "all": simulation(workload, FULL_NODES, both),
+        "crowded": simulation(workload, CROWDED_NODES, both),
         **by_load(workload, scale),
     }
 
@@ -449,10 +447,10 @@ def figure_10(workload: Workload, scale: Scale, results: Results) -> dict[str, A
     }
 
 
-def levels(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def levels(workload: Workload, scale: Scale) -> Trials:
     """Both specs in one; at faster clocks too, to see what the load does."""
     both = (Arm("hived", "hived"), Arm("levels", "hived", levels="all"))
-    return {"all": simulation(workload, FULL_NODES, both, workload.clock), **by_load(workload, scale)}
+    return {"all": simulation(workload, FULL_NODES, both), **by_load(workload, scale)}
 
 
 @HIVED.of("fig11", levels, second=True)
@@ -491,23 +489,20 @@ def figure_11(workload: Workload, scale: Scale, results: Results) -> dict[str, A
 
 
 def example() -> dict[str, float]:
-    """The minutes that b1 waits under each scheme, among two tenants' jobs: names, times in minutes, and GPUs."""
+    """The minutes that b1 waits under each scheme, among two tenants' jobs on two nodes of 4 GPUs."""
     jobs = [
-        *((f"a{number}", 0, 10 if number % 2 == 0 else 1000, 1) for number in range(1, 5)),
-        ("a5", 20, 1000, 2),
-        ("b1", 30, 100, 4),
+        *(made(f"a{number}", 1, 10 if number % 2 == 0 else 1000, tenant="a") for number in range(1, 5)),
+        made("a5", 2, 1000, 20, tenant="a"),
+        made("b1", 4, 100, 30, tenant="b"),
     ]
-    made = [TraceJob(name, name[0], 60_000 * at, 60_000 * long, gpus, "pass") for name, at, long, gpus in jobs]
     types = {
         "SWITCH": {"childCellType": "GPU", "childCellNumber": 2},
         "NODE": {"childCellType": "SWITCH", "childCellNumber": 2, "isNodeLevel": True},
     }
     cells = [{"cellType": "NODE", "cellAddress": "node-[1-2]"}]
-    clusters = {who: {"virtualCells": [{"cellType": "NODE", "cellNumber": 1}]} for who in "ab"}
-    data = {"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": clusters}
-    spec = parse_spec(yaml.safe_dump(data), "two nodes of 4 GPUs")
-    results = compared(spec, Trace("the draft's Figure 2", tuple(made)), list(Sharing))
-    return {record.scheme: record.queue(len(made) - 1) / 60_000 for record in results.records}
+    spec = cluster_with({"cellTypes": types, "physicalCells": cells}, {tenant: {"NODE": 1} for tenant in "ab"})
+    study = simulate(spec, jobs)
+    return {one.scheme: one.queue(len(jobs) - 1) / 60_000 for one in study.results.records}
 
 
 HIVED.add("draft-fig2", nothing, lambda *_: {"waits": example()}, by_hand=True)

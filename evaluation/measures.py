@@ -3,104 +3,100 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .inside import (
-    HOUR_MS,
-    WINDOW_MS,
-    Pods,
-    Record,
-    Results,
-    Run,
-    Spans,
-    Trace,
+from hived.simulator.fragmentation import Pods, node_use
+from hived.simulator.metrics import (
     Usage,
-    arrival_window,
     comparable_jobs,
+    delay_over_time,
     interval_means,
     queues,
     series,
-    step,
+    submission_window,
     time_alone,
-    window_means,
 )
+from hived.simulator.record import Record, Run
+from hived.simulator.study import Study
+from hived.simulator.traces import TraceJob
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+HOUR_MS = 3_600_000
 #: for how long a node has to be idle of guaranteed jobs to count (the draft's Figure 10)
 IDLE_HOURS = (10, 100)
 _SHARES = ("utilization", "guaranteed", "fragmentation")
 
 
-def measured(trace: Trace, runs: Mapping[str, Results], quotas: Mapping[str, int]) -> dict[str, Any]:
-    """The measures of all ``runs`` on ``trace``, over the jobs that all of them finish and that fit all of them.
+def measured(studies: Mapping[str, Study], quotas: Mapping[str, int]) -> dict[str, Any]:
+    """The measures of one run of each arm, over the jobs that all of them finish and that fit all of them.
 
-    ``quotas``: GPUs of each tenant. Times are in minutes, moments in days; NaN is undefined.
+    ``quotas``: GPUs of each tenant, whose jobs are those of the first arm. Times are in minutes, moments in days; NaN
+    is undefined.
     """
-    jobs = trace.jobs
-    chosen = np.all([comparable_jobs(results) for results in runs.values()], axis=0)
-    window = arrival_window(jobs)
-    names = np.asarray([job.tenant for job in jobs], dtype=object)
-    private = runs.get("private")
-    base = None if private is None else queues(private.records[0])
+    results = [study.results for study in studies.values()]
+    jobs = results[0].trace.jobs
+    chosen = np.all([comparable_jobs(one) for one in results], axis=0)
+    window = submission_window(results[0])
+    private = studies.get("private")
+    base = None if private is None else queues(private.record())
     return {
         "jobs": len(jobs),
         "gpus": sum(job.gpus for job in jobs),
         "compared": int(chosen.sum()),
-        "never_fit": len(set().union(*(results.never_fit for results in runs.values()))),
+        "never_fit": len(set().union(*(one.never_fit for one in results))),
         "days": round(window / (24 * HOUR_MS), 3),
         "load": sum(job.gpus * job.duration_ms for job in jobs) / window / sum(quotas.values()),
         "tenants": list(quotas),
-        "runs": {name: _of_run(trace, results, chosen, names, quotas, window, base) for name, results in runs.items()},
+        "runs": {name: _of_run(study, jobs, chosen, quotas, window, base) for name, study in studies.items()},
     }
 
 
 def _of_run(
-    trace: Trace,
-    results: Results,
+    study: Study,
+    jobs: Sequence[TraceJob],
     chosen: NDArray[np.bool_],
-    names: NDArray[Any],
     quotas: Mapping[str, int],
     window: int,
     base: Ints | None,
 ) -> dict[str, Any]:
-    record = results.records[0]
+    results, record = study.results, study.record()
     usage = Usage(results, record)
-    queue = queues(record)
-    submit = np.asarray([job.submit_ms for job in trace.jobs], dtype=np.int64)
-    alone = time_alone(record)
-    several = np.asarray([job.gpus > 1 for job in trace.jobs])
-    at = np.arange(0, window + 1, step(window), dtype=np.int64)
     shares = series(results, record, usage=usage)
-    edges = shares.edges
-    inside = _within_quota(trace, usage.pods, names, quotas) if base is not None else None
+    record.jobs = jobs  # whose tenants may have had one virtual cluster together
+    pods, edges, queue = usage.pods, shares.edges, queues(record)
+    names = np.asarray([job.tenant for job in jobs], dtype=object)
+    several = np.asarray([job.gpus > 1 for job in jobs])
+    over_time = delay_over_time(results, record, chosen, list(quotas))
+    inside = _within_quota(record, pods, names, quotas) if base is not None else None
     tenants: dict[str, Any] = {}
     for name in quotas:
         mine = np.flatnonzero(chosen & (names == name))
-        means = window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000
+        means = over_time.mean_ms[name] / 60_000
         tenants[name] = {"jobs": len(mine), "delay": _mean(queue[mine]), "over_time": rounded(means)}
         if base is not None and inside is not None:
             worse = queue[mine] > base[mine]
             late = int((worse & inside[mine] & several[mine]).sum())
             tenants[name] |= {"worse": int(worse.sum()), "several": int(several[mine].sum()), "late": late}
     everybody = np.flatnonzero(chosen)
-    half_days = np.arange(0, window + WINDOW_MS, WINDOW_MS, dtype=np.int64)
+    half_days = np.arange(0, window + 12 * HOUR_MS, 12 * HOUR_MS, dtype=np.int64)
     return {
         "delay": _mean(queue[everybody]),
-        "completion": _mean(queue[everybody] + alone[everybody]),
+        "completion": _mean(queue[everybody] + time_alone(record)[everybody]),
         "tenants": tenants,
-        "at": rounded(at / (24 * HOUR_MS)),
+        "at": rounded(over_time.at / (24 * HOUR_MS)),
         "hours": rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),
         "widths": rounded(np.diff(edges) / HOUR_MS),
         **{name: rounded(getattr(shares, name)) for name in _SHARES},
-        **{f"idle_{hours}": rounded(_idle(usage.pods, record, edges, hours)) for hours in IDLE_HOURS},
+        **{f"idle_{hours}": rounded(idle_nodes(pods, record, edges, hours)) for hours in IDLE_HOURS},
         "preempted_gpus": record.preempted_gpus,
         "preempted": _sums(record.preempted_at, half_days),
-        "bound": rounded(_in_use(usage.pods, half_days)),
+        # nodes in guaranteed use: under hived with whole nodes the cells that are bound
+        "bound": rounded(interval_means(*node_use(pods)[0], half_days) / max(1, len(pods.sizes))),
     }
 
 
@@ -115,65 +111,34 @@ def rounded(values: Floats | Ints) -> list[float]:
 
 def _sums(moments: list[tuple[int, int]], edges: Ints) -> list[int]:
     """The sum of the numbers whose time is in each bin."""
-    if not moments:
-        return [0] * (len(edges) - 1)
-    times, numbers = np.asarray(moments, dtype=np.int64).T
-    inside = (times >= edges[0]) & (times < edges[-1])
-    bins = np.searchsorted(edges, times[inside], side="right") - 1
-    return [int(value) for value in np.bincount(bins, numbers[inside], len(edges) - 1)]
+    times, numbers = np.asarray(moments, dtype=np.int64).reshape(-1, 2).T
+    inside = times < edges[-1]
+    return [int(value) for value in np.histogram(times[inside], edges, weights=numbers[inside])[0]]
 
 
-def busy_spans(pods: Pods) -> tuple[Ints, Spans]:
-    """The longest intervals in which a node has GPUs in guaranteed use: its number, the interval. O(pods log pods)."""
+def idle_nodes(pods: Pods, record: Record, edges: Ints, hours: int) -> Floats:
+    """The mean share of nodes that guaranteed jobs leave idle for at least so many hours, in each bin. O(n log n)."""
     held, node = pods.held.of(pods.guaranteed), pods.node[pods.guaranteed]
     order = np.lexsort((held.start, node))
-    nodes: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    rows = zip(node[order].tolist(), held.start[order].tolist(), held.end[order].tolist(), strict=True)
-    for which, start, end in rows:
-        if nodes and nodes[-1] == which and start <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            nodes.append(which)
-            starts.append(start)
-            ends.append(end)
-    ones = np.ones(len(nodes), dtype=np.int64)
-    return np.asarray(nodes, dtype=np.int64), Spans(np.asarray(starts, np.int64), np.asarray(ends, np.int64), ones)
+    until = [0] * len(pods.sizes)  # when the jobs so far of each node have ended
+    gaps = []
+    for which, start, end in np.stack((node, held.start, held.end), axis=1)[order].tolist():
+        gaps.append((until[which], start))
+        until[which] = max(until[which], end)
+    gaps += [(since, max(record.end, int(edges[-1]))) for since in until]
+    long = [gap for gap in gaps if gap[1] - gap[0] >= hours * HOUR_MS]
+    starts, ends = np.asarray(long, dtype=np.int64).reshape(-1, 2).T
+    return interval_means(starts, ends, np.ones_like(starts), edges) / max(1, len(pods.sizes))
 
 
-def _in_use(pods: Pods, edges: Ints) -> Floats:
-    """The mean share of nodes in guaranteed use in each bin: under hived with whole nodes, the cells that are bound."""
-    return interval_means(*busy_spans(pods)[1], edges) / max(1, len(pods.sizes))
-
-
-def _idle(pods: Pods, record: Record, edges: Ints, hours: int) -> Floats:
-    """The mean share of nodes that guaranteed jobs leave idle for at least so many hours, in each bin."""
-    nodes, busy = busy_spans(pods)
-    end = max(record.end, int(edges[-1]))
-    starts: list[int] = []
-    ends: list[int] = []
-    for node in range(len(pods.sizes)):
-        mine = nodes == node
-        since = np.append(0, busy.end[mine])
-        until = np.append(busy.start[mine], end)
-        long = until - since >= hours * HOUR_MS
-        starts += since[long].tolist()
-        ends += until[long].tolist()
-    found = np.asarray(starts, np.int64), np.asarray(ends, np.int64), np.ones(len(starts), np.int64)
-    return interval_means(*found, edges) / max(1, len(pods.sizes))
-
-
-def _within_quota(trace: Trace, pods: Pods, names: NDArray[Any], quotas: Mapping[str, int]) -> NDArray[np.bool_]:
+def _within_quota(record: Record, pods: Pods, names: NDArray[Any], quotas: Mapping[str, int]) -> NDArray[np.bool_]:
     """Jobs at whose submission they and their tenant's guaranteed jobs are within its quota. (jobs,)"""
-    found = np.zeros(len(trace.jobs), dtype=bool)
-    submit = np.asarray([job.submit_ms for job in trace.jobs], dtype=np.int64)
-    gpus = np.asarray([job.gpus for job in trace.jobs], dtype=np.int64)
+    found = np.zeros(len(record.jobs), dtype=bool)
+    submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
+    gpus = np.asarray([job.gpus for job in record.jobs], dtype=np.int64)
     held, owner = pods.held.of(pods.guaranteed), names[pods.job[pods.guaranteed]]
     for tenant, quota in quotas.items():
-        of_tenant = owner == tenant
-        begun, ended = held.start[of_tenant], held.end[of_tenant]
-        weight = held.weight[of_tenant]
+        begun, ended, weight = held.of(owner == tenant)
         mine = np.flatnonzero(names == tenant)
         used = np.zeros(len(mine), dtype=np.int64)
         for times, sign in ((begun, 1), (ended, -1)):
@@ -189,6 +154,11 @@ def completion(record: Record, tenant: str = "") -> float:
     ended = zip(record.jobs, record.finish, strict=True)
     times = [end - one.submit_ms for one, end in ended if end >= 0 and tenant in ("", one.tenant)]
     return float(np.mean(times)) / 60_000 if times else float("nan")
+
+
+def makespan(record: Record) -> float:
+    """Minutes from the first submission to the last end."""
+    return (max(record.finish) - record.jobs[0].submit_ms) / 60_000
 
 
 def gpu_time(record: Record, first: int, last: int, weight: Callable[[Run], float], above: float) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hived import __version__
+from hived.simulator.figures import styled
+from hived.simulator.parallel import write_whole
 
 from .experiment import Experiment, Outcome, Scale, Shape, templates
-from .inside import styled, write_whole
 from .papers import EVALUATIONS, Paper
 from .simulations import Workload, trace_label
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
-import yaml
+from hived import Bind, Cluster, Member, Preempt, Request
+from hived.spec import ClusterSpec
 
-from hived.cluster import Bind, Cluster, Member, Preempt, Request
-
-from .inside import ClusterSpec, parse_spec
+from .clusters import cluster_with
 
 RACKS, NODES_PER_RACK, TENANTS = 8, 1024, 8
 _SEED = 1
@@ -19,11 +17,7 @@ _SEED = 1
 def cluster() -> ClusterSpec:
     """8 racks of 1,024 nodes of 8 GPUs in 5 levels, shared by 8 tenants: 7/8 of the nodes, of one half the sockets."""
     nodes = RACKS * NODES_PER_RACK * 7 // 8 // TENANTS
-    clusters: dict[str, Any] = {}
-    for tenant in range(TENANTS):
-        cells = [{"cellType": "RACK.NODE", "cellNumber": nodes // 2}]
-        cells.append({"cellType": "RACK.NODE.SOCKET", "cellNumber": 2 * (nodes - nodes // 2)})
-        clusters[f"tenant-{tenant}"] = {"virtualCells": cells}
+    own = {"RACK.NODE": nodes // 2, "RACK.NODE.SOCKET": 2 * (nodes - nodes // 2)}
     types = {
         "PAIR": {"childCellType": "GPU", "childCellNumber": 2},
         "SOCKET": {"childCellType": "PAIR", "childCellNumber": 2},
@@ -31,8 +25,8 @@ def cluster() -> ClusterSpec:
         "RACK": {"childCellType": "NODE", "childCellNumber": NODES_PER_RACK},
     }
     cells = [{"cellType": "RACK", "cellAddress": f"rack-[1-{RACKS}]"}]
-    data = {"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": clusters}
-    return parse_spec(yaml.safe_dump(data), "65,536 GPUs")
+    tenants = {f"tenant-{tenant}": own for tenant in range(TENANTS)}
+    return cluster_with({"cellTypes": types, "physicalCells": cells}, tenants)
 
 
 def measure(requests: int) -> dict[str, float]:

@@ -10,57 +10,38 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-import yaml
 
-from hived import __version__
-from hived.errors import InputError
-
-from .inside import (
-    TABLE1,
-    ClusterSpec,
-    Levels,
-    Results,
-    Sharing,
+from hived import InputError, __version__, simulate
+from hived.simulator.metrics import interval_means
+from hived.simulator.parallel import Task
+from hived.simulator.planner import Levels
+from hived.simulator.record import Record
+from hived.simulator.sizing import cluster_for
+from hived.simulator.traces import (
     StillRunning,
-    Task,
     Trace,
     TraceJob,
-    assign_models,
-    compared,
     compress_clock,
     cut_window,
-    demands_of,
-    equal_base,
-    equal_nodes,
     generate_table1,
-    interval_means,
-    make_plan,
-    parse_spec,
     read_trace,
-    sample_jobs,
-    share_nodes,
-    share_out,
 )
-from .measures import Floats, measured
+from hived.spec import ClusterSpec
+
+from .clusters import CROWDED_NODES, EVERYBODY, GPUS_PER_NODE, cluster_of, shares_of
+from .measures import HOUR_MS, Floats, measured
 
 #: of what is simulated and measured: results that were kept under another one are not read
 MEASURES = 4
-GPUS_PER_NODE = 8
-MINUTE_MS = 60_000
-QUOTAS = tuple((row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1)
-TENANTS = tuple(tenant for tenant, _ in QUOTAS)
-#: the one VC of a cluster without quotas
-EVERYBODY = "everybody"
+MINUTE_MS, DAY_MS = HOUR_MS // 60, 24 * HOUR_MS
 #: what of a workload determines a result: the clock is the simulation's
 _DETERMINE = ("sha256", "jobs", "days", "window", "skip_bad_rows", "still_running")
-_HALVES = {8: "NODE", 4: "NODE.SOCKET", 2: "NODE.SOCKET.GPU-PAIR", 1: "NODE.SOCKET.GPU-PAIR.GPU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +65,10 @@ class Workload:
             return generate_table1(self.jobs, self.days)
         return read_trace(self.path, skip_bad_rows=self.skip_bad_rows, still_running=StillRunning(self.still_running))
 
+    def clock_on(self, nodes: int) -> float:
+        """How much faster than the trace its clock goes on so many nodes."""
+        return self.crowded if nodes == CROWDED_NODES else self.clock
+
     @property
     def identity(self) -> dict[str, Any]:
         """What of it determines a result."""
@@ -104,7 +89,7 @@ class Arm:
 
 def arms(policy: str = "yarn-cs") -> tuple[Arm, ...]:
     """Private, quota and hived."""
-    return tuple([Arm(scheme.value, scheme.value, policy) for scheme in Sharing])
+    return tuple([Arm(scheme, scheme, policy) for scheme in ("private", "quota", "hived")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +137,10 @@ class Trial:
         return Task(label, self.function, self.arguments, identity)
 
 
-def simulation(workload: Workload, nodes: int, arms: tuple[Arm, ...], clock: float, **more: Any) -> Trial:
-    """A :class:`Simulation` as a trial."""
-    made = Simulation(workload, nodes, arms, clock, **more)
-    return Trial(carry_out, (made,), made.cost)
+def simulation(workload: Workload, nodes: int, arms: tuple[Arm, ...], clock: float = 0, **more: Any) -> Trial:
+    """A :class:`Simulation` as a trial. ``clock``: 0 for that of so many nodes."""
+    one = Simulation(workload, nodes, arms, clock or workload.clock_on(nodes), **more)
+    return Trial(carry_out, (one,), one.cost)
 
 
 def trace_label(workload: Workload) -> str:
@@ -180,27 +165,26 @@ def trace_of(workload: Workload) -> Trace:
     return trace if workload.window is None else cut_window(trace, *workload.window)
 
 
-def played(workload: Workload, crowded: bool) -> Trace:
-    """The trace at the clock of 200 nodes, or of 279."""
-    return compress_clock(trace_of(workload), workload.crowded if crowded else workload.clock)
+def played(workload: Workload, nodes: int) -> Trace:
+    """The trace at the clock of so many nodes."""
+    return compress_clock(trace_of(workload), workload.clock_on(nodes))
 
 
-def prepared(simulation: Simulation) -> Trace:
-    """The jobs that a simulation plays."""
-    trace = trace_of(simulation.workload)
-    if simulation.gone:
-        trace = replace(trace, jobs=tuple([job for job in trace.jobs if job.tenant not in simulation.gone]))
-    if simulation.reshaped:
-        trace = reshape(trace, simulation.reshaped, simulation.seed)
-    if simulation.days:
-        last = trace.jobs[-1].submit_ms / 86_400_000
-        first = Random(simulation.seed).uniform(0, max(0.0, last - simulation.days))
-        trace = cut_window(trace, first, first + simulation.days)
-    if simulation.share < 1:
-        trace = sample_jobs(trace, simulation.share, simulation.seed)
-    if simulation.mix:
-        trace = replace(trace, jobs=assign_models(trace.jobs, simulation.mix, simulation.seed))
-    return compress_clock(trace, simulation.clock)
+def play(
+    spec: ClusterSpec, jobs: Sequence[TraceJob], policy: str = "yarn-cs", scheme: str = "private", **parameters: Any
+) -> Record:
+    """The record of one run of :func:`hived.simulate`; without loans, unless ``opportunistic`` is given."""
+    given = {"opportunistic": False, **parameters}
+    return simulate(spec, list(jobs), policy=policy, schemes=scheme, **given).record()
+
+
+def made(
+    name: str, gpus: int, minutes: float, at: float = 0.0, model: str = "", *,
+    tenant: str = "all", soft: bool = False, elastic: bool = False,
+) -> TraceJob:  # fmt: skip
+    """A job that takes ``minutes`` alone; ``at``: the minute of its submission."""
+    submit, duration = round(at * MINUTE_MS), round(minutes * MINUTE_MS)
+    return TraceJob(name, tenant, submit, duration, gpus, "pass", model=model, soft=soft, elastic=elastic)
 
 
 def reshape(trace: Trace, large: Sequence[str], seed: int) -> Trace:
@@ -229,63 +213,42 @@ def reshape(trace: Trace, large: Sequence[str], seed: int) -> Trace:
     return replace(trace, name=f"{trace.name}, {' '.join(large)} in 8 GPUs, others in 1", jobs=tuple(jobs))
 
 
-def shares_of(nodes: int) -> dict[str, int]:
-    """GPUs of each tenant of Table 1: whole nodes, or single GPUs of a cluster too small for that."""
-    if nodes >= 100:
-        return {
-            tenant: GPUS_PER_NODE * number for tenant, number in zip(TENANTS, share_nodes(nodes, QUOTAS), strict=True)
-        }
-    percents = [int(100 * percent) for _, percent in QUOTAS]
-    return dict(zip(TENANTS, share_out(GPUS_PER_NODE * nodes, percents, [1] * len(QUOTAS)), strict=True))
-
-
-def cluster_of(nodes: int, gone: Sequence[str] = (), *, quotas: bool = True, guests: str = "none") -> ClusterSpec:
-    """``nodes`` nodes of 8 GPUs shared by Table 1's quotas, without the tenants ``gone`` and their GPUs.
-
-    ``guests``: whose guests every tenant accepts.
-
-    Each tenant's GPUs are as many nodes as possible, and one cell of each smaller size where the rest has it.
-    """
-    shares = {tenant: gpus for tenant, gpus in shares_of(nodes).items() if tenant not in gone}
-    left = nodes - sum(gpus for tenant, gpus in shares_of(nodes).items() if tenant in gone) // GPUS_PER_NODE
-    if not quotas:
-        shares = {EVERYBODY: GPUS_PER_NODE * left}
-    clusters = {}
-    for tenant, gpus in shares.items():
-        cells = [(GPUS_PER_NODE, gpus // GPUS_PER_NODE), *((size, gpus // size % 2) for size in (4, 2, 1))]
-        clusters[tenant] = {
-            "guests": guests,
-            "virtualCells": [{"cellType": _HALVES[size], "cellNumber": number} for size, number in cells if number],
-        }
-    data = {"physicalCluster": equal_nodes(left, GPUS_PER_NODE), "virtualClusters": clusters}
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"Table 1's quotas of {nodes} nodes")
-
-
-def planned_cluster(nodes: int, trace: Trace) -> ClusterSpec:
-    """The same GPUs of each tenant, as cells from a GPU to a node, by its GPU time per size of job in ``trace``."""
-    demands = {demand.tenant: demand for demand in demands_of(trace)}
-    shares = {tenant: gpus for tenant, gpus in shares_of(nodes).items() if tenant in demands}
-    base = equal_base(nodes, GPUS_PER_NODE, list(shares))
-    return make_plan(base, [demands[tenant] for tenant in shares], list(shares.values()), Levels.ALL).spec
-
-
 def carry_out(simulation: Simulation) -> dict[str, Any]:
     """Run every arm; the measures of all of them, as plain data."""
-    trace = prepared(simulation)
-    runs: dict[str, Results] = {}
+    trace, quotas = trace_of(simulation.workload), shares_of(simulation.nodes)
+    if simulation.gone:
+        trace = replace(trace, jobs=tuple([job for job in trace.jobs if job.tenant not in simulation.gone]))
+        quotas = {tenant: gpus for tenant, gpus in quotas.items() if tenant not in simulation.gone}
+    if simulation.reshaped:
+        trace = reshape(trace, simulation.reshaped, simulation.seed)
+    window = None
+    if simulation.days:
+        last = trace.jobs[-1].submit_ms / DAY_MS
+        first = Random(simulation.seed).uniform(0, max(0.0, last - simulation.days))
+        window = first, first + simulation.days
+    studies = {}
     for arm in simulation.arms:
         if arm.levels == Levels.ALL:
-            spec = planned_cluster(simulation.nodes, trace)
+            asking = {job.tenant for job in trace.jobs}
+            own = {tenant: gpus for tenant, gpus in quotas.items() if tenant in asking}
+            spec = cluster_for(trace, simulation.nodes, own, Levels.ALL)
         else:
             spec = cluster_of(simulation.nodes, simulation.gone, quotas=arm.quotas)
-        merged = trace if arm.quotas else _merged(trace)
-        runs[arm.name] = compared(spec, merged, [arm.scheme], arm.policy, arm.binding, simulation.soft, simulation.seed)
-    quotas = {tenant: gpus for tenant, gpus in shares_of(simulation.nodes).items() if tenant not in simulation.gone}
-    return measured(trace, runs, quotas)
-
-
-def _merged(trace: Trace) -> Trace:
-    return replace(trace, jobs=tuple([job._replace(tenant=EVERYBODY) for job in trace.jobs]))
+        everybody = [job._replace(tenant=EVERYBODY) for job in trace.jobs]
+        studies[arm.name] = simulate(
+            spec,
+            trace if arm.quotas else replace(trace, jobs=tuple(everybody)),
+            schemes=arm.scheme,
+            policy=arm.policy,
+            binding=arm.binding,
+            window=window,
+            sample=simulation.share if simulation.share < 1 else None,
+            mix=simulation.mix or None,
+            clock_compression=simulation.clock,
+            soft=simulation.soft,
+            seed=simulation.seed,
+        )
+    return measured(studies, quotas)
 
 
 def offered_load(trace: Trace, nodes: int) -> float:
@@ -305,8 +268,8 @@ def power_of_two(gpus: int) -> int:
     return 1 << (gpus - 1).bit_length()
 
 
-def drawn(workload: Workload, gpus: float, days: float, seed: int = 1) -> list[tuple[float, int, float]]:
-    """Minute of submission, GPUs and minutes alone of jobs that keep ``gpus`` GPUs busy in the mean, in order.
+def drawn(workload: Workload, gpus: float, days: float, seed: int = 1) -> list[TraceJob]:
+    """Jobs that keep ``gpus`` GPUs busy in the mean, in order of submission.
 
     For papers that give a distribution of durations alone. Drawn at random from the trace, of at most 8 GPUs, which
     count rounded up to a power of two, and of a minute to a day; each at its own time modulo ``days``. O(jobs of the
@@ -322,4 +285,4 @@ def drawn(workload: Workload, gpus: float, days: float, seed: int = 1) -> list[t
         left -= power_of_two(one.gpus) * minutes
         if left <= 0:
             break
-    return sorted(chosen)
+    return [made(f"job-{at}", size, minutes, time) for at, (time, size, minutes) in enumerate(sorted(chosen))]

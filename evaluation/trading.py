@@ -6,35 +6,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import yaml
 
 from hived.exchange import Trade, make_arbiter
+from hived.scheduling import Kind
+from hived.simulator.exchange import HourlyTrading
+from hived.simulator.exchange_report import exchanged
+from hived.simulator.record import Record
+from hived.simulator.traces import Trace
+from hived.spec import ClusterSpec, equal_nodes, share_out
 
-from .inside import (
-    HOUR_MS,
-    ClusterSpec,
-    HourlyTrading,
-    Kind,
-    Record,
-    Sharing,
-    Trace,
-    equal_nodes,
-    exchanged,
-    parse_spec,
-    play,
-    share_out,
-)
-from .measures import Floats
-from .simulations import GPUS_PER_NODE, TENANTS, Trial, Workload, cluster_of, played, trace_label
+from .clusters import CROWDED_NODES, FULL_NODES, GPUS_PER_NODE, TENANTS, cluster_of, cluster_with
+from .measures import HOUR_MS, Floats
+from .simulations import Trial, Workload, play, played, trace_label
 
-NODES, CROWDED_NODES = 279, 200
 #: how tenants trade: not at all; by Algorithm 2, on what is known; on what will be idle; in an auction
 ARMS = ("none", "balanced", "hindsight", "auction")
 #: for so many hours cells were idle, or will be, that are offered, and for so many they are
 WINDOW_H = 10
 
 
-def nodes_by_demand(trace: Trace, nodes: int = NODES) -> dict[str, int]:
+def nodes_by_demand(trace: Trace, nodes: int = FULL_NODES) -> dict[str, int]:
     """The nodes of each tenant by its share of the trace's GPU time: the draft's balanced assignment (5.4)."""
     asked = dict.fromkeys(TENANTS, 0)
     for job in trace.jobs:
@@ -42,20 +33,15 @@ def nodes_by_demand(trace: Trace, nodes: int = NODES) -> dict[str, int]:
     return dict(zip(TENANTS, share_out(nodes, list(asked.values()), [1] * len(TENANTS)), strict=True))
 
 
-def cluster_by_demand(trace: Trace, nodes: int = NODES) -> ClusterSpec:
+def cluster_by_demand(trace: Trace, nodes: int = FULL_NODES) -> ClusterSpec:
     """A cluster of so many nodes, assigned so."""
-    clusters = {
-        tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": number}]}
-        for tenant, number in nodes_by_demand(trace, nodes).items()
-    }
-    data = {"physicalCluster": equal_nodes(nodes, GPUS_PER_NODE), "virtualClusters": clusters}
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{nodes} nodes by GPU time")
+    cells = {tenant: {"NODE": number} for tenant, number in nodes_by_demand(trace, nodes).items()}
+    return cluster_with(equal_nodes(nodes, GPUS_PER_NODE), cells)
 
 
-def carry_out(workload: Workload, by_demand: bool, arm: str, crowded: bool) -> dict[str, Any]:
+def carry_out(workload: Workload, by_demand: bool, arm: str, nodes: int) -> dict[str, Any]:
     """Play the trace; per tenant what it had of trades and of loans, its delay, and its use of GPUs by the hour."""
-    trace = played(workload, crowded)
-    nodes = CROWDED_NODES if crowded else NODES
+    trace = played(workload, nodes)
     spec = cluster_by_demand(trace, nodes) if by_demand else cluster_of(nodes)
     peaks = _hindsight(spec, trace) if arm == "hindsight" else None
     record, trading = play_trading(spec, trace, arm, peaks)
@@ -97,19 +83,19 @@ def carry_out(workload: Workload, by_demand: bool, arm: str, crowded: bool) -> d
     }
 
 
-def trial(workload: Workload, by_demand: bool, arm: str, crowded: bool = False) -> Trial:
+def trial(workload: Workload, by_demand: bool, arm: str, nodes: int = FULL_NODES) -> Trial:
     """:func:`carry_out` as a trial. ``by_demand``: the balanced assignment, else Table 1's quotas."""
-    cost = 200.0 + 100 * (arm != "none") * (1 + 3 * crowded)
-    return Trial(carry_out, (workload, by_demand, arm, crowded), cost)
+    cost = 200.0 + 100 * (arm != "none") * (1 + 3 * (nodes == CROWDED_NODES))
+    return Trial(carry_out, (workload, by_demand, arm, nodes), cost)
 
 
-def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any], crowded: bool = False) -> str:
+def setting_of(workload: Workload, by_demand: bool, plain: Mapping[str, Any], nodes: int = FULL_NODES) -> str:
     """The setting of its result in a line."""
     quotas = "nodes by each tenant's GPU time" if by_demand else "quotas of Table 1"
-    nodes, clock = (CROWDED_NODES, workload.crowded) if crowded else (NODES, workload.clock)
     return (
-        f"{trace_label(workload)}, clock x{clock:g}, {plain['jobs']:,} jobs; {nodes} nodes of 8 GPUs, "
-        f"{quotas}, yarn-cs in every VC, loans as ever; trades every hour, for {WINDOW_H} hours"
+        f"{trace_label(workload)}, clock x{workload.clock_on(nodes):g}, {plain['jobs']:,} jobs; "
+        f"{nodes} nodes of 8 GPUs, {quotas}, yarn-cs in every VC, loans as ever; "
+        f"trades every hour, for {WINDOW_H} hours"
     )
 
 
@@ -119,7 +105,7 @@ def play_trading(
     """The trace, and what was traded."""
     arbiter = make_arbiter(arm if arm == "auction" else "balanced")
     trading = HourlyTrading(spec, arbiter, {} if arm == "none" else None, idle_looks=WINDOW_H, peaks=peaks)
-    return play(spec, trace.jobs, sharing=Sharing.HIVED, loans=True, trading=trading), trading
+    return play(spec, trace.jobs, scheme="hived", opportunistic=True, trading=trading), trading
 
 
 def _hindsight(spec: ClusterSpec, trace: Trace) -> Callable[[str, int], int]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hived.simulator.models import Models
+from hived.simulator.record import Record
+from hived.simulator.traces import TraceJob
+
+from ..clusters import servers
 from ..experiment import Evaluation
-from ..inside import Models, Record, TraceJob, play, servers
-from ..simulations import MINUTE_MS
+from ..simulations import play
 
 GANDIVA = Evaluation("gandiva", table1=False)
 #: what a figure that depends on the contention law is repeated with: quantity and factor
 PERTURBED = (("utilization", 0.7), ("utilization", 1.3), ("capacity", 0.7), ("capacity", 1.3))
-
-
-def job(name: str, gpus: int, minutes: float, at: float = 0.0, model: str = "*", *, elastic: bool = False) -> TraceJob:
-    """A job that takes ``minutes`` alone; ``at``: the minute of its submission."""
-    submit, duration = round(at * MINUTE_MS), round(minutes * MINUTE_MS)
-    return TraceJob(name, "all", submit, duration, gpus, "pass", model=model, elastic=elastic)
+UNCHANGED = ("", 1.0)
 
 
 def played(jobs: Sequence[TraceJob], number: int, policy: str, models: Models | None = None) -> Record:
@@ -28,11 +27,6 @@ def perturbed(quantity: str, factor: float) -> Models:
     """The models, with one quantity scaled."""
     models = Models.load()
     return models.scaled(quantity, factor) if quantity else models
-
-
-def makespan(record: Record) -> float:
-    """Minutes from the first submission to the last end."""
-    return (max(record.finish) - record.jobs[0].submit_ms) / MINUTE_MS
 
 
 def migrations(record: Record) -> int:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from hived.simulator.models import assign_models
+from hived.simulator.multi_job import Explorer, MultiJob
+
+from ..clusters import servers
 from ..drawing import Panel, over_time
-from ..experiment import QUICK, Scale, nothing, number
-from ..inside import Explorer, MultiJob, Sharing, TraceJob, assign_models, play, servers
-from ..results import Result
-from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two
+from ..experiment import Results, Scale, Trials, nothing, number
+from ..simulations import MINUTE_MS, Trial, Workload, drawn, play, power_of_two
 from .base import GANDIVA, perturbed
 from .sharing import DAYS, MIX, SERVERS
 
@@ -21,6 +23,8 @@ from .sharing import DAYS, MIX, SERVERS
 POLICIES = {"FIFO": "yarn-cs", "Gandiva": "gandiva:packs=false:most_height=1000"}
 #: Table 3: position of the configuration that qualifies; minutes without and with Gandiva, on 4 and on 16 GPUs
 POSITIONS = (93, 187, 280, 365)
+#: GPUs and positions, and in a quick run
+_SIZES = ((4, 16), POSITIONS), ((4,), POSITIONS[:1])
 BASELINE = {4: (691.5, 1373.0, 2067.2, 2726.4), 16: (253.0, 492.7, 731.7, 970.0)}
 GANDIVAS = {4: (125.5, 213.8, 302.4, 387.1), 16: (74.4, 103.7, 135.4, 162.6)}
 #: Table 4: accuracy, position of the first configuration that has it, minutes without and with Gandiva
@@ -56,78 +60,68 @@ def search(
     return {"minutes": explorer.ended.get("search", 0) / MINUTE_MS, "explored": by_minute.tolist()}
 
 
-def _label(name: str, gpus: int, position: int, seed: int, error: float = _ERROR) -> str:
-    return f"{name} {gpus} {position} {seed} {error:g}"
-
-
 def _seeds(scale: Scale, most: int = 7) -> range:
-    return range(1, 1 + (most if scale is not QUICK else 1))
+    return range(1, 1 + scale.of(most, 1))
 
 
-def _sizes(scale: Scale) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """GPUs and positions."""
-    return ((4, 16), POSITIONS) if scale is not QUICK else ((4,), POSITIONS[:1])
+def _searches(
+    scale: Scale, arms: Sequence[tuple[int, int, float, float]], configurations: int, run_min: float
+) -> Trials:
+    """By GPUs, position, error, policy and seed. ``arms``: GPUs, position, target and error."""
+    return {
+        (gpus, position, error, name, seed): Trial(
+            search, (policy, gpus, configurations, position, target, run_min, seed, error), position / 100
+        )
+        for name, policy in POLICIES.items()
+        for gpus, position, target, error in arms
+        for seed in _seeds(scale)
+    }
 
 
-def _medians(
-    results: Mapping[str, Result], scale: Scale, gpus: int, position: int, error: float = _ERROR
-) -> list[float]:
+def _found(results: Results, scale: Scale, what: str, *arm: float) -> list[list[Any]]:
+    """What the search of each seed has found, under FIFO and under Gandiva. ``arm``: GPUs, position, and error."""
+    return [[results[(*arm, name, seed)].plain[what] for seed in _seeds(scale)] for name in POLICIES]
+
+
+def _medians(results: Results, scale: Scale, *arm: float) -> list[float]:
     """Median minutes over the seeds, FIFO and Gandiva; NaN if some search has not ended."""
-    medians = []
-    for name in POLICIES:
-        found = [results[_label(name, gpus, position, seed, error)].plain["minutes"] for seed in _seeds(scale)]
-        medians.append(float(np.median(found)) if all(found) else float("nan"))
-    return medians
+    found = _found(results, scale, "minutes", *arm)
+    return [float(np.median(of_seeds)) if all(of_seeds) else float("nan") for of_seeds in found]
 
 
 def _sooner(base: float, ours: float) -> str:
     return f"{number(base)}, {number(ours)} ({base / ours:.2f} times)"
 
 
-def _searches(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    sizes, positions = _sizes(scale)
-    arms = [(gpus, position, _ERROR) for gpus in sizes for position in positions]
-    arms += [(4, POSITIONS[-1], error) for error in _ERRORS if scale is not QUICK]
-    return {
-        _label(name, gpus, position, seed, error): Trial(
-            search, (policy, gpus, CONFIGURATIONS, position, TARGET, RUN_MIN, seed, error), position / 100
-        )
-        for name, policy in POLICIES.items()
-        for gpus, position, error in arms
-        for seed in _seeds(scale)
-    }
+def _by_position(workload: Workload, scale: Scale) -> Trials:
+    sizes, positions = scale.of(*_SIZES)
+    arms = [(gpus, position, TARGET, _ERROR) for gpus in sizes for position in positions]
+    arms += [(4, POSITIONS[-1], TARGET, error) for error in scale.of(_ERRORS, ())]
+    return _searches(scale, arms, CONFIGURATIONS, RUN_MIN)
 
 
-@GANDIVA.of("fig14", _searches)
-def figure_14(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+@GANDIVA.of("fig14", _by_position)
+def figure_14(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """A search on 4 and on 16 GPUs, and Table 3 by simulation."""
-    sizes, positions = _sizes(scale)
+    sizes, positions = scale.of(*_SIZES)
     found, panels = [], []
     for gpus in sizes:
-        explored = {
-            name: np.mean(
-                [results[_label(name, gpus, positions[-1], seed)].plain["explored"] for seed in _seeds(scale)], axis=0
-            )
-            for name in POLICIES
-        }
-        fifo, ours = explored.values()
+        fifo, ours = (np.mean(of, axis=0) for of in _found(results, scale, "explored", gpus, positions[-1], _ERROR))
         minute = int(np.searchsorted(ours, min(_EVALUATED, ours[-1])))
         rows = [
-            (position, (BASELINE[gpus][at], GANDIVAS[gpus][at]), *_medians(results, scale, gpus, position))
+            (position, (BASELINE[gpus][at], GANDIVAS[gpus][at]), *_medians(results, scale, gpus, position, _ERROR))
             for at, position in enumerate(positions)
         ]
         found.append({"gpus": gpus, "minute": minute, "fifo": fifo[minute], "ours": ours[minute], "found": rows})
         minutes = np.arange(_MINUTES + 1, dtype=float)
-        panels.append(Panel(f"evaluated, {gpus} GPUs", {name: (minutes, of) for name, of in explored.items()}))
+        panels.append(Panel(f"evaluated, {gpus} GPUs", {"FIFO": (minutes, fifo), "Gandiva": (minutes, ours)}))
     title = "Gandiva, Figure 14: configurations evaluated (simulated)"
     return {
         "seeds": len(_seeds(scale)),
         "sizes": found,
         "gains": [base / ours for one in found for *_, base, ours in one["found"]],
         "factors": [one["ours"] / one["fifo"] for one in found],
-        "perturbed": [
-            (error, *_medians(results, scale, 4, POSITIONS[-1], error)) for error in _ERRORS if scale is not QUICK
-        ],
+        "perturbed": [(error, *_medians(results, scale, 4, POSITIONS[-1], error)) for error in scale.of(_ERRORS, ())],
         "sooner": _sooner,
         "figures": {"gandiva-fig14": partial(over_time, title, panels, "minutes")},
     }
@@ -145,7 +139,7 @@ def predicted(each: float, once: float, gpus: int) -> list[float]:
 
 
 @GANDIVA.of("table3", nothing)
-def table_3(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def table_3(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """One row fitted, the other predicted. Both are the paper's, so that nothing here is a result of ours."""
     fits, ours = [], []
     for name, table in (("without Gandiva", BASELINE), ("with Gandiva", GANDIVAS)):
@@ -156,23 +150,17 @@ def table_3(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> 
     return {"fits": fits, "gains": [base / with_it for base, with_it in zip(*ours, strict=True)]}
 
 
-def _by_accuracy(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    return {
-        _label(name, 16, position, seed): Trial(
-            search, (policy, 16, 100, position, target, TABLE4_RUN_MIN, seed, _ERROR), 0.5
-        )
-        for name, policy in POLICIES.items()
-        for target, position, *_ in TABLE4
-        for seed in _seeds(scale)
-    }
+def _by_accuracy(workload: Workload, scale: Scale) -> Trials:
+    arms = [(16, position, target, _ERROR) for target, position, *_ in TABLE4]
+    return _searches(scale, arms, 100, TABLE4_RUN_MIN)
 
 
 @GANDIVA.of("table4", _by_accuracy)
-def table_4(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def table_4(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """A search on 16 GPUs, by the accuracy that it looks for."""
     found: list[dict[str, Any]] = []
     for target, position, *paper in TABLE4:
-        base, ours = _medians(results, scale, 16, position)
+        base, ours = _medians(results, scale, 16, position, _ERROR)
         found.append({"target": target, "position": position, "paper": paper, "base": base, "ours": ours})
     gains = [one["base"] / one["ours"] for one in found]
     return {"seeds": len(_seeds(scale)), "found": found, "gains": gains, "sooner": _sooner}
@@ -199,10 +187,8 @@ def busy_search(
 ) -> dict[str, Any]:
     """Minutes from the start of two searches in a busy cluster to the end of each; 0: not ended."""
     others = [
-        TraceJob(
-            f"job-{at}", "others", round(t * MINUTE_MS), round(span * MINUTE_MS), power_of_two(g), "pass", soft=True
-        )
-        for at, (t, g, span) in enumerate(drawn(workload, LOAD * (SERVERS * 4 - 2 * GPUS), days, seed))
+        one._replace(tenant="others", gpus=power_of_two(one.gpus), soft=True)
+        for one in drawn(workload, LOAD * (SERVERS * 4 - 2 * GPUS), days, seed)
     ]
     jobs = assign_models(others, MIX, seed)
     start = START / DAYS * days
@@ -219,39 +205,34 @@ def busy_search(
     explorer = Explorer(searches, len(jobs), policy != "yarn-cs")
     shares = {"others": SERVERS - 2 * GPUS // 4, **dict.fromkeys(SEARCHES, GPUS // 4)}
     models = perturbed("across_nodes", across)
-    play(servers(4, shares), jobs, policy, Sharing(sharing), models=models, driver=explorer)
+    play(servers(4, shares), jobs, policy, sharing, models=models, driver=explorer)
     return {name: (explorer.ended.get(name, 0) - start * MINUTE_MS) / MINUTE_MS for name in SEARCHES}
 
 
-def _busy(scale: Scale) -> dict[str, tuple[str, tuple[str, float, bool], int]]:
-    """Arm, setting and seed, by the name of the simulation."""
+def _busy_searches(workload: Workload, scale: Scale) -> Trials:
+    """By setting, arm and seed."""
+    days = scale.of(DAYS, 1.0)
     return {
-        f"{name} {setting} {seed}": (name, setting, seed)
-        for setting in (_SETTINGS if scale is not QUICK else _SETTINGS[:1])
-        for name in ARMS
+        ((sharing, across, last), arm, seed): Trial(
+            busy_search, (workload, policy, sharing, days, seed, across, last), 20.0
+        )
+        for sharing, across, last in scale.of(_SETTINGS, _SETTINGS[:1])
+        for arm, (policy, _) in ARMS.items()
         for seed in _seeds(scale, SEEDS)
     }
 
 
-def _busy_searches(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    days = DAYS if scale is not QUICK else 1.0
-    return {
-        label: Trial(busy_search, (workload, ARMS[name][0], sharing, days, seed, across, last), 20.0)
-        for label, (name, (sharing, across, last), seed) in _busy(scale).items()
-    }
-
-
 @GANDIVA.of("fig18", _busy_searches)
-def figure_18(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def figure_18(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Two multi-jobs in a busy cluster, and what migration adds to time-slicing."""
-    minutes: dict[tuple[str, tuple[str, float, bool]], list[float]] = {}
-    for label, (name, of, _) in _busy(scale).items():
-        minutes.setdefault((name, of), []).extend(results[label].plain[one] for one in SEARCHES)
+    minutes: dict[tuple[tuple[str, float, bool], str], list[float]] = {}
+    for (setting, arm, _), result in results.items():
+        minutes.setdefault((setting, arm), []).extend(result.plain[one] for one in SEARCHES)
     arms = [
         {
             "name": name, "sharing": sharing, "across": across, "last": last, "paper": ARMS[name][1],
             "minutes": of, "median": float(np.median(of)),
         }
-        for (name, (sharing, across, last)), of in minutes.items()
+        for ((sharing, across, last), name), of in minutes.items()
     ]  # fmt: skip
     return {"arms": arms, "seeds": len(_seeds(scale, SEEDS))}

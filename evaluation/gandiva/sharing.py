@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from hived.simulator.models import Models, assign_models
+from hived.simulator.record import Record
+from hived.simulator.traces import TraceJob
+
 from ..against_private import add_private
 from ..drawing import Panel, over_time
-from ..experiment import QUICK, Scale
-from ..inside import Models, Record, TraceJob, assign_models
-from ..measures import completion, gpu_time, rounded
-from ..results import Result
-from ..simulations import MINUTE_MS, Trial, Workload, drawn, power_of_two, trace_label
-from .base import GANDIVA, PERTURBED, job, makespan, migrations, perturbed, played
+from ..experiment import Results, Scale, Trials
+from ..measures import completion, gpu_time, makespan, rounded
+from ..simulations import MINUTE_MS, Trial, Workload, drawn, made, power_of_two, trace_label
+from .base import GANDIVA, PERTURBED, UNCHANGED, migrations, perturbed, played
 
 SERVERS, DAYS, MIX = 25, 9.0, "cv=10,nlp=60,speech=30"
 LOADS = (0.6, 0.8, 1.0, 1.2)
@@ -36,7 +38,7 @@ def mixed_jobs(seed: int, number: int) -> list[TraceJob]:
         (kinds,) = random.choices(_KINDS, _WEIGHTS)
         model = random.choice(kinds)
         gpus = random.choice((2, 4)) if model in ("ResNet-50", "ResNext-50") else 1
-        found.append(job(f"job-{at}", gpus, random.uniform(30, 45), time, model))
+        found.append(made(f"job-{at}", gpus, random.uniform(30, 45), time, model))
     return found
 
 
@@ -82,40 +84,36 @@ def packed_gpus(record: Record) -> float:
     return gpu_time(record, first, last, lambda run: run.share, 1 + 1e-6) / (last - first)
 
 
+#: jobs and servers, and in a quick run
+_SIZES = (1_000, 45), (200, 9)
 _BOTH = {"bin packing": "yarn-cs", "Gandiva": "gandiva:migrates=false:grows=false"}
 
 
-def _size(scale: Scale) -> tuple[int, int]:
-    """Jobs and servers."""
-    return (1_000, 45) if scale is not QUICK else (200, 9)
-
-
-def _shares(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def _shares(workload: Workload, scale: Scale) -> Trials:
+    """By name of the policy and what is changed."""
     return {
-        f"{name} {quantity} {factor}": Trial(share, (policy, *_size(scale), quantity, factor), 20.0)
+        (name, *change): Trial(share, (policy, *scale.of(*_SIZES), *change), 20.0)
         for name, policy in _BOTH.items()
-        for quantity, factor in (("", 1.0), *(PERTURBED if scale is not QUICK else ()))
+        for change in (UNCHANGED, *scale.of(PERTURBED, ()))
     }
 
 
 @GANDIVA.of("fig15", _shares)
-def figure_15(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def figure_15(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Time-slicing and packing."""
-    of = {name: {**one.plain, "use": float(np.mean(one.plain["used"][_FIRST:_LAST]))} for name, one in results.items()}
-    base, ours = of["bin packing  1.0"], of["Gandiva  1.0"]
+    of = {key: {**one.plain, "use": float(np.mean(one.plain["used"][_FIRST:_LAST]))} for key, one in results.items()}
+    base, ours = (of[name, *UNCHANGED] for name in _BOTH)
     minutes = np.arange(_LAST, dtype=float)
     lines = {name: (minutes, 100 * np.asarray(one["used"])) for name, one in (("bin packing", base), ("Gandiva", ours))}
     title = "Gandiva, Figure 15: GPU utilization of 180 GPUs (simulated)"
-    jobs, servers = _size(scale)
+    jobs, servers = scale.of(*_SIZES)
     return {
         "jobs": jobs,
         "servers": servers,
         "base": base,
         "ours": ours,
         "perturbed": [
-            (what, factor, of[f"Gandiva {what} {factor}"], of[f"bin packing {what} {factor}"])
-            for what, factor in PERTURBED
-            if scale is not QUICK
+            (*change, of["Gandiva", *change], of["bin packing", *change]) for change in scale.of(PERTURBED, ())
         ],
         "figures": {"gandiva-fig15": partial(over_time, title, [Panel("utilization (%)", lines)], "minutes")},
     }
@@ -123,8 +121,8 @@ def figure_15(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
 
 def by_load(workload: Workload, policy: str, load: float, days: float, quantity: str, factor: float) -> dict[str, Any]:
     """Completion times, makespan and migrations of jobs of the trace that ask for this load."""
-    found = enumerate(drawn(workload, load * SERVERS * 4, days))
-    jobs = assign_models([job(f"job-{at}", power_of_two(gpus), span, time) for at, (time, gpus, span) in found], MIX, 1)
+    found = [one._replace(gpus=power_of_two(one.gpus), model="*") for one in drawn(workload, load * SERVERS * 4, days)]
+    jobs = assign_models(found, MIX, 1)
     record = played(jobs, SERVERS, policy, perturbed(quantity, factor))
     times = sorted((end - one.submit_ms) / MINUTE_MS for one, end in zip(jobs, record.finish, strict=True))
     return {
@@ -136,46 +134,35 @@ def by_load(workload: Workload, policy: str, load: float, days: float, quantity:
     }
 
 
-def _loads(scale: Scale) -> tuple[float, ...]:
-    return LOADS if scale is not QUICK else (0.8,)
-
-
-def _days(scale: Scale) -> float:
-    return DAYS if scale is not QUICK else 1.0
-
-
-def _by_load(workload: Workload, scale: Scale) -> Mapping[str, Trial]:
-    arms = [(load, "", 1.0) for load in _loads(scale)]
-    arms += [(0.8, *one) for one in PERTURBED if scale is not QUICK]
+def _by_load(workload: Workload, scale: Scale) -> Trials:
+    """By load, what is changed, and policy."""
+    settings = [(load, UNCHANGED) for load in scale.of(LOADS, (0.8,))]
+    settings += [(0.8, change) for change in scale.of(PERTURBED, ())]
     return {
-        f"{name} {load} {quantity} {factor}": Trial(
-            by_load, (workload, policy, load, _days(scale), quantity, factor), 10.0 * load
-        )
-        for name, policy in (("YARN-CS", "yarn-cs"), ("Gandiva", "gandiva"))
-        for load, quantity, factor in arms
+        (load, change, policy): Trial(by_load, (workload, policy, load, scale.of(DAYS, 1.0), *change), 10.0 * load)
+        for load, change in settings
+        for policy in ("yarn-cs", "gandiva")
     }
 
 
 @GANDIVA.of("table5", _by_load)
-def table_5(workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def table_5(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """A trace of nine days, by load."""
-
-    def both(load: float, quantity: str = "", factor: float = 1.0) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        base, ours = (results[f"{name} {load} {quantity} {factor}"].plain for name in ("YARN-CS", "Gandiva"))
-        return base, ours
-
-    loads = [(load, *both(load)) for load in _loads(scale)]
-    yarn, gandiva = both(0.8)
+    both: dict[tuple[float, tuple[str, float]], list[Mapping[str, Any]]] = {}
+    for (load, change, _), result in results.items():
+        both.setdefault((load, change), []).append(result.plain)
+    loads = [(load, base, ours) for (load, change), (base, ours) in both.items() if change == UNCHANGED]
+    yarn, gandiva = both[0.8, UNCHANGED]
     percents = np.linspace(0, 100, 201)
     lines = {"YARN-CS": (np.asarray(yarn["cdf"]), percents), "Gandiva": (np.asarray(gandiva["cdf"]), percents)}
     title = f"Gandiva, Figure 17: completion times at load 0.8 ({trace_label(workload)}, simulated)"
     panels = [Panel("jobs (%)", lines, top=100)]
     return {
-        "days": _days(scale),
+        "days": scale.of(DAYS, 1.0),
         "jobs": gandiva["jobs"],
         "loads": loads,
         "least": min(base["completion"] / ours["completion"] - 1 for _, base, ours in loads),
-        "perturbed": [(*one, *both(0.8, *one)) for one in PERTURBED if scale is not QUICK],
+        "perturbed": [(*change, *of) for (_, change), of in both.items() if change != UNCHANGED],
         "figures": {"gandiva-fig17": partial(over_time, title, panels, "completion time (minutes)")},
     }
 

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hived.words import counted
+from hived.simulator.record import Record
+from hived.simulator.traces import TraceJob
 
 from ..drawing import Panel, over_time
-from ..experiment import Scale
-from ..inside import Record, TraceJob
+from ..experiment import Results, Scale, Trials, counted
 from ..measures import Floats
-from ..results import Result
-from ..simulations import MINUTE_MS, Trial, Workload
-from .base import GANDIVA, job, migrations, played
+from ..simulations import MINUTE_MS, Trial, Workload, made
+from .base import GANDIVA, migrations, played
 
 _LONG = 1_000.0
 Plain = Mapping[str, Any]
@@ -86,47 +85,47 @@ class Case(NamedTuple):
 CASES = {
     "fig7": Case(
         [
-            *[job(f"one-{n}", 1, _LONG, n / 100) for n in range(4)],
-            job("two-0", 2, _LONG, 1),
-            job("two-1", 2, _LONG, 1),
-            job("four-0", 4, _LONG, 2),
-            *[job(f"one-{n}", 1, _LONG, n) for n in range(4, 12)],
-            job("four-1", 4, _LONG, 21),
+            *[made(f"one-{n}", 1, _LONG, n / 100) for n in range(4)],
+            made("two-0", 2, _LONG, 1),
+            made("two-1", 2, _LONG, 1),
+            made("four-0", 4, _LONG, 2),
+            *[made(f"one-{n}", 1, _LONG, n) for n in range(4, 12)],
+            made("four-1", 4, _LONG, 21),
         ],
         4, "gandiva:packs=false", 40, figure_7,
     ),
     "fig8": Case(
         [
-            job("deepspeech", 8, 23, 0, "DeepSpeech"),
-            job("j0", 2, _LONG, 0),
-            job("filler-6", 2, _LONG, 0),  # beside it, so that its server is full
-            *[job(f"filler-{n}", 3, _LONG, 1) for n in range(6)],
-            *[job(f"j{n}", 2, _LONG, 2 + n, "ResNet-50") for n in range(1, 4)],
+            made("deepspeech", 8, 23, 0, "DeepSpeech"),
+            made("j0", 2, _LONG, 0),
+            made("filler-6", 2, _LONG, 0),  # beside it, so that its server is full
+            *[made(f"filler-{n}", 3, _LONG, 1) for n in range(6)],
+            *[made(f"j{n}", 2, _LONG, 2 + n, "ResNet-50") for n in range(1, 4)],
         ],
         9, "gandiva", 40, figure_8,
     ),
     "fig9": Case(
         [
-            *[job(f"long-{n}", 1, 90, 0, "ResNet-50") for n in range(4)],
-            *[job(f"short-{n}", 1, 10, 25, "ResNet-50") for n in range(2)],
+            *[made(f"long-{n}", 1, 90, 0, "ResNet-50") for n in range(4)],
+            *[made(f"short-{n}", 1, 10, 25, "ResNet-50") for n in range(2)],
         ],
         1, "gandiva:packs=false", 60, figure_9,
     ),
     "fig10": Case(
         [
-            *[job(f"other-{n}", 1, _LONG, 0, "ResNext-50") for n in range(3)],  # have the other GPUs
-            job("sr-0", 1, 60, 0, "SR"),
-            job("sr-1", 1, 60, 5, "SR"),
+            *[made(f"other-{n}", 1, _LONG, 0, "ResNext-50") for n in range(3)],  # have the other GPUs
+            made("sr-0", 1, 60, 0, "SR"),
+            made("sr-1", 1, 60, 5, "SR"),
         ],
         1, "gandiva", 60, figure_10,
     ),
     "fig11": Case(
         [
-            job("grower", 1, 400, elastic=True),
-            job("short-1", 1, 25),
-            job("short-2", 2, 45),
-            job("two", 2, 60, 75),
-            job("one", 1, 60, 90),
+            made("grower", 1, 400, elastic=True),
+            made("short-1", 1, 25),
+            made("short-2", 2, 45),
+            made("two", 2, 60, 75),
+            made("one", 1, 60, 90),
         ],
         1, "gandiva", 120, figure_11,
     ),
@@ -162,7 +161,7 @@ def nodes_at(record: Record, name: str, minute: float) -> list[str]:
     return sorted({pod.node for run in runs if record.jobs[run.job].job_id == name for pod in run.placement.pods})
 
 
-def _series(figure: str, workload: Workload, scale: Scale, results: Mapping[str, Result]) -> dict[str, Any]:
+def _series(figure: str, workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     plain, case = results["run"].plain, CASES[figure]
     shown = [name for name in plain["rate"] if not name.startswith(("other", "filler"))][:6]
     minutes: Floats = np.asarray(plain["minutes"])
@@ -177,7 +176,7 @@ def _series(figure: str, workload: Workload, scale: Scale, results: Mapping[str,
     }
 
 
-def _simulations(figure: str, workload: Workload, scale: Scale) -> Mapping[str, Trial]:
+def _simulations(figure: str, workload: Workload, scale: Scale) -> Trials:
     return {"run": Trial(carry_out, (figure,))}
 
 

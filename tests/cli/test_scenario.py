@@ -188,7 +188,7 @@ def test_a_sweep_is_a_scenario_with_lists(hived: Hived, folder: Path) -> None:
         ("window: 3\n", "a.yaml:1: window: expected text, not the number 3"),
         ("window: '3'\n", "a.yaml:1: window: expected two days, DAY:DAY"),
         ("spec: 3\n", "a.yaml:1: spec: expected a path, YAML text, a mapping or a ClusterSpec, not int"),
-        ("trace: [a, b]\n", "a.yaml:1: trace: expected a path, a frame or a Trace, not list"),
+        ("trace: [a, b]\n", "a.yaml:1: trace: expected a path, a frame, jobs or a Trace, not list"),
         ("policy: 3\n", "a.yaml:1: policy: expected a name, a policy, a mapping of tenants to these, or a list"),
         ("spec: s.yaml\nnodes: 3\n", "a.yaml:2: nodes: has no effect beside `spec`: give one of them"),
         ("jobs: 3\ntrace: t.csv\n", "a.yaml:1: jobs: has no effect beside `trace`: give one of them"),

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evaluation.clusters import TENANTS
 from evaluation.experiment import FULL, Experiment, Outcome
 from evaluation.results import Result
-from evaluation.simulations import TENANTS, Workload
+from evaluation.simulations import Workload
 
 WORKLOAD = Workload("by hand", "trace.csv", "0" * 64, 0, 0, 1.0, 1.5, None)
 #: all is in four hours

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from evaluation.clusters import TENANTS
 from evaluation.exchange import EXCHANGE, PAPER_SPEARMAN, changes
 from evaluation.results import Result
-from evaluation.simulations import TENANTS
 from evaluation.trading import cluster_by_demand, loans, nodes_by_demand, spearman, used_gpus
 
 from hived.cluster.decisions import Placement, PodPlacement

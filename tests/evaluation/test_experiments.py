@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from evaluation.clusters import TENANTS
 from evaluation.experiment import FULL
 from evaluation.hived import HIVED, example
 from evaluation.results import Result
-from evaluation.simulations import TENANTS
 
 from .made import WORKLOAD, evaluate, ours, result, rows, run, shapes
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from evaluation.gandiva import searches
-from evaluation.gandiva.base import job, played
+from evaluation.gandiva.base import played
 from evaluation.gandiva.sharing import packed_gpus
+from evaluation.simulations import made
 
 
 def test_the_line_of_4_gpus_is_the_papers() -> None:
@@ -16,7 +17,7 @@ def test_the_line_of_4_gpus_is_the_papers() -> None:
 
 
 def test_packed_gpus_are_counted_by_time() -> None:
-    packed = played([job(f"j{n}", 1, 300, model="VAE") for n in range(5)], 1, "gandiva")
-    alone = played([job(f"j{n}", 1, 300, model="LSTM") for n in range(4)], 1, "gandiva")
+    packed = played([made(f"j{n}", 1, 300, model="VAE") for n in range(5)], 1, "gandiva")
+    alone = played([made(f"j{n}", 1, 300, model="LSTM") for n in range(4)], 1, "gandiva")
     assert packed_gpus(alone) == 0
     assert 0.9 < packed_gpus(packed) <= 4

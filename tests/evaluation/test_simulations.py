@@ -7,19 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from evaluation.simulations import (
-    TENANTS,
-    Arm,
-    Simulation,
-    Workload,
-    arms,
-    carry_out,
-    cluster_of,
-    demand_over_time,
-    reshape,
-    shares_of,
-    simulation,
-)
+from evaluation.clusters import TENANTS, cluster_of, shares_of
+from evaluation.simulations import Arm, Simulation, Workload, arms, carry_out, demand_over_time, reshape, simulation
 
 from evaluation import section53
 from hived.simulator.traces import Trace, TraceJob, generate_table1, write_trace

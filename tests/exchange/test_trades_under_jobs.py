@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.cluster.cluster import Cluster
-from hived.exchange import Balanced, Cells, Offer, Request, TenantView
+from hived.exchange import Balanced, Cells, Offer, Request, TenantView, Trade
 from hived.exchange.cells import changed
 from hived.policies import YarnCS, policies_of
 from hived.scheduling import Kind, Scheduler
 from hived.scheduling.checks import check_scheduler
 from hived.scheduling.states import Status
-from hived.simulator.exchange import HourlyTrading
+from hived.simulator.exchange import HourlyTrading, Sample
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 from hived.spec import spec_from_dict
@@ -35,6 +35,8 @@ class AnyTrades:
     def __init__(self, spec: ClusterSpec, rng: Random) -> None:
         self._base, self._rng = spec, rng
         self.next_look = 5_000
+        self.made: list[Trade] = []
+        self.samples: list[Sample] = []
 
     def recall(self, tenant: str, now: int, scheduler: Scheduler) -> None:
         """Whoever lacks cells waits."""

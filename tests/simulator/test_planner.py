@@ -198,6 +198,17 @@ def test_the_papers_quotas_on_request() -> None:
     assert spec.source == "Table 1, 279 nodes"
 
 
+def test_gpus_of_tenants_as_cells_by_demand() -> None:
+    """As `hived spec from-demand --levels all` plans them: here jobs of one GPU and of a node."""
+    jobs = (TraceJob("one", "a", 0, 4 * HOUR, 1, "pass"), TraceJob("node", "a", 0, HOUR, 8, "pass"))
+    spec = cluster_for(Trace("t", jobs), quotas={"a": 12, "b": 4}, levels=Levels.ALL)
+    assert spec.gpus == 16
+    assert {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters} == {"a": 12, "b": 4}
+    assert {cells.level: cells.number for cells in spec.virtual_clusters[0].cells} == {1: 4, 4: 1}
+    with pytest.raises(InputError, match="quotas: tenant a of the trace has no GPUs there, which has b"):
+        cluster_for(Trace("t", jobs), quotas={"b": 8})
+
+
 def test_what_cannot_be_sized_is_refused() -> None:
     with pytest.raises(InputError, match="the jobs ask for no GPU time at all, so there is no demand to plan for"):
         cluster_for(asking(("a", 0)))

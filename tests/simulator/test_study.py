@@ -14,8 +14,11 @@ import pytest
 import hived
 from hived.cli import main
 from hived.errors import HivedError
+from hived.exchange import make_arbiter
 from hived.policies import FIFO
 from hived.scheduling import JobView
+from hived.simulator.exchange import HourlyTrading
+from hived.simulator.multi_job import Explorer, MultiJob
 from hived.simulator.study import Study, simulate
 from hived.simulator.traces import Trace, TraceJob, read_trace, trace_of
 from hived.spec import load_spec, parse_spec
@@ -222,7 +225,7 @@ EARLY = GOOD._replace(job_id="k", submit_ms=4)
         ({"nodes": 3}, "nodes: has no effect beside `spec`: give one of them"),
         ({"sed": 3}, "sed: unknown key `sed` (did you mean `seed`?); allowed here: spec, trace, "),
         ({"frames": "numpy"}, "frames 'numpy': give polars or pandas"),
-        ({"trace": 7}, "trace: expected a path, a frame or a Trace, not int"),
+        ({"trace": 7}, "trace: expected a path, a frame, jobs or a Trace, not int"),
         ({"spec": 7}, "spec: expected a path, YAML text, a mapping or a ClusterSpec, not int"),
         ({"trace": Trace("t", ())}, "t: no jobs: a trace needs at least one"),
         ({"trace": Trace("t", (GOOD, GOOD))}, "t: job 2 of the trace cannot be simulated: job_id 'j' is already job 1"),
@@ -238,6 +241,56 @@ def test_what_is_wrong_is_one_line(files: Path, options: dict[str, Any], message
         simulate(**given)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_jobs_in_memory_are_a_trace(files: Path) -> None:
+    study = simulate(SPEC, list(read_trace(files / "trace.csv").jobs))
+    assert study.trace.equals(simulate(SPEC, files / "trace.csv").trace)
+    assert study.record("quota") is study.results.records[1]
+    with pytest.raises(HivedError, match="record: 3 runs of private yarn-cs, quota yarn-cs, hived yarn-cs; give the"):
+        study.record()
+    with pytest.raises(HivedError, match="record: 0 runs of private"):
+        study.record(policy="fifo")
+    with pytest.raises(HivedError, match="jobs: no jobs: a trace needs at least one"):
+        simulate(SPEC, [])
+
+
+def test_driver_has_jobs_of_its_own(files: Path, tmp_path: Path) -> None:
+    """They are in every table, also those that it ends."""
+
+    def explorer() -> Explorer:
+        return Explorer([MultiJob("search", "a", 1, 100, (0.5, 0.9, 0.6), 0.9, first=2, error=0.0)], 0, True)
+
+    driver = explorer()
+    study = simulate(SPEC, [], policy="gandiva", schemes="private", driver=driver)
+    assert study.jobs["job_id"].to_list() == ["search-0", "search-1", "search-2"]
+    assert study.record().finish[1] == driver.ended["search"]
+    assert study.schemes.select("finished", "unfinished").row(0) == (2, 1)
+    study.save(tmp_path / "out", figures=False)
+    assert not (tmp_path / "out" / "scenario.yaml").exists(), "it would not give these results again"
+    after = Explorer([MultiJob("search", "a", 1, 100, (0.9,), 0.9)], 40, False)
+    both = simulate(SPEC, files / "trace.csv", schemes="private", driver=after)
+    assert both.jobs["job_id"].to_list() == [*(f"{number:03}" for number in range(40)), "search-0"]
+    with pytest.raises(HivedError, match=r"3 runs .* with one driver or trading: give one scheme and one policy"):
+        simulate(SPEC, [], policy="gandiva", driver=explorer())
+    with pytest.raises(HivedError, match=r"tenant a .* has no virtual cluster"):
+        simulate(nodes_of_8(1, {"b": 1}), [], schemes="private", driver=explorer())
+
+
+def test_trading_in_place_of_exchange(tmp_path: Path) -> None:
+    jobs = [GOOD._replace(job_id=f"a{n}", duration_ms=30 * 3_600_000, gpus=8) for n in range(2)]
+    spec = parse_spec(nodes_of_8(4, {"a": 1, "b": 3}), "spec")
+    trading = HourlyTrading(spec, make_arbiter("balanced"))
+    study = simulate(spec, jobs, schemes="hived", trading=trading)
+    assert study.record().trades == simulate(spec, jobs, schemes="hived", exchange="balanced").record().trades != []
+    study.save(tmp_path / "out", figures=False)
+    assert (tmp_path / "out" / "trades.csv").exists()
+    with pytest.raises(
+        HivedError, match="trading under private yarn-cs: cells are traded under the scheme hived alone"
+    ):
+        simulate(spec, jobs, schemes="private", trading=trading)
+    with pytest.raises(HivedError, match="exchange with exact safety"):
+        simulate(spec, jobs, schemes="hived", safety="exact", trading=trading)
 
 
 def test_trades_are_written(tmp_path: Path) -> None:

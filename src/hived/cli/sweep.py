@@ -16,7 +16,6 @@ from rich.table import Column, Table
 from hived.errors import InputError
 from hived.simulator.experiment import some
 from hived.simulator.intervals import CONFIDENCE, Estimate
-from hived.simulator.parallel import all_cores
 from hived.simulator.sweep import AXES, TABLE, Means, Row, column_of, grid, means, metric_names, varying
 from hived.simulator.sweep import sweep as run_sweep
 from hived.words import counted
@@ -58,7 +57,7 @@ def sweep(
         settings = grid(axes)
     with _progress(len(settings)) as progress:
         try:
-            table = run_sweep(settings, out, processes or all_cores(), progress)
+            table = run_sweep(settings, out, processes, progress)
         except KeyboardInterrupt:
             note(f"interrupted: finished runs are kept in {out}, and the same command continues")
             raise

@@ -83,7 +83,7 @@ _ARBITERS = {arbiter.name: arbiter for arbiter in (Balanced, SecondPrice)}
 
 
 def make_arbiter(name: str) -> Arbiter:
-    """The arbiter of a name. Raises :class:`~hived.errors.InputError` for another."""
+    """The arbiter of a name: ``balanced``, ``auction``. Raises :class:`~hived.errors.InputError` for another."""
     if name not in _ARBITERS:
         raise InputError(f"exchange {name!r}: no such arbiter; there is {', '.join(_ARBITERS)}")
     return _ARBITERS[name]()

@@ -16,8 +16,22 @@ from .traces.model import MS
 HOUR_MS = 3_600_000
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a tenant had and used at a look, in cells of the kind that is traded."""
+
+    at: int  #: in milliseconds
+    tenant: str
+    used: int  #: with guaranteed jobs
+    taken: int  #: from others
+    given: int  #: to others
+
+
 class Trading(Protocol):
     """What a simulation asks about trades."""
+
+    made: list[Trade]  #: every trade so far
+    samples: list[Sample]  #: every sample so far
 
     @property
     def next_look(self) -> int:
@@ -28,17 +42,6 @@ class Trading(Protocol):
 
     def recall(self, tenant: str, now: int, scheduler: Scheduler) -> ClusterSpec | None:
         """The spec once a job of a tenant that does not fit has back what was given away; None: as it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What a tenant had and used at a look, in cells of the kind that is traded."""
-
-    at: int
-    tenant: str
-    used: int  #: with guaranteed jobs
-    taken: int  #: from others
-    given: int  #: to others
 
 
 class HourlyTrading:
@@ -77,6 +80,7 @@ class HourlyTrading:
         #: every trade that was made, and every sample
         self.made: list[Trade] = []
         self.samples: list[Sample] = []
+        #: matches that were no trade, since safety would not have held
         self.refused = 0
 
     def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from hived.cluster.cluster import Cluster
@@ -16,7 +16,8 @@ from hived.scheduling import Policies, Reaction, Scheduler
 from hived.scheduling.exact import check_exact
 from hived.spec.compiled import ClusterSpec
 
-from .exchange import HourlyTrading
+from .driver import Driver
+from .exchange import HourlyTrading, Trading
 from .record import Record
 from .scenario import PolicyGiven, Preempted, Scenario
 from .simulation import members_of, simulate
@@ -58,7 +59,7 @@ def make_policies(spec: ClusterSpec, scenario: Scenario, policy: PolicyGiven) ->
     return policies
 
 
-def labels(spec: ClusterSpec, scenario: Scenario) -> list[str]:
+def labels(spec: ClusterSpec, scenario: Scenario, trading: Trading | None = None) -> list[str]:
     """The labels of all runs, scheme and policy, in their order.
 
     Raises :class:`~hived.errors.InputError` for a policy that cannot be made, or cannot give the safety that is
@@ -67,7 +68,8 @@ def labels(spec: ClusterSpec, scenario: Scenario) -> list[str]:
     made = [make_policies(spec, scenario, policy) for policy in scenario.policies]
     for policies in made if Sharing.HIVED in scenario.schemes else ():
         check_exact(policies, scenario.exact(spec))
-        _check_exchange(spec, scenario, policies)
+        if scenario.exchange is not None or trading is not None:
+            _check_trades(spec, scenario, policies)
     names = [policies.name for policies in made]
     for name in names:
         if names.count(name) > 1:
@@ -75,11 +77,8 @@ def labels(spec: ClusterSpec, scenario: Scenario) -> list[str]:
     return [f"{scheme.value} {name}" for name in names for scheme in scenario.schemes]
 
 
-def _check_exchange(spec: ClusterSpec, scenario: Scenario, policies: Policies) -> None:
+def _check_trades(spec: ClusterSpec, scenario: Scenario, policies: Policies) -> None:
     """Raise :class:`~hived.errors.InputError` where cells cannot be traded."""
-    if scenario.exchange is None:
-        return
-    make_arbiter(scenario.exchange)
     if scenario.exact(spec):
         raise InputError(
             "exchange with exact safety: a private cluster trades no cells, so there is nothing to compare with; "
@@ -120,13 +119,21 @@ def run_experiment(
     scenario: Scenario,
     progress: Callable[[str, int], None] | None = None,
     after_event: Callable[[Scheduler], None] | None = None,
+    driver: Driver | None = None,
+    trading: Trading | None = None,
 ) -> Results:
     """Run every scheme with every policy on ``trace``, which is prepared: its clock is compressed.
 
-    ``progress`` is called with ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
+    ``progress`` is called with ``"scheme policy"`` and the number of jobs submitted so far. ``driver`` and ``trading``
+    act on the only run; the results have the driver's jobs after the trace's. Deterministic.
     """
-    check_tenants(spec, trace)
-    labels(spec, scenario)  # all policies are made once before the first run
+    every = trace if driver is None else replace(trace, jobs=(*trace.jobs, *driver.jobs))
+    check_tenants(spec, every)
+    runs = labels(spec, scenario, trading)  # all policies are made once before the first run
+    if (driver is not None or trading is not None) and len(runs) > 1:
+        raise InputError(f"{len(runs)} runs ({some(runs)}) with one driver or trading: give one scheme and one policy")
+    if trading is not None and scenario.schemes != (Sharing.HIVED,):
+        raise InputError(f"trading under {runs[0]}: cells are traded under the scheme hived alone")
     soft = soft_jobs(trace.jobs, scenario.soft, scenario.seed)
     records, sizes = [], []
     for policy in scenario.policies:
@@ -135,10 +142,10 @@ def run_experiment(
             cluster = Cluster(spec, sharing=scheme, rank=made.rank, ranks=made.ranks, binding=scenario.binding)
             label = f"{scheme.value} {made.name}"
             report = None if progress is None else _labelled(progress, label)
-            work = None if scenario.job_models is None else Work(trace.jobs, spec, scenario.job_models)
-            trading = None
-            if scenario.exchange is not None and scheme is Sharing.HIVED:
-                trading = HourlyTrading(spec, make_arbiter(scenario.exchange))
+            work = None if scenario.job_models is None else Work(every.jobs, spec, scenario.job_models)
+            trades = trading
+            if trades is None and scenario.exchange is not None and scheme is Sharing.HIVED:
+                trades = HourlyTrading(spec, make_arbiter(scenario.exchange))
             record = simulate(
                 cluster,
                 made,
@@ -149,14 +156,17 @@ def run_experiment(
                 after_event,
                 soft,
                 work,
+                driver,
                 exact=scenario.exact(spec),
-                trading=trading,
+                trading=trades,
             )
-            if trading is not None:
-                record.trades, record.looks = trading.made, trading.samples
+            if trades is not None:
+                record.trades, record.looks = trades.made, trades.samples
             records.append(record)
             sizes.append(node_sizes(cluster))
-    return Results(spec, trace, scenario, tuple(records), tuple(sizes), never_fit(spec, trace.jobs, soft))
+    if driver is not None:
+        every = replace(trace, jobs=tuple(records[0].jobs))
+    return Results(spec, every, scenario, tuple(records), tuple(sizes), never_fit(spec, every.jobs, soft))
 
 
 def _labelled(progress: Callable[[str, int], None], label: str) -> Callable[[int], None]:

@@ -44,7 +44,7 @@ def need_matplotlib() -> None:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The style of all figures, while they are drawn and saved."""
+    """The style of all figures (matplotlib's settings), while they are drawn and saved."""
     import matplotlib as mpl
 
     with mpl.rc_context(

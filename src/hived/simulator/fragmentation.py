@@ -138,7 +138,10 @@ def _changes(*spans: Spans) -> tuple[Ints, Ints]:
 
 
 def node_use(pods: Pods) -> tuple[Spans, Spans]:
-    """Intervals in which a node has GPUs in guaranteed use, and those in which some but not all are. Weights: 1."""
+    """Intervals in which a node has GPUs in guaranteed use, and those in which some but not all are. Weights: 1.
+
+    O(pods log pods).
+    """
     held = pods.held.of(pods.guaranteed)
     node = pods.node[pods.guaranteed]
     steps = _steps(np.concatenate((node, node)), *_changes(held))

@@ -56,7 +56,10 @@ class Anomalies:
 
 
 def comparable_jobs(results: Results) -> NDArray[np.bool_]:
-    """Jobs that every run finished and that fit their private cluster, so that they can be compared. (jobs,)"""
+    """Jobs that every run finished and that fit their private cluster, so that they can be compared. (jobs,)
+
+    O(jobs * runs).
+    """
     mask = np.ones(len(results.trace.jobs), dtype=bool)
     mask[list(results.never_fit)] = False
     for record in results.records:
@@ -65,12 +68,18 @@ def comparable_jobs(results: Results) -> NDArray[np.bool_]:
 
 
 def time_alone(record: Record) -> Ints:
-    """Time that every job takes alone at best affinity: its duration, where jobs run without models. (jobs,)"""
+    """Milliseconds that every job takes alone at best affinity: its duration, where jobs run without models. (jobs,)
+
+    O(jobs).
+    """
     return np.asarray(record.alone or [job.duration_ms for job in record.jobs], dtype=np.int64)
 
 
 def queues(record: Record) -> Ints:
-    """Queueing delay of every job of a simulation; meaningless for unfinished jobs. (jobs,)"""
+    """Queueing delay of every job in milliseconds: submission to end, without the time that it takes alone. (jobs,)
+
+    Meaningless for unfinished jobs. O(jobs), once for a record.
+    """
     if record.waits is None:
         finish = np.asarray(record.finish, dtype=np.int64)
         submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
@@ -184,17 +193,19 @@ class DelayOverTime:
     mean_ms: dict[str, Floats]  #: per tenant; NaN where no job was submitted (m,)
 
 
-def delay_over_time(results: Results, record: Record, chosen: NDArray[np.bool_]) -> DelayOverTime:
-    """Delay over time of the chosen jobs, per tenant of the cluster. O(jobs * tenants)."""
+def delay_over_time(
+    results: Results, record: Record, chosen: NDArray[np.bool_], tenants: Sequence[str] | None = None
+) -> DelayOverTime:
+    """Delay over time of the chosen jobs (jobs,), per tenant: those given, or all of the cluster. O(jobs * tenants)."""
     submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
     names = np.asarray([job.tenant for job in record.jobs], dtype=object)
     queue = queues(record)
     window = submission_window(results)
     at = np.arange(0, window + 1, step(window), dtype=np.int64)
     means = {}
-    for vc in results.spec.virtual_clusters:
-        mine = np.flatnonzero(chosen & (names == vc.name))
-        means[vc.name] = window_means(submit[mine], queue[mine], at, WINDOW_MS)
+    for tenant in [vc.name for vc in results.spec.virtual_clusters] if tenants is None else tenants:
+        mine = np.flatnonzero(chosen & (names == tenant))
+        means[tenant] = window_means(submit[mine], queue[mine], at, WINDOW_MS)
     return DelayOverTime(at, means)
 
 
@@ -220,7 +231,7 @@ def submission_window(results: Results) -> int:
     """The length of the window that averages are taken over, in milliseconds, at least a second.
 
     The time of the last submission, or the mean duration if that is longer (a load needs a time to be spread over), but
-    at most ``--until``.
+    at most ``--until``. O(jobs).
     """
     until = results.scenario.until_ms
     window = arrival_window(results.trace.jobs)
@@ -228,9 +239,9 @@ def submission_window(results: Results) -> int:
 
 
 def arrival_window(jobs: Sequence[TraceJob]) -> int:
-    """The submission window of ``jobs``, in order of submission, where no time ends it."""
+    """The submission window of ``jobs`` where no time ends it. O(jobs)."""
     mean = sum(job.duration_ms for job in jobs) // max(1, len(jobs))
-    return max(jobs[-1].submit_ms if jobs else 0, mean, 1000)
+    return max(max([job.submit_ms for job in jobs], default=0), mean, 1000)
 
 
 def step(window: int) -> int:
@@ -244,9 +255,10 @@ def step(window: int) -> int:
 
 
 class Usage:
-    """Who held what in one record, for the metrics that need it. O(pods log pods + tenants * pods)."""
+    """Who held what in one record, for the metrics that need it: ``window``, ``pods`` and ``reservations``."""
 
     def __init__(self, results: Results, record: Record) -> None:
+        """``record``: one of the ``results``. O(pods log pods + tenants * pods)."""
         sizes = results.node_sizes[results.records.index(record)]
         self.window = submission_window(results)
         self.pods: Pods = pods_of(record, sizes)
@@ -254,7 +266,11 @@ class Usage:
 
 
 def series(results: Results, record: Record, bin_ms: int | None = None, usage: Usage | None = None) -> Series:
-    """Utilization and fragmentation over the submission window. O(pods log pods)."""
+    """Utilization and fragmentation over the submission window, in bins of ``bin_ms``: an hour, unless given.
+
+    Bins are shorter for short traces, longer for those of many years. ``usage``: that of the record, where it is there
+    already. O(pods log pods).
+    """
     usage = usage or Usage(results, record)
     pods, window = usage.pods, usage.window
     edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)

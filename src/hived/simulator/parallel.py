@@ -67,11 +67,6 @@ def key_of(identity: Mapping[str, Plain]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def all_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 class Kept:
     """The results of finished tasks in a folder, a file ``KEY.json`` each."""
 
@@ -153,21 +148,21 @@ def kept_results(folder: Path) -> Iterator[Kept]:
 
 
 def run_tasks(
-    tasks: Sequence[Task], kept: Kept, processes: int, finished: Callable[[int, int], None] | None = None
+    tasks: Sequence[Task], kept: Kept, processes: int | None, finished: Callable[[int, int], None] | None = None
 ) -> list[Plain]:
     """The results of ``tasks``, in their order; those without a kept result run, in ``processes`` processes.
 
-    Tasks start in their order. ``finished(done, total)`` is called first with the number of kept results, then after
-    each task. The first task that fails ends all: a :class:`TaskError` with its name, or its exception with a note if
-    that is a bug. Results of finished tasks stay kept. The processes end with this call, and with this process however
-    it ends.
+    None: as many as there are cores that this process may use. Tasks start in their order. ``finished(done, total)`` is
+    called first with the number of kept results, then after each task. The first task that fails ends all: a
+    :class:`TaskError` with its name, or its exception with a note if that is a bug. Results of finished tasks stay
+    kept. The processes end with this call, and with this process however it ends.
     """
     todo = [task for task in tasks if not kept.has(task)]
     done = len(tasks) - len(todo)
     if finished is not None:
         finished(done, len(tasks))
     if todo:
-        with _pool(min(processes, len(todo))) as pool:
+        with _pool(min(processes or len(os.sched_getaffinity(0)), len(todo))) as pool:
             with _without_interrupts():  # inherited by the processes, which start now
                 running = {pool.submit(_carry_out, task, kept.folder): task for task in todo}
                 # the executor watches the processes that it knew when it was last woken, which is before a submission

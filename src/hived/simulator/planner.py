@@ -103,7 +103,7 @@ def share_like(
     (chain,) = spec.chains
     gpus = {vc.name: sum(c.number * chain.levels[c.level - 1].gpus for c in vc.cells) for vc in spec.virtual_clusters}
     gpus = {name: number for name, number in gpus.items() if number}
-    found = _of(demands, list(gpus), spec.source)
+    found = demands_of_tenants(demands, list(gpus), spec.source)
     if levels is Levels.NODE:
         for name, number in gpus.items():
             if number % chain.gpus_per_node:
@@ -119,7 +119,7 @@ def share_by_quotas(
 ) -> tuple[tuple[TenantDemand, ...], list[int]]:
     """The demand of each tenant of ``quotas`` (percent of the cluster), and its GPUs in multiples of ``unit``."""
     checked: tuple[tuple[str, Decimal], ...] = check_quotas(quotas)
-    found = _of(demands, [tenant for tenant, _ in checked], source)
+    found = demands_of_tenants(demands, [tenant for tenant, _ in checked], source)
     if len(checked) * unit > base_gpus:
         raise InfeasibleError(
             f"{counted(len(checked), 'tenant')} need {counted(len(checked) * unit, 'GPU')}, {unit} at least for each, "
@@ -128,7 +128,9 @@ def share_by_quotas(
     return found, [share * unit for share in share_nodes(base_gpus // unit, checked)]
 
 
-def _of(demands: Sequence[TenantDemand], tenants: Sequence[str], source: str) -> tuple[TenantDemand, ...]:
+def demands_of_tenants(
+    demands: Sequence[TenantDemand], tenants: Sequence[str], source: str
+) -> tuple[TenantDemand, ...]:
     """The demands of these tenants, without jobs for those that the trace does not have."""
     known = {demand.tenant: demand for demand in demands}
     for tenant in known:

@@ -44,7 +44,7 @@ from hived.spec.document import KeyPath, located
 from hived.spec.form import spec_error, violations
 
 from .models import Models
-from .traces import StillRunning, Trace, is_frame, read_window
+from .traces import StillRunning, Trace, TraceJob, is_frame, read_window
 
 #: of the synthetic trace; with the cluster sized for it the first look takes a few seconds, and shows sharing anomalies
 JOBS, DAYS = 20_000, 30
@@ -137,6 +137,13 @@ def _policies(given: Any) -> Any:
     return tuple(one for number, one in enumerate(listed) if one not in listed[:number])
 
 
+def _jobs(given: Any) -> Any:
+    """A trace of the jobs in a list."""
+    if isinstance(given, list | tuple) and all(isinstance(job, TraceJob) for job in given):
+        return Trace("jobs", tuple(given))
+    return given
+
+
 def _some(given: Any) -> Any:
     if not given:
         raise PydanticCustomError("some", "is empty: at least one entry is needed")
@@ -148,7 +155,8 @@ _PATH = (str, os.PathLike)
 _Spec = _is(
     "a path, YAML text, a mapping or a ClusterSpec", lambda one: isinstance(one, (*_PATH, Mapping, ClusterSpec))
 )
-_Trace = _is("a path, a frame or a Trace", lambda one: isinstance(one, (*_PATH, Trace)) or is_frame(one))
+_Trace = _is("a path, a frame, jobs or a Trace", lambda one: isinstance(one, (*_PATH, Trace)) or is_frame(one))
+_Jobs = BeforeValidator(_jobs)
 _Models = _is("a path or Models", lambda one: isinstance(one, (*_PATH, Models)))
 
 
@@ -165,8 +173,9 @@ class Scenario(BaseModel):
     spec: Annotated[Any, _Spec, Flag(metavar="FILE", path=True)] = Field(
         None, description="Cluster spec (YAML). Without one: nodes of 8 GPUs (--nodes, --quotas)."
     )
-    #: a path, a frame of Polars or pandas with the columns of a file, or a :class:`~.traces.Trace`
-    trace: Annotated[Any, _Trace, Flag(metavar="FILE", path=True)] = Field(
+    #: a path, a frame of Polars or pandas with the columns of a file, a :class:`~.traces.Trace`, or a list of
+    #: :class:`~.traces.TraceJob`, in order of submission
+    trace: Annotated[Any, _Trace, _Jobs, Flag(metavar="FILE", path=True)] = Field(
         None, description="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace, by seed."
     )
     skip_bad_rows: StrictBool = Field(False, description="Leave out rows of the trace that are wrong; counted by kind.")

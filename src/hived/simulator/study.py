@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +24,8 @@ from hived.spec import load_spec, parse_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
+from .driver import Driver
+from .exchange import Trading
 from .experiment import Results, check_tenants, labels, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
 from .models import assign_models
@@ -43,6 +45,7 @@ from .output import (
     write_summary,
     write_trades,
 )
+from .record import Record
 from .report import Report, RunReport, make_report
 from .scenario import Scenario, is_yaml
 from .sizing import cluster_for
@@ -50,6 +53,7 @@ from .timeline import Recorded
 from .timeline_figure import picture_of
 from .traces import (
     Trace,
+    TraceJob,
     compress_clock,
     cut_window,
     filter_jobs,
@@ -69,8 +73,8 @@ if TYPE_CHECKING:
 
 #: a path, YAML text, plain data of its form, or a compiled spec
 SpecInput: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | ClusterSpec"
-#: a path, a frame of Polars or pandas, or a trace
-TraceInput: TypeAlias = "str | os.PathLike[str] | Trace | Any"
+#: a path, a frame of Polars or pandas, a trace, or jobs in order of submission
+TraceInput: TypeAlias = "str | os.PathLike[str] | Trace | Sequence[TraceJob] | Any"
 #: a context, for these labels and this number of jobs, in which a run reports its label and the jobs submitted so far
 Progress: TypeAlias = "Callable[[list[str], int], AbstractContextManager[Callable[[str, int], None]]]"
 Frames = Literal["polars", "pandas"]
@@ -82,6 +86,8 @@ def simulate(
     *,
     frames: Frames = "polars",
     progress: Progress | None = None,
+    driver: Driver | None = None,
+    trading: Trading | None = None,
     **parameters: Any,
 ) -> Study:
     """Simulate a scenario: its trace on the cluster of its spec, under every scheme and policy.
@@ -94,8 +100,15 @@ def simulate(
     ``skip_bad_rows`` counts the rows that it leaves out, by kind, in ``Trace.dropped``. ``safety``:
     ``docs/explanation/exact-safety.md``; ``exchange``: ``docs/explanation/exchange.md``. With ``models``
     (``docs/reference/models.md``) jobs run at the rate that affinity and jobs beside them allow; under a policy by
-    which they share GPUs they always do. Deterministic. Raises :class:`~hived.errors.InputError`, in one line, for
-    anything that is wrong.
+    which they share GPUs they always do.
+
+    ``driver`` submits, ends and prioritizes jobs of its own while the simulation runs (:class:`~.driver.Driver`); they
+    follow the trace's, which may then have none. ``trading`` decides which cells tenants trade under ``hived``
+    (:class:`~.exchange.HourlyTrading`), in place of ``exchange``. Both have a state, so there is one run: one scheme
+    and one policy.
+
+    Deterministic; O(log jobs) for every event of a job, and the scheduler's own cost. Raises
+    :class:`~hived.errors.InputError`, in one line, for anything that is wrong.
     """
     if frames not in ("polars", "pandas"):
         raise InputError(f"frames {frames!r}: give polars or pandas")
@@ -103,7 +116,7 @@ def simulate(
     if not isinstance(scenario, Scenario):
         inputs |= {} if scenario is None else {"spec": scenario}
         scenario = Scenario()
-    return study_of(scenario.replace(**inputs, **parameters), _trace, frames, progress)
+    return study_of(scenario.replace(**inputs, **parameters), _trace, frames, progress, driver, trading)
 
 
 def study_of(
@@ -111,12 +124,16 @@ def study_of(
     trace_of: Callable[[Scenario], Trace],
     frames: Frames = "polars",
     progress: Progress | None = None,
+    driver: Driver | None = None,
+    trading: Trading | None = None,
 ) -> Study:
     """Simulate a scenario on the trace that ``trace_of`` reads."""
     cluster = None if scenario.spec is None else _spec(scenario.spec)
     if cluster is not None:
         check_feasible(cluster)
     loaded = _prepared(scenario, trace_of(scenario))
+    if not loaded.jobs and driver is None:
+        raise InputError(f"{loaded.name}: no jobs: a trace needs at least one")
     if cluster is None:
         cluster = cluster_for(loaded, scenario.nodes, scenario.quotas)
     check_tenants(cluster, loaded)
@@ -125,7 +142,8 @@ def study_of(
         if name not in known:
             raise InputError(f"tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
     with nullcontext() if progress is None else progress(labels(cluster, scenario), len(loaded.jobs)) as report:
-        return Study(run_experiment(cluster, loaded, scenario, report), frames)
+        results = run_experiment(cluster, loaded, scenario, report, driver=driver, trading=trading)
+    return Study(results, frames, driver is not None or trading is not None)
 
 
 def _prepared(scenario: Scenario, trace: Trace) -> Trace:
@@ -163,8 +181,6 @@ def _trace(scenario: Scenario) -> Trace:
 
 def _check(trace: Trace) -> None:
     """Raise unless a trace made in memory is one that a file could have."""
-    if not trace.jobs:
-        raise InputError(f"{trace.name}: no jobs: a trace needs at least one")
     try:
         check_jobs(trace.jobs, "be simulated")
     except FieldError as error:
@@ -183,6 +199,18 @@ class Study:
 
     results: Results
     kind: Frames = "polars"  #: of frames
+    acted: bool = False  #: on by a driver or a trading, so that its scenario alone does not give it again
+
+    def record(self, scheme: str = "", policy: str = "") -> Record:
+        """The raw record of a run: every job's start and end, and every interval in which it held GPUs. O(runs).
+
+        ``scheme`` and ``policy`` choose one of several. Raises :class:`~hived.errors.InputError` unless they leave one.
+        """
+        found = [one for one in self.results.records if scheme in ("", one.scheme) and policy in ("", one.policy)]
+        if len(found) != 1:
+            known = some([f"{one.scheme} {one.policy}" for one in self.results.records])
+            raise InputError(f"record: {counted(len(found), 'run')} of {known}; give the scheme and the policy of one")
+        return found[0]
 
     @cached_property
     def report(self) -> Report:
@@ -298,7 +326,7 @@ class Study:
             write_runs(self.results, draft / "runs.csv")
             write_cluster(self.results, draft / "cluster.json")
             write_series(self.report, draft / "series.csv")
-            if self.results.scenario.exchange is not None:
+            if self.results.scenario.exchange is not None or any(one.looks for one in self.results.records):
                 write_trades(self.results, draft / TRADES)
             if parquet:
                 for name in PARQUET:
@@ -308,7 +336,7 @@ class Study:
             if figures:
                 write_figures(self.report, draft)
             write_summary(self.report, draft / "summary.json")
-            if (scenario := self.results.scenario.text(folder)) is not None:
+            if not self.acted and (scenario := self.results.scenario.text(folder)) is not None:
                 (draft / SCENARIO).write_text(scenario, encoding="utf-8")
             (draft / CHECKSUMS).write_text(checksums(draft), encoding="utf-8")
         return folder

@@ -257,10 +257,11 @@ def _flat(prefix: str, plain: Mapping[str, Any]) -> Row:
 
 
 def sweep(
-    settings: Sequence[Scenario], out: Path, processes: int, finished: Callable[[int, int], None] | None = None
+    settings: Sequence[Scenario], out: Path, processes: int | None, finished: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """Run ``settings`` in ``processes`` processes and write :data:`TABLE` into ``out``; the rows of all runs.
+    """Run ``settings`` and write :data:`TABLE` into ``out``; the rows of all runs.
 
+    In ``processes`` processes; None: as many as there are cores that this process may use.
     Continues where an earlier sweep in ``out`` stopped. The folder may hold results of fewer runs than these, never of
     other ones: a list of values may grow. The same settings give the same bytes, whatever ``processes`` is and however
     often the sweep was interrupted. ``finished(done, total)`` counts runs.

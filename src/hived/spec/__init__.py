@@ -12,7 +12,7 @@ from .compiled import (
 )
 from .document import Document
 from .loading import SpecPath, load_spec, parse_spec, spec_from_dict
-from .quotas import read_quotas, share_nodes, spec_from_quotas
+from .quotas import equal_nodes, read_quotas, share_nodes, share_out, spec_from_quotas
 from .yaml_source import read_documents
 
 __all__ = [
@@ -24,11 +24,13 @@ __all__ = [
     "SpecPath",
     "VirtualCellsSpec",
     "VirtualClusterSpec",
+    "equal_nodes",
     "load_spec",
     "parse_spec",
     "read_documents",
     "read_quotas",
     "share_nodes",
+    "share_out",
     "spec_from_dict",
     "spec_from_quotas",
 ]

@@ -128,7 +128,10 @@ def check_quotas(quotas: Quotas) -> tuple[tuple[str, Decimal], ...]:
 
 
 def equal_nodes(nodes: int, gpus_per_node: int) -> dict[str, object]:
-    """The ``physicalCluster`` of equal nodes, each halved down to its GPUs."""
+    """The ``physicalCluster`` of a spec, as plain data: equal nodes, each halved down to its GPUs.
+
+    Cell types are ``NODE``, ``SOCKET``, ..., ``GPU-PAIR``, ``GPU``. ``gpus_per_node``: a power of two. O(log GPUs).
+    """
     width = len(str(nodes - 1))
     address = f"node-[{0:0{width}}-{nodes - 1}]" if nodes > 1 else "node-0"
     return {

@@ -26,6 +26,7 @@ class AntMan(Policy):
         steps: int = 4,
         gpu_memory_gib: float = 32.0,
         moves: bool = True,
+        limits: bool = True,
         patience: float = 0.0,
     ) -> None:
         """``patience``: as of any policy, in seconds; the others: :class:`GuestSharing`."""
@@ -33,10 +34,6 @@ class AntMan(Policy):
         parameters = GuestSharing(
             most_utilization=most_utilization, window_s=window_s, wait_s=wait_s, settle_s=settle_s, step_s=step_s,
             steps=steps, gpu_memory_gib=gpu_memory_gib, moves=moves,
+            limits=limits,
         )  # fmt: skip
-        self.gpu_sharing = as_guests(parameters)
-
-
-def as_guests(parameters: GuestSharing) -> GpuSharing:
-    """For a policy whose jobs are guests: how they share GPUs."""
-    return GpuSharing(guests_of, parameters)
+        self.gpu_sharing = GpuSharing(guests_of, parameters)
