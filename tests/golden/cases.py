@@ -36,7 +36,7 @@ class Case:
     policy: str | None = None
 
     def scenarios(self) -> Iterator[Scenario]:
-        """All schemes, with and without opportunistic jobs, by what a preempted job keeps; one of a policy that shares."""
+        """All schemes, with and without opportunistic jobs, by what a preempted job keeps; one of a sharing policy."""
         if self.policy is not None:
             yield Scenario(schemes=("private", "hived"), policy=self.policy)
             return
