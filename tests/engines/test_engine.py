@@ -26,6 +26,7 @@ from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job, JobSpec
+from hived.engines.local.store import last_start
 from hived.engines.local.tasks import Ending, Liveness, Task
 from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
 from hived.server.local_service import LocalService, local_view
@@ -422,6 +423,22 @@ def test_job_that_a_spec_made_a_loan_goes_as_one(lives: Lives) -> None:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine looks after its tasks and devices many times a second."""
     monkeypatch.setattr(engine_module, "HEALTH_EVERY_S", 0.05)
+
+
+def test_source_of_the_spec_is_kept_over_a_restart(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        engine.reconfigure(replace(shares(("vision", 2), ("speech", 6)), source="the new spec"))
+
+    lives.live(story)
+    with lives.store() as store:
+        last = last_start(store)
+    assert last is not None
+    lives.spec = last.spec
+
+    async def look(engine: Engine) -> str:
+        return engine.spec_source
+
+    assert lives.live(look) == "the new spec"
 
 
 # -- when nothing can be kept -------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class Engine:
         self.clock = clock
         self.started_at = clock()
         #: where the spec in force comes from, and since when it is
-        self.spec_source, self.spec_loaded_at = devices.what, self.started_at
+        self.spec_source, self.spec_loaded_at = spec.source or devices.what, self.started_at
         self._lines: list[str] = []
         check_feasible(spec)
         last = last_start(store) or LastStart(spec)
