@@ -205,7 +205,7 @@ def test_stopped_simulation_leaves_nothing(tmp_path: Path, stop: signal.Signals)
 
 @pytest.mark.parametrize(
     ("step", "full"),
-    [("jobs", False), ("runs", True), ("cluster", False), ("figures", True), ("summary", False), ("summary", True)],
+    [("table", False), ("table", True), ("cluster", False), ("figures", True), ("summary", False), ("summary", True)],
 )
 def test_nothing_is_half_written(
     hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, full: bool

@@ -10,8 +10,9 @@ from itertools import product
 from pathlib import Path
 
 from hived.simulator import Preempted, Scenario, run_experiment
-from hived.simulator.output import write_jobs, write_runs, write_summary
+from hived.simulator.output import write_summary, write_table
 from hived.simulator.report import make_report
+from hived.simulator.tables import jobs_table, runs_table
 from hived.simulator.traces import Trace, compress_clock, read_trace
 from hived.spec import read_quotas, spec_from_quotas
 from hived.spec.compiled import ClusterSpec
@@ -51,8 +52,8 @@ class Case:
         target = folder / name
         target.mkdir(parents=True)
         results = run_experiment(self.spec, trace, scenario)
-        write_jobs(results, target / "jobs.csv")
-        write_runs(results, target / "runs.csv")
+        write_table(jobs_table(results), target / "jobs.csv")
+        write_table(runs_table(results), target / "runs.csv")
         write_summary(make_report(results), target / "summary.json")
         summary = json.loads((target / "summary.json").read_text())
         del summary["hived_version"]

@@ -12,7 +12,8 @@ from typing import Any
 
 from hived.scheduling import Scheduler
 from hived.simulator import Results, Scenario, run_experiment
-from hived.simulator.output import write_cluster, write_jobs, write_runs
+from hived.simulator.output import write_cluster, write_table
+from hived.simulator.tables import jobs_table, runs_table
 from hived.simulator.traces import Trace, TraceJob, compress_clock, read_trace
 from hived.spec import load_spec
 
@@ -102,8 +103,8 @@ def simulated(
     )
     jobs = compress_clock(read_trace(trace), compression)
     results = run_experiment(load_spec(spec), jobs, scenario, after_event=after_event)
-    write_jobs(results, folder / "jobs.csv")
-    write_runs(results, folder / "runs.csv")
+    write_table(jobs_table(results), folder / "jobs.csv")
+    write_table(runs_table(results), folder / "runs.csv")
     write_cluster(results, folder / "cluster.json")
     asked = Asked(opportunistic, preempted, scenario.until_ms, compression)
     outcomes = audit(folder, spec, trace, asked)

@@ -20,8 +20,9 @@ from matplotlib.text import Text
 
 from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.figures import pick_tenants, write_figures
-from hived.simulator.output import write_jobs, write_runs, write_summary
+from hived.simulator.output import write_summary, write_table
 from hived.simulator.report import Report
+from hived.simulator.tables import jobs_table, runs_table
 from hived.spec import parse_spec
 
 from .helpers import Row, nodes_of_8, trace_of, trace_text
@@ -44,8 +45,8 @@ def write_all(folder: Path) -> Report:
     """Everything that ``hived simulate`` writes."""
     folder.mkdir()
     report = report_of()
-    write_jobs(report.results, folder / "jobs.csv")
-    write_runs(report.results, folder / "runs.csv")
+    write_table(jobs_table(report.results), folder / "jobs.csv")
+    write_table(runs_table(report.results), folder / "runs.csv")
     write_summary(report, folder / "summary.json")
     write_figures(report, folder)
     return report

@@ -18,8 +18,9 @@ from hived.scheduling import Kind, Policy
 from hived.simulator import Scenario, Sharing, make_report, run_experiment
 from hived.simulator.experiment import Results
 from hived.simulator.metrics import Usage, lost_work, series
-from hived.simulator.output import write_jobs, write_runs
+from hived.simulator.output import write_table
 from hived.simulator.record import Record, Run
+from hived.simulator.tables import jobs_table, runs_table
 from hived.simulator.traces import Trace, TraceJob
 
 from .sharing import MINUTE, MODELS, cluster_spec, job
@@ -147,8 +148,8 @@ JOBS = [job(f"j{number}", 1, 30, at=number / 10, model=name) for number, name in
 
 def written(results: Results, folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """The rows of jobs.csv and of runs.csv."""
-    write_jobs(results, folder / "jobs.csv")
-    write_runs(results, folder / "runs.csv")
+    write_table(jobs_table(results), folder / "jobs.csv")
+    write_table(runs_table(results), folder / "runs.csv")
     with (folder / "jobs.csv").open(encoding="utf-8") as jobs, (folder / "runs.csv").open(encoding="utf-8") as runs:
         return list(csv.DictReader(jobs)), list(csv.DictReader(runs))
 

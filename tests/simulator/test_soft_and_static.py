@@ -16,8 +16,9 @@ from hived.errors import InputError
 from hived.scheduling import Kind
 from hived.simulator import Results, Scenario, Sharing, run_experiment
 from hived.simulator.experiment import soft_jobs
-from hived.simulator.output import write_runs
+from hived.simulator.output import write_table
 from hived.simulator.record import Run
+from hived.simulator.tables import runs_table
 from hived.simulator.traces import Trace, TraceJob
 from hived.spec import parse_spec
 
@@ -82,7 +83,7 @@ def test_soft_runs_where_hard_waits(tmp_path: Path) -> None:
     assert played({"a": 2}, trace).records[0].first_start == [0, 1, 1000]
     soft = played({"a": 2}, trace, soft=1.0)
     assert soft.records[0].first_start == [0, 1, 2]
-    write_runs(soft, tmp_path / "runs.csv")
+    write_table(runs_table(soft), tmp_path / "runs.csv")
     with (tmp_path / "runs.csv").open(encoding="utf-8", newline="") as file:
         rows = [row["placement"] for row in csv.DictReader(file)]
     assert rows[2] == "a-node-0:6,7;a-node-1:6,7", "each node once"

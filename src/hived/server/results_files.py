@@ -8,7 +8,7 @@ they are refused. A folder without it is believed. Whatever cannot be read is on
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,8 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 from hived.cluster.decisions import PodPlacement
 from hived.errors import InputError
 from hived.scheduling import Kind
-from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, SERIES_SHARES, checksums
+from hived.simulator.output import CHECKSUMS, checksums
+from hived.simulator.tables import JOBS, RUNS, Types, series_types
 
 from .pictures import Chain, Places, Stretch
 
@@ -34,12 +35,6 @@ Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
 Key = tuple[str, str]  #: scheme and policy
 _KEY = ("scheme", "policy")
-#: types of the columns that are no text
-_TYPES: dict[str, type[pl.DataType]] = {
-    **dict.fromkeys(("gpus", "preemptions"), pl.Int64),
-    **dict.fromkeys(("submit_s", "duration_s", "start_s", "finish_s", "queue_s", "end_s", "alone_s"), pl.Float64),
-    **dict.fromkeys(("share", "rate"), pl.Float64),
-}
 #: of a run, numbered as in :class:`Runs`
 KINDS = tuple(kind.value for kind in Kind)
 GUARANTEED, OPPORTUNISTIC, GUEST = range(3)
@@ -188,7 +183,7 @@ def refusing(path: Path) -> Iterator[None]:
         refuse(path, f"is not what hived simulate writes ({str(error).partition(chr(10))[0]})")
 
 
-def read_table(path: Path, columns: Mapping[str, type[pl.DataType]], keys: Sequence[Key]) -> dict[Key, pl.DataFrame]:
+def read_table(path: Path, columns: Types, keys: Sequence[Key]) -> dict[Key, pl.DataFrame]:
     """A CSV of exactly these columns, by scheme and policy; an empty table for one of ``keys`` that it does not have.
 
     Runs as a context of :func:`refusing`. ``ValueError`` for other columns, schemes or policies.
@@ -197,7 +192,8 @@ def read_table(path: Path, columns: Mapping[str, type[pl.DataType]], keys: Seque
         header = next(csv.reader(file, strict=True), [])
     if header != [*columns]:
         raise ValueError(f"its columns are {','.join(header)[:200]!r}")
-    table = pl.read_csv(path, schema=dict(columns))
+    with path.open("rb") as whole:
+        table = pl.read_csv(whole, schema=dict(columns))
     found = {(scheme, policy): part for (scheme, policy), part in table.group_by(*_KEY, maintain_order=True)}
     if strange := found.keys() - set(keys):
         raise ValueError(f"summary.json has no {' '.join(min(strange))}")
@@ -235,7 +231,7 @@ class Fates:
 def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[Jobs, dict[Key, Fates]]:
     """``jobs.csv``: every one of ``keys`` has the same jobs."""
     with refusing(path):
-        tables = read_table(path, {name: _TYPES.get(name, pl.String) for name in JOB_COLUMNS}, keys)
+        tables = read_table(path, JOBS, keys)
         first = tables[keys[0]]
         ids = first["job_id"].to_list()
         number = {job: number for number, job in enumerate(ids)}
@@ -269,10 +265,10 @@ def _whole(numbers: pl.Series) -> Ints:
 
 def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, dict[str, Floats]]:
     """``series.csv``: of every run its columns by name (points,), in order of time. NaN: nothing to say."""
-    numbers = ("time_s", *SERIES_SHARES, *(f"delay_s {tenant}" for tenant in tenants))
+    types = series_types(tenants)
     with refusing(path):
-        tables = read_table(path, dict.fromkeys(_KEY, pl.String) | dict.fromkeys(numbers, pl.Float64), keys)
-        return {key: {name: one[name].to_numpy() for name in numbers} for key, one in tables.items()}
+        tables = read_table(path, types, keys)
+        return {key: {name: one[name].to_numpy() for name in [*types][len(_KEY) :]} for key, one in tables.items()}
 
 
 def pods_of(place: str) -> tuple[PodPlacement, ...]:
@@ -317,7 +313,7 @@ class Runs:
 def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key, Runs]:
     """``runs.csv``, the placements as stretches of leaves. O(runs log runs)."""
     with refusing(path):
-        tables = read_table(path, {name: _TYPES.get(name, pl.String) for name in RUN_COLUMNS}, [*places])
+        tables = read_table(path, RUNS, [*places])
         return {key: _runs(one, jobs, places[key]) for key, one in tables.items()}
 
 

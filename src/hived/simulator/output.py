@@ -19,20 +19,15 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from hived.cluster.decisions import Placement, PodPlacement
+import polars as pl
+
 from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
-from hived.words import encoded
 
 from .experiment import Results
 from .report import Report
-from .traces import seconds
 
-JOB_COLUMNS = (
-    "scheme", "policy", "job_id", "tenant", "gpus", "submit_s", "duration_s", "start_s", "finish_s", "queue_s",
-    "preemptions", "finished", "alone_s",
-)  # fmt: skip
 #: files of every folder of results
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
 #: tables written on request, as the CSV files of their names
@@ -54,13 +49,8 @@ _OUTPUTS = (
     *PARQUET,
     *(f"{name}-*.{end}" for name in FIGURES for end in ("png", "svg")),
 )
-RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement", "share", "rate")
 TRADE_COLUMNS = (
     "policy", "giver", "taker", "chain", "level", "number", "start_s", "end_s", "gpu_hours", "price",
-)  # fmt: skip
-#: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays
-SERIES_SHARES = (
-    "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external", "guests",
 )  # fmt: skip
 
 
@@ -110,79 +100,15 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def write_jobs(results: Results, path: Path) -> None:
-    """``jobs.csv``: one row per scheme, policy and job of the trace, in the order of the trace.
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """A table as CSV, null as nothing.
 
-    Here and in the other files a number that may have decimals always has them, so that Polars, which infers the types
-    of columns from the first 100 rows, and pandas read them with their defaults. Times of an unfinished job are empty
-    and give no type: docs/reference/results.md shows how to read a file that begins with 100 such rows. ``alone_s``,
-    the time that the job takes alone at best affinity, is empty where jobs run without models.
+    A number that may have decimals always has them, so that Polars, which infers the types of columns from the first
+    100 rows, and pandas read the files with their defaults. Times of an unfinished job give no type:
+    docs/reference/results.md shows how to read a file that begins with 100 such rows.
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(JOB_COLUMNS)
-        for record in results.records:
-            for number, job in enumerate(record.jobs):
-                finish = record.finish[number]
-                if finish < 0:
-                    times: tuple[str, ...] = ("", "", "")
-                else:
-                    times = (_time(record.first_start[number]), _time(finish), _time(record.queue(number)))
-                writer.writerow(
-                    (
-                        record.scheme, record.policy, job.job_id, job.tenant, job.gpus, _time(job.submit_ms),
-                        _time(job.duration_ms), *times, record.preemptions[number],
-                        "true" if finish >= 0 else "false", _time(record.alone[number]) if record.alone else "",
-                    )
-                )  # fmt: skip
-
-
-def write_runs(results: Results, path: Path) -> None:
-    """``runs.csv``: every interval in which a job held GPUs, by scheme and policy, then by start and job.
-
-    ``cluster.json`` describes the cluster of its placements. ``share`` is the fraction of the time for which the job
-    has these GPUs, ``rate`` its work per second there against running alone at best affinity.
-    """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(RUN_COLUMNS)
-        names = _Placements()
-        for record in results.records:
-            for run in sorted(record.runs, key=lambda run: (run.start, run.job)):
-                writer.writerow(
-                    (
-                        record.scheme, record.policy, record.jobs[run.job].job_id, _time(run.start),
-                        _time(run.end), run.kind.value, names.text(run.placement), _fraction(run.share),
-                        _fraction(run.rate),
-                    )
-                )  # fmt: skip
-
-
-class _Placements:
-    """Placements as text, each node once: ``node:0,1,2,3;node2:0,1``. The texts of pods are cached."""
-
-    def __init__(self) -> None:
-        self._known: dict[PodPlacement, str] = {}
-
-    def text(self, placement: Placement) -> str:
-        words = []
-        for pod in _by_node(placement.pods):
-            word = self._known.get(pod)
-            if word is None:
-                word = self._known[pod] = f"{encoded(pod.node)}:{','.join(map(str, pod.leaf_cells))}"
-            words.append(word)
-        return ";".join(words)
-
-
-def _by_node(pods: Sequence[PodPlacement]) -> Sequence[PodPlacement]:
-    """The pods, with those of one node joined, as a job of soft affinity has them. O(pods + GPUs)."""
-    nodes = dict.fromkeys([pod.node for pod in pods])
-    if len(nodes) == len(pods):
-        return pods
-    leaves: dict[str, list[int]] = {node: [] for node in nodes}
-    for pod in pods:
-        leaves[pod.node] += pod.leaf_cells
-    return [PodPlacement(node, tuple(sorted(of_node))) for node, of_node in leaves.items()]
+    with path.open("wb") as file:  # Polars opens no path that is no text
+        table.write_csv(file, line_terminator="\n")
 
 
 def write_trades(results: Results, path: Path) -> None:
@@ -270,49 +196,6 @@ def _virtual_cluster(spec: ClusterSpec, vc: VirtualClusterSpec) -> dict[str, obj
             }
         )
     return {"name": vc.name, "reserved": reserved}
-
-
-def write_series(report: Report, path: Path) -> None:
-    """``series.csv``: the time series of the figures, by the hour (less in short traces, more in those of many years).
-
-    Shares (0 to 1) are means over the time from ``time_s`` to the next row's; delays (seconds, one column per tenant)
-    are means of the jobs submitted within 6 hours of it, NaN if there are none.
-    """
-    tenants = [vc.name for vc in report.results.spec.virtual_clusters]
-    shares = SERIES_SHARES
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("scheme", "policy", "time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants)))
-        for run in report.runs:
-            delays = run.delay_over_time
-            for hour, start in enumerate(run.series.edges[:-1]):
-                writer.writerow(
-                    (
-                        run.scheme,
-                        run.policy,
-                        _time(int(start)),
-                        *(_number(getattr(run.series, share)[hour]) for share in shares),
-                        *(_number(delays.mean_ms[tenant][hour] / 1000) for tenant in tenants),
-                    )
-                )
-
-
-def _time(ms: int) -> str:
-    return _decimal(seconds(ms))
-
-
-def _number(value: float) -> str:
-    return "NaN" if math.isnan(value) else _decimal(f"{value:.6g}")
-
-
-def _fraction(value: float) -> str:
-    """A share or a rate, to a second in 30 years; nearly always 1."""
-    return "1.0" if value == 1.0 else _decimal(f"{value:.9g}")
-
-
-def _decimal(number: str) -> str:
-    """``5.0`` for ``5``, so that readers that infer the type of a column from its first rows see a float."""
-    return number if "." in number or "e" in number else f"{number}.0"
 
 
 def write_summary(report: Report, path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -39,16 +36,15 @@ from .output import (
     checksums,
     whole_folder,
     write_cluster,
-    write_jobs,
-    write_runs,
-    write_series,
     write_summary,
+    write_table,
     write_trades,
 )
 from .record import Record
 from .report import Report, RunReport, make_report
 from .scenario import Scenario, is_yaml
 from .sizing import cluster_for
+from .tables import jobs_table, runs_table, series_table, trace_table
 from .timeline import Recorded
 from .timeline_figure import picture_of
 from .traces import (
@@ -62,7 +58,6 @@ from .traces import (
     read_trace,
     read_window,
     sample_jobs,
-    write_trace,
 )
 from .traces import trace_of as read_frame
 from .traces.fields import FieldError, check_jobs
@@ -220,22 +215,22 @@ class Study:
     @cached_property
     def trace(self) -> Any:
         """A row per job of the trace as simulated, with its users, models and priorities if it has any."""
-        return self._frame(_table(lambda path: write_trace(self.results.trace, path)))
+        return self._frame(trace_table(self.results.trace))
 
     @cached_property
     def jobs(self) -> Any:
         """A row per scheme, policy and job: start, finish, queueing delay (seconds; null if it never ended)."""
-        return self._frame(_table(lambda path: write_jobs(self.results, path)))
+        return self._frame(jobs_table(self.results))
 
     @cached_property
     def runs(self) -> Any:
         """A row per interval in which a job held GPUs."""
-        return self._frame(_table(lambda path: write_runs(self.results, path)))
+        return self._frame(runs_table(self.results))
 
     @cached_property
     def series(self) -> Any:
         """A row per scheme, policy and hour: utilization, fragmentation, and each tenant's delay."""
-        return self._frame(_table(lambda path: write_series(self.report, path)))
+        return self._frame(series_table(self.report))
 
     @cached_property
     def summary(self) -> Any:
@@ -321,17 +316,18 @@ class Study:
         check_output(folder, overwrite)
         if figures:
             need_matplotlib()
+        jobs, runs = jobs_table(self.results), runs_table(self.results)
         with whole_folder(folder) as draft:
-            write_jobs(self.results, draft / "jobs.csv")
-            write_runs(self.results, draft / "runs.csv")
+            write_table(jobs, draft / "jobs.csv")
+            write_table(runs, draft / "runs.csv")
             write_cluster(self.results, draft / "cluster.json")
-            write_series(self.report, draft / "series.csv")
+            write_table(series_table(self.report), draft / "series.csv")
             if self.results.scenario.exchange is not None or any(one.looks for one in self.results.records):
                 write_trades(self.results, draft / TRADES)
             if parquet:
-                for name in PARQUET:
+                for name, table in zip(PARQUET, (jobs, runs), strict=True):
                     packed = BytesIO()
-                    _read((draft / name).with_suffix(".csv")).write_parquet(packed)
+                    table.write_parquet(packed)
                     (draft / name).write_bytes(packed.getvalue())
             if figures:
                 write_figures(self.report, draft)
@@ -385,29 +381,6 @@ def _anomalies(run: RunReport) -> str:
     if found is None:
         return "not compared with private"
     return f"{counted(found.jobs, 'job')} worse by {found.minutes:,.0f} min" if found.jobs else "no job worse"
-
-
-#: the columns of the tables that are text, whatever their values look like
-_TEXT = ("scheme", "policy", "job_id", "tenant", "kind", "placement", "status", "user", "model")
-
-
-def _table(write: Callable[[Path], None]) -> polars.DataFrame:
-    """The table that ``write`` writes to a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.csv"
-        write(path)
-        return _read(path)
-
-
-def _read(path: Path) -> polars.DataFrame:
-    """One of our CSV files, with the types that its columns have whatever the values."""
-    import polars as pl
-
-    with path.open(encoding="utf-8") as file:
-        names = next(csv.reader(file))
-    types = dict.fromkeys(_TEXT, pl.String) | {name: pl.Float64 for name in names if re.search("_s$|^delay_s ", name)}
-    known = {name: kind for name, kind in types.items() if name in names}
-    return pl.read_csv(path, schema_overrides=known, infer_schema_length=None)
 
 
 def _rows(report: Report, part: Literal["tenants", "overall"]) -> polars.DataFrame:

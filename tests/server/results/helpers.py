@@ -7,8 +7,9 @@ from pathlib import Path
 from hived.server.pictures import Chain, Picture, Stretch
 from hived.server.results import ResultsSource
 from hived.simulator import Scenario, Sharing, make_report, run_experiment
-from hived.simulator.output import write_series, write_summary
+from hived.simulator.output import write_summary, write_table
 from hived.simulator.study import Study
+from hived.simulator.tables import series_table
 from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
 from tests.simulator.hardware import Gpu
@@ -30,7 +31,7 @@ def results(
         folder, spec, trace, schemes=schemes, opportunistic=opportunistic, preempted=preempted, until_s=until_s
     )
     report = make_report(found.results)
-    write_series(report, folder / "series.csv")
+    write_table(series_table(report), folder / "series.csv")
     write_summary(report, folder / "summary.json")
     return found
 

@@ -54,5 +54,5 @@ class Trace:
 
 def seconds(ms: int) -> str:
     """``ms`` milliseconds as seconds, with as many decimals as it has: ``1500 -> "1.5"``, ``2000 -> "2"``."""
-    whole, rest = divmod(ms, MS)
-    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+    whole, rest = divmod(abs(ms), MS)
+    return ("-" if ms < 0 else "") + (f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole))
