@@ -315,7 +315,7 @@ def held(
 def waits(ref: str, name: str, vc: str, gpus: int, why: list[str], ago: float = 90.0, priority: int = 0) -> Waiting:
     """A waiting job, in short."""
     return Waiting(
-        id=ref, name=name, vc=vc, gpus=gpus, priority=priority, since=time.time() - ago, state="queued", why=why
+        id=ref, name=name, vc=vc, gpus=gpus, priority=priority, since=time.time() - ago, kind="waiting", why=why
     )
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from hived.cli.formats import ACTIVE, STATE_STYLES, WAITING, status_text
+from hived.cli.formats import STATE_STYLES, status_text
 from hived.engine.job import Event
 from hived.engine.sentences import event_text
 from hived.engine.states import JOB_TABLE, SUBMITTED, Effect, JobEvent, JobState, state_after, transition
@@ -67,10 +67,9 @@ def test_effect_is_that_of_the_states(event: JobEvent) -> None:
 @pytest.mark.parametrize("state", JobState)
 def test_every_state_is_shown(state: JobState) -> None:
     """Whatever shows a state knows every one of them, and has its own words for it."""
-    assert (state in STATE_STYLES, state in ACTIVE) == (True, not state.ended)
+    assert state in STATE_STYLES
     assert state.waits + state.holds + state.ended == 1
-    if state in WAITING:
-        assert state.value in get_args(pictures.Waiting.model_fields["state"].annotation)
+    assert state.waits or not state.aside
     job = schema.Job.model_construct(name="train", state=state, why=[], tasks=[], process=None, kind="guaranteed")
     said = {other: status_text(job.model_copy(update={"state": other})) for other in JobState}
     alike = [other for other, text in said.items() if text == said[state]]
@@ -94,8 +93,8 @@ def test_dashboard_knows_every_state_and_stay() -> None:
     style = "".join(file.read_text(encoding="utf-8") for file in (static / "css").glob("*.css"))
     kinds = set(get_args(pictures.Stay.model_fields["kind"].annotation))
     assert set(re.findall(r"\.j-([a-z]+)", style)) == kinds
-    panel = (static / "js" / "panels" / "job.js").read_text(encoding="utf-8")
-    words = panel.partition("const WORDS = {")[2].partition("}")[0]
+    script = (static / "js" / "format.js").read_text(encoding="utf-8")
+    words = script.partition("const STAYS = {")[2].partition("}")[0]
     assert set(re.findall(r"(\w+): \"", words)) == kinds
     plain = {JobState.CANCELLED, JobState.ENDED}  # neither good nor bad
     assert set(re.findall(r"\.state-([a-z]+)", style)) == {state.value for state in JobState if state not in plain}

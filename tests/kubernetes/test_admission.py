@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node, Owner, Pod, PodStatus
 from hived.engines.kubernetes.pods.pod_request import advertised
 
@@ -134,3 +138,9 @@ def test_rejected_member_goes_elsewhere() -> None:
     world.create(new)
     world.quiesce()
     assert world.home(new) not in (before, world.home(one))
+
+
+def test_page_of_pods_has_every_label() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "pods.md").read_text(encoding="utf-8")
+    table = page.partition("| label of the pod")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(hived\.io/[a-z-]+)", table)) == set(keys.LABELS)

@@ -15,7 +15,6 @@ from hived.errors import InvariantError, NotFoundError
 from hived.server import live, pictures
 from hived.server.dashboard import dashboard_routes
 from hived.server.histories import stays
-from hived.server.kubernetes.view import waiting
 from hived.server.live import VIEW
 
 from ..server import looking
@@ -73,7 +72,7 @@ def test_updates_give_the_next_picture(seed: int) -> None:
             looking.check_stays(stays(gang.history), gang, over)
         for gang in gangs.values():
             assert source.story(VIEW, gang.name).stays == stays(gang.history)
-        for gang in waiting(world.gang_scheduler, 1000):
+        for gang in world.gang_scheduler.waiting(1000):
             found = GangExplainer(world.gang_scheduler).reasons(gang)
             assert not found or gang.decisive is found[0].kind
 
@@ -108,8 +107,8 @@ def test_order_of_the_queue() -> None:
     queue = source.picture(VIEW).queue
     expected = ["t/kept", "t/own", "t/lent", "t/next", "t/early", "t/partly"]
     assert [row.id for row in queue] == expected
-    assert [row.state for row in queue] == ["reserved"] + 5 * ["queued"]
-    assert [gang.name for gang in waiting(world.gang_scheduler, 2)] == expected[:2]
+    assert [row.kind for row in queue] == ["reserved"] + 5 * ["waiting"]
+    assert [gang.name for gang in world.gang_scheduler.waiting(2)] == expected[:2]
     assert "1 of its 2 pods exist" in queue[-1].why[0]
     parts = [source.queue(VIEW, None, offset, 2) for offset in (0, 2, 4, 6)]
     assert [[job.id for job in part.jobs] for part in parts] == [expected[:2], expected[2:4], expected[4:], []]

@@ -422,7 +422,7 @@ class FakeService(LocalService):
             queue=[
                 pictures.Waiting(
                     id=job.id, name=job.name, vc=job.vc, gpus=job.gpus, priority=job.priority,
-                    since=job.submitted_at, state="queued", why=job.why,
+                    since=job.submitted_at, kind="waiting", why=job.why,
                 )
                 for job in waiting
             ],

@@ -123,9 +123,6 @@ def _local(at: float) -> datetime | None:
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
-WAITING = tuple(state for state in JobState if state.waits)
-ENDED = tuple(state for state in JobState if state.ended)
-ACTIVE = tuple(state for state in JobState if not state.ended)
 #: the exit code of a job whose program could not be started
 NOT_STARTED = 127
 
@@ -172,7 +169,7 @@ def priority(value: int) -> str:
 
 def runtime(job: Job, now: float) -> str:
     """The runtime of the latest attempt; ``-`` without one."""
-    if job.started_at is None or job.state in WAITING:
+    if job.started_at is None or job.state.waits:
         return "-"
     return duration((now if job.ended_at is None else job.ended_at) - job.started_at)
 

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from hived.engine.states import JobState
+from hived.engine.states import PHASES, JobState, Phase
 from hived.errors import ConflictError, HivedError, InputError, NotFoundError
 from hived.server.schema import Explanation, Job, Jobs, LogPage
 from hived.words import counted
@@ -25,11 +25,8 @@ from .client import Engine, Retrying, path_of
 from .console import full_screen, has_screen, messages, note
 from .escaping import clean, clean_lines
 from .formats import (
-    ACTIVE,
-    ENDED,
     NOT_STARTED,
     STATE_STYLES,
-    WAITING,
     Form,
     age,
     clock,
@@ -65,7 +62,7 @@ def ps(
     vc: OfVcOption = None,
     status: Annotated[
         list[str] | None,
-        state_option("In this state; again for more", (*ACTIVE, *ENDED), "--status", show_default="all but ended ones"),
+        state_option("In this state; again for more", tuple(JobState), "--status", show_default="all but ended ones"),
     ] = None,
     number: NumberOption = 100,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="On the whole screen, every second; q leaves.")] = False,
@@ -81,13 +78,13 @@ def ps(
       hived ps --vc vision --status queued
       hived ps -o json | jq '.jobs[].name'
     """
-    states = _states(status or [], every, ask.state)
+    asked = _asked(status or [], every, ask.state)
     with ask.connect() as there:
         if watch and ask.form is Form.TABLE and has_screen():
             retry = Retrying()
-            full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
+            full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, asked, vc, number)), height))
             return
-        answer = _listed(there, states, vc, number)
+        answer = _listed(there, asked, vc, number)
         if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
@@ -100,41 +97,48 @@ def ps(
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
 
 
-#: states in which a job has GPUs
-_HOLDING = tuple(state for state in JobState if state.holds)
+#: a question for jobs: in some states, or in those of a phase
+_Asked = Mapping[str, Sequence[str]]
 
 
-def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ...]:
-    known = (*ACTIVE, *ENDED)
+def _asked(states: Sequence[str], every: bool, folder: Path | None) -> list[_Asked]:
+    """The questions for the jobs in these states, without any those that have not ended: a phase of them after another.
+
+    Jobs with GPUs are first, so that they are cut off last. An engine of another version may have other states.
+    """
+    known = [state.value for state in JobState]
     if folder is not None and str(folder) in known:
         raise InputError(f"--state {folder}: names the engine's folder; for jobs in a state: --status {folder}")
-    for name in asked:
+    for name in states:
         if name not in known:
             raise InputError(f"--status {name}: no state of a job; one of {', '.join(known)}")
-    if asked and every:
+    if states and every:
         raise InputError("--all and --status: give one of them")
-    return tuple(asked) or (known if every else ACTIVE)
+    phases = (Phase.HOLDING, Phase.WAITING, *((Phase.ENDED,) if every or states else ()))
+    if not states:
+        return [{"phase": [phase]} for phase in phases]
+    chosen = [[state for state in states if PHASES[JobState(state)] is phase] for phase in phases]
+    return [{"state": some} for some in chosen if some]
 
 
-def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int) -> Jobs:
-    """At most ``number`` jobs (0: all), in the order of the table: jobs with GPUs are cut off last."""
+def _listed(there: Engine, asked: Iterable[_Asked], vc: str | None, number: int) -> Jobs:
+    """At most ``number`` jobs (0: all), in the order of the questions."""
     jobs: list[Job] = []
     total = 0
-    for kind in (_HOLDING, WAITING, ENDED):
-        if some := tuple(state for state in states if state in kind):
-            found, matching = _pages(there, some, vc, number - len(jobs) if number else math.inf)
-            jobs += sorted(found, key=lambda job: int(job.id) if job.id.isdecimal() else 0)
-            total += matching
+    for one in asked:
+        found, matching = _pages(there, one, vc, number - len(jobs) if number else math.inf)
+        jobs += sorted(found, key=lambda job: int(job.id) if job.id.isdecimal() else 0)
+        total += matching
     return Jobs(jobs=jobs, total=max(total, len(jobs)), next=None)
 
 
-def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: float) -> tuple[list[Job], int]:
-    """The latest jobs in these states, page by page, at most ``most``; and their total number."""
+def _pages(there: Engine, asked: _Asked, vc: str | None, most: float) -> tuple[list[Job], int]:
+    """The latest jobs of a question, page by page, at most ``most``; and their total number."""
     jobs: list[Job] = []
     total, after = 0, None
     while True:
         limit = int(min(_PAGE, most - len(jobs)))
-        page = there.parsed(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), page=after))
+        page = there.parsed(Jobs, there.get("/v1/jobs", **asked, vc=vc, limit=max(1, limit), page=after))
         total = total or page.total
         jobs += page.jobs[:limit]
         after = page.next
@@ -167,7 +171,7 @@ def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], 
 
 def _where_or_why(job: Job) -> str:
     place, why = where(job.tasks), "; ".join(job.why)
-    if job.state in ENDED:
+    if job.state.ended:
         exit_code = None if job.process is None else job.process.exit_code
         return why or (f"exit code {exit_code}" if exit_code else "-")
     if job.state.holds and job.kind == "opportunistic" and job.priority >= 0:
@@ -253,7 +257,7 @@ def wait(
         ended: dict[str, Job] = {}
         pause = _QUICKEST_S
         while True:
-            for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
+            for ref in [ref for ref, job in open_jobs.items() if job.state.ended]:
                 ended[ref] = open_jobs.pop(ref)
                 if not ask.printed(ended[ref].model_dump(mode="json"), one_of_many=True):
                     typer.echo(status_text(ended[ref]))
@@ -331,12 +335,12 @@ def logs(
 def _explain_silence(job: Job) -> None:
     """Print why there is no output; for a job that never will have any, raise the reason as an error."""
     name, started = clean(job.name), attempt_of(job)
-    if job.state in ENDED and (started == 0 or exit_code(job) == NOT_STARTED):
+    if job.state.ended and (started == 0 or exit_code(job) == NOT_STARTED):
         raise NotFoundError(f"no output, since it was never started: {status_text(job).removesuffix('.')}")
     if started == 0:
         note(f"{name} has not started yet" + _because(job))
     else:
-        note(f"{name} has printed nothing" + ("" if job.state in ENDED else " yet"))
+        note(f"{name} has printed nothing" + ("" if job.state.ended else " yet"))
 
 
 def attempt_of(job: Job) -> int:
@@ -429,7 +433,7 @@ def follow_job(
         while True:
             now = there.parsed(Job, retry(partial(there.get, path)))
             yield now
-            if now.why and (why := "; ".join(now.why)) != said and now.state in WAITING:
+            if now.why and (why := "; ".join(now.why)) != said and now.state.waits:
                 said = why
                 say(f"{clean(now.name)} waits: {clean(why)}")
             time.sleep(pause)
@@ -437,7 +441,7 @@ def follow_job(
 
     first = number = attempt or max(attempt_of(job), 1)
     while True:
-        now = next(now for now in polled() if attempt_of(now) >= number or now.state in ENDED)
+        now = next(now for now in polled() if attempt_of(now) >= number or now.state.ended)
         if attempt_of(now) < number:
             return now
         if number > first:
@@ -446,8 +450,8 @@ def follow_job(
         if attempt is not None:
             return now
         # it has ended, is back in the queue, or has been started again
-        now = next(now for now in polled() if attempt_of(now) > number or now.state in (*ENDED, *WAITING))
-        if now.state in ENDED and attempt_of(now) == number:
+        now = next(now for now in polled() if attempt_of(now) > number or not now.state.holds)
+        if now.state.ended and attempt_of(now) == number:
             return now
         if attempt_of(now) == number:
             said = "; ".join(now.why)

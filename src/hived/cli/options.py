@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
+from hived.engine.states import Phase
 from hived.errors import HivedError, InputError
 
 from .client import Engine, connect
-from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
+from .formats import Form, print_answer, read_duration
 from .shared_options import with_options
 
 _PATIENCE_S = 1.0
@@ -55,8 +56,9 @@ def _completes(
 @_completes
 def complete_job(engine: Engine, context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Names of jobs that have not ended, or their ids after a first digit."""
-    for states in (ACTIVE,) if context.info_name in ("cancel", "wait") else (ACTIVE, ENDED):
-        for job in engine.get("/v1/jobs", state=states, limit=_MOST)["jobs"]:
+    active = Phase.HOLDING, Phase.WAITING
+    for phases in (active,) if context.info_name in ("cancel", "wait") else (active, (Phase.ENDED,)):
+        for job in engine.get("/v1/jobs", phase=phases, limit=_MOST)["jobs"]:
             yield (job["id"] if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
 
 

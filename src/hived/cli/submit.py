@@ -17,7 +17,7 @@ from hived.server.schema import Job
 from .client import Engine, path_of
 from .console import note
 from .escaping import clean, is_text
-from .formats import WAITING, exit_code, status_text
+from .formats import exit_code, status_text
 from .jobs import Output, follow_job
 from .options import (
     Asking,
@@ -130,7 +130,7 @@ def submit(
             return
         job = _settled(there, job)
         typer.echo(status_text(job))
-        if job.state in WAITING:
+        if job.state.waits:
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 
 

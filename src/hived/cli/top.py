@@ -288,7 +288,7 @@ def _running(layout: Layout, picture: Picture, colours: dict[str, str], most: in
 def _waiting(picture: Picture, colours: dict[str, str], most: int) -> RenderableType:
     shown = picture.queue[: most if most >= picture.queue_total else max(1, most - 1)]
     rows = [
-        (*_of(job, colours), priority(job.priority), age(picture.at - job.since), "; ".join(job.why) or job.state)
+        (*_of(job, colours), priority(job.priority), age(picture.at - job.since), "; ".join(job.why) or job.kind)
         for job in shown
     ]
     return _with_rest(rich_table(_WAITING, rows), picture.queue_total - len(shown), "wait")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from enum import Enum
+from itertools import islice
 from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -65,12 +66,16 @@ class Usage(Generic[J]):
         self.nodes: Counter[str] = Counter()
         #: guaranteed jobs that run as opportunistic at present, by name
         self.displaced: dict[str, J] = {}
+        #: jobs that wait for something else than GPUs, by name, the latest last
+        self.aside: dict[str, J] = {}
         #: the job that holds each device
         self.at: dict[Device, J] = {}
 
     def add(self, job: J) -> None:
         """Count a job."""
         self._count(job, 1)
+        if job.state.aside:
+            self.aside[job.name] = job
         if job.holds:
             if not job.guaranteed and job.priority >= 0:
                 self.displaced[job.name] = job
@@ -80,6 +85,7 @@ class Usage(Generic[J]):
         """Subtract a job."""
         self._count(job, -1)
         self.displaced.pop(job.name, None)
+        self.aside.pop(job.name, None)
         if job.holds:
             for place in job.devices():
                 self.at.pop(place, None)
@@ -227,11 +233,13 @@ class Dispatcher(ABC, Generic[J, D]):
         job.apply(happened)
         if not job.state.ended:
             self.usage.add(job)
-        elif not held:
+        if not held and (job.state.ended or job.state.aside):
             self.scheduler.withdraw(job.entry)
         self._changed(job, happened, held, before)
         if was is JobState.RESERVED and job.state.ended:
             self.spared(at)
+        if was.aside and job.state.waits and not job.state.aside:
+            self.line_up(job)
 
     def note(self, kind: str, job: object, at: float, data: dict[str, object]) -> Event:
         """Record an event of ``job``, by number or name, or (None) of hardware or the engine."""
@@ -252,6 +260,20 @@ class Dispatcher(ABC, Generic[J, D]):
     def reserved(self) -> list[J]:
         """Jobs that wait with a reservation, in the order in which they got it."""
         return [self.job(number) for number in self.scheduler.reserved]
+
+    def waiting(self, most: int) -> list[J]:
+        """Jobs without GPUs: with a reservation, aside, in line by their turns, and not in line yet. At most ``most``.
+
+        O(most), and O(jobs) where some are not in line yet.
+        """
+        found = [*self.reserved(), *self.usage.aside.values()]
+        found += (self.job(entry.number) for entry in self.scheduler.in_turn(max(0, most - len(found))))
+        # the rest waits for pods that do not exist yet, or for kube-scheduler to ask
+        if left := min(most, self.usage.waiting.total()) - len(found):
+            known = {job.name for job in found}
+            rest = (job for job in self.active() if job.state.waits and job.name not in known)
+            found += islice(rest, max(0, left))
+        return found[:most]
 
     def note_displaced(self, job: J, by: J | None, at: float) -> None:
         """Count a running job that is displaced for ``by``; record it, once in a row, if it may be in vain."""

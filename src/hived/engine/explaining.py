@@ -74,6 +74,10 @@ class Explainer(Generic[J]):
         """The reasons of a waiting job that lists show."""
         return self.reasons(job)
 
+    def _aside(self, job: J, at: float | None) -> list[str]:
+        """Why a job waits that is not in line."""
+        return [job.reason or f"it is {job.state.value}"]
+
     def _waits_on(self, job: J, at: float | None) -> list[str]:
         """What is said of a waiting job beside its reasons."""
         return []
@@ -111,7 +115,7 @@ class Explainer(Generic[J]):
         """
         if job.state is JobState.RESERVED:
             return [WaitingForPreemption(self._jobs.cluster.group(job.name).victims)]
-        if job.state is not JobState.QUEUED:
+        if job.state.aside or not job.state.waits:
             return []
         scheduler, trading = self._jobs.scheduler, self._jobs.trading
         of_core = self.but_the_line(self._of_core(job))
@@ -129,7 +133,7 @@ class Explainer(Generic[J]):
 
     def shortly(self, job: J) -> list[str]:
         """Why a job is where it is, as sentences for lists; [] where its state says all."""
-        if job.state is JobState.BACKOFF or not job.state.waits:
+        if job.state.aside or not job.state.waits:
             waits = self.held_up(job) if job.state is JobState.RUNNING else []
             return waits or ([job.reason] if job.reason else [])
         lines = self.in_words(self._briefly(job)) or [_ABOUT]
@@ -142,10 +146,12 @@ class Explainer(Generic[J]):
         if job.holds:
             return self._running(job, at)
         since = "" if at is None else f", for {duration(at - job.since)} now"
-        lines = self.in_words(self.reasons(job)) or ([_ABOUT] if job.state is JobState.QUEUED else [])
-        if job.reason and job.state is JobState.QUEUED and job.displaced_by is None:
-            lines.append(job.reason)
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
+        if job.state.aside:
+            return [head, *self._aside(job, at)]
+        lines = self.in_words(self.reasons(job)) or [_ABOUT]
+        if job.reason and not job.reserved and job.displaced_by is None:
+            lines.append(job.reason)
         return [head, *lines, *self._waits_on(job, at)]
 
     def _running(self, job: J, at: float | None) -> list[str]:

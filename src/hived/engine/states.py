@@ -10,8 +10,16 @@ from enum import Enum, StrEnum
 from hived.errors import InvariantError
 
 
+class Phase(StrEnum):
+    """What states of a job have in common."""
+
+    WAITING = "waiting"  #: it has no GPUs yet
+    HOLDING = "holding"  #: it holds its GPUs
+    ENDED = "ended"  #: final
+
+
 class JobState(StrEnum):
-    """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`."""
+    """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`, what a state means in :data:`PHASES`."""
 
     QUEUED = "queued"  #: waits for GPUs
     RESERVED = "reserved"  #: has a reservation, and its victims are being stopped
@@ -26,22 +34,34 @@ class JobState(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether the state is final."""
-        return self in _FINAL
+        return PHASES[self] is Phase.ENDED
 
     @property
     def holds(self) -> bool:
         """Whether a job in this state holds GPUs."""
-        return self in _HOLDING
+        return PHASES[self] is Phase.HOLDING
 
     @property
     def waits(self) -> bool:
         """Whether a job in this state has no GPUs yet."""
-        return not self.ended and not self.holds
+        return PHASES[self] is Phase.WAITING
+
+    @property
+    def aside(self) -> bool:
+        """Whether a job in this state waits for something else than GPUs: its own reason says for what."""
+        return self in _ASIDE
 
 
 _Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
-_HOLDING = (_R, _S)
-_FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDED)
+
+#: what every state means for whoever lists, counts or explains jobs
+PHASES: dict[JobState, Phase] = {
+    **dict.fromkeys((_Q, _V, _B), Phase.WAITING),
+    **dict.fromkeys((_R, _S), Phase.HOLDING),
+    **dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDED), Phase.ENDED),
+}
+#: of those that wait, the ones that the scheduler is to find no GPUs for
+_ASIDE = (_B,)
 
 
 class JobEvent(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from hived.cluster.explain.sentences import in_lines
 from hived.engine.job import EngineJob, Event
@@ -13,11 +13,10 @@ from hived.words import encoded
 
 from . import pictures
 from .mapping import of
-from .pictures import Stay
+from .pictures import Stay, StayKind
 
-_Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "stopping", "backoff"]
 #: what a job does in a state; in one that is not here it runs as its placement says
-_KINDS: dict[JobState, _Kind] = {
+STAYS: dict[JobState, StayKind] = {
     JobState.QUEUED: "waiting",
     JobState.RESERVED: "reserved",
     JobState.STOPPING: "stopping",
@@ -28,7 +27,7 @@ _KINDS: dict[JobState, _Kind] = {
 class _Doing(NamedTuple):
     """What a job does for a while."""
 
-    kind: _Kind | None  #: None: it has ended
+    kind: StayKind | None  #: None: it has ended
     where: str = ""
     share: float = 1.0
     rate: float = 1.0
@@ -65,14 +64,14 @@ def _doing(state: JobState, data: dict[str, Any]) -> _Doing:
     """What a job does in a state; ``data``: of its events so far, the later before the earlier."""
     placement = data.get("placement")
     if state.ended or placement is None or not (state.holds or state is JobState.RESERVED):
-        return _Doing(None if state.ended else _KINDS[state])
+        return _Doing(None if state.ended else STAYS[state])
     turns = [placement, *data.get("turns", ())]
     where = " or ".join(
         ";".join(f"{encoded(node)}:{','.join(map(str, devices))}" for node, devices in one["pods"]) for one in turns
     )
-    if state in _KINDS:
-        return _Doing(_KINDS[state], where)
-    own: _Kind = "guest" if data.get("guest") else "guaranteed" if placement["levels"] else "opportunistic"
+    if state in STAYS:
+        return _Doing(STAYS[state], where)
+    own: StayKind = "guest" if data.get("guest") else "guaranteed" if placement["levels"] else "opportunistic"
     return _Doing(own, where, data.get("share", 1.0), data.get("rate", 1.0))
 
 

@@ -17,6 +17,7 @@ from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
+from .histories import STAYS
 from .mapping import Map, kept_idle, of, usage, virtual_clusters
 from .pictures import Curves, Sample, Totals
 
@@ -103,7 +104,7 @@ class RunningEngine(Protocol[J]):
         """Return once there is an event after number ``seq``."""
 
     def waiting(self, most: int) -> Sequence[J]:
-        """The first jobs without GPUs, in the order of the queue. At least ``most``, if there are as many."""
+        """See :meth:`~hived.engine.dispatcher.Dispatcher.waiting`."""
 
     def shortly(self, job: J) -> list[str]:
         """Why a job waits, as sentences."""
@@ -247,7 +248,7 @@ class DashboardView(Generic[J]):
             pictures.Waiting(
                 **of(job),
                 since=job.since,
-                state=job.state.value,  # type: ignore[arg-type]  # one that waits
+                kind=STAYS[job.state],
                 why=self._engine.shortly(job),
             )
             for job in self._engine.waiting(offset + limit)[offset : offset + limit]

@@ -101,13 +101,6 @@ class LocalService(Service[Job]):
         """One job, as it is or as it ended."""
         return self._engine.find(ref)
 
-    def waiting(self, most: int) -> Sequence[Job]:
-        """Jobs with a reservation, jobs that wait for their retry, and the line."""
-        job_scheduler = self._engine.job_scheduler
-        found = [*job_scheduler.reserved(), *job_scheduler.backing_off()]
-        in_turn = job_scheduler.scheduler.in_turn(max(0, most - len(found)))
-        return found + [job_scheduler.jobs[entry.number] for entry in in_turn]
-
     async def cancel(self, ref: str) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref))
@@ -308,7 +301,7 @@ class _Running:
         await self._engine.changed(seq)
 
     def waiting(self, most: int) -> Sequence[Job]:
-        return self._service.waiting(most)
+        return self._engine.job_scheduler.waiting(most)
 
     def shortly(self, job: Job) -> list[str]:
         return self._service.explainer().shortly(job)

@@ -85,7 +85,7 @@ class Metrics(Collector, Generic[J]):
         )
         yield gauge("jobs", "Jobs by state.", ("vc", "state"), () if known is None else _jobs(known))
         waiting = "Jobs that wait, by the decisive reason."
-        yield gauge("waiting_jobs", waiting, ("vc", "reason"), () if known is None else self._waiting(known))
+        yield gauge("waiting_jobs", waiting, ("vc", "reason"), () if known is None else waiting_jobs(known))
         waited = HistogramMetricFamily(
             "hived_job_wait_seconds", "How long jobs waited that have started, each time anew.", labels=("vc",)
         )
@@ -132,18 +132,6 @@ class Metrics(Collector, Generic[J]):
         for state, number in found.items():
             yield (state,), number
 
-    def _waiting(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
-        """O(jobs) while one waits: a scan costs a tenth of what the position in the queue would."""
-        if any(scheduler.usage.waiting.values()):
-            known = set(_vcs(scheduler))
-            found = Counter(
-                (job.vc if job.vc in known else UNKNOWN, job.decisive)
-                for job in scheduler.active()
-                if job.state.waits and job.state is not JobState.BACKOFF
-            )
-            for (vc, kind), number in found.items():
-                yield (vc, kind.value.replace(" ", "_")), number
-
 
 def _vc_gpus(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
     unavailable = scheduler.cluster.unavailable()
@@ -158,6 +146,22 @@ def _vc_gpus(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
         yield (vc, "unavailable"), unavailable.get(vc, 0)
         yield (vc, "given"), given[vc]
         yield (vc, "taken"), taken[vc]
+
+
+def waiting_jobs(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
+    """Jobs that wait for GPUs, by VC and decisive reason.
+
+    O(jobs) while one waits: a scan costs a tenth of what the position in the queue would.
+    """
+    if any(scheduler.usage.waiting.values()):
+        known = set(_vcs(scheduler))
+        found = Counter(
+            (job.vc if job.vc in known else UNKNOWN, job.decisive)
+            for job in scheduler.active()
+            if job.state.waits and not job.state.aside
+        )
+        for (vc, kind), number in found.items():
+            yield (vc, kind.value.replace(" ", "_")), number
 
 
 def _jobs(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:

@@ -95,11 +95,15 @@ class Holder(JobHeader):
     binding: list[str] = Field(default_factory=list)
 
 
+#: what a job does for a while
+StayKind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "stopping", "backoff"]
+
+
 class Waiting(JobHeader):
     """A job in the queue."""
 
     since: float
-    state: Literal["queued", "reserved", "backoff"]
+    kind: StayKind
     why: list[str]  #: in words, the most decisive first
 
 
@@ -225,7 +229,7 @@ class Stay(Model):
 
     start: float
     end: float | None  #: None: until now
-    kind: Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "stopping", "backoff"]
+    kind: StayKind
     #: ``node:0,1,2,3;node2:0,1``; "" where it held nothing, several with "or" between where it took turns on them
     where: str
     share: float = 1.0  #: of the time for which it had these GPUs

@@ -301,7 +301,7 @@ class RunView:
             if lends and not ahead:
                 why.append("no idle GPUs suit it as a loan")
             why.append(f"has waited {length(moment - since)}" + (" since it lost its lent GPUs" if lost else ""))
-            found.append(Waiting(**self.stories.of(job), since=since / 1000, state="queued", why=why))
+            found.append(Waiting(**self.stories.of(job), since=since / 1000, kind="waiting", why=why))
         return found
 
     def _too_large(self, job: int, ahead: int, lends: bool) -> str:

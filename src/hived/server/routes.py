@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
-from hived.engine.states import JobState
+from hived.engine.states import PHASES, JobState, Phase
 from hived.engines.submission import ANY_TEXT, Model
 from hived.errors import HivedError, RequestError
 
@@ -161,6 +161,10 @@ VcName = Annotated[str, Path(min_length=1, max_length=253, description="A virtua
 States = Annotated[
     list[JobState], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
 ]
+Phases = Annotated[
+    list[Phase],
+    Query(alias="phase", max_length=3, description="Only in a state of one of these phases, or of `state`."),
+]
 OfVc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Page = Annotated[
@@ -258,12 +262,14 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
     @jobs.get("/jobs", responses=declared(403, 404, 422, 503))
     async def list_jobs(
         states: States = [],  # noqa: B006
+        phases: Phases = [],  # noqa: B006
         vc: OfVc = None,
         limit: AtMost = 100,
         page: Page = None,
     ) -> schema.Jobs:
         """Jobs: the latest first; on Kubernetes affinity groups by name, those that have ended only if asked for."""
-        return service.jobs(states, vc, limit, page)
+        chosen = [*states, *(state for state in JobState if PHASES[state] in phases and state not in states)]
+        return service.jobs(chosen, vc, limit, page)
 
     @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def cancel_job(ref: Ref) -> schema.Job:

@@ -65,10 +65,6 @@ class Service(ABC, Generic[J]):
         """Jobs in one of ``states`` (none: all), from the ``page`` on that an answer before this one has named."""
 
     @abstractmethod
-    def waiting(self, most: int) -> Sequence[J]:
-        """The first jobs without GPUs, in the order of the queue. At least ``most``, if there are as many."""
-
-    @abstractmethod
     def tasks(self, job: J) -> list[schema.Task]:
         """The tasks of a job that there are."""
 
@@ -263,7 +259,7 @@ class Service(ABC, Generic[J]):
             names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
         holders = (job for job in scheduler.active() if job.vc == name and job.holds)
-        line = [job for job in self.waiting(scheduler.usage.waiting.total()) if job.vc == name]
+        line = [job for job in scheduler.waiting(scheduler.usage.waiting.total()) if job.vc == name]
         return schema.Vc(
             usage=self._of_vc(name),
             cells=[] if found is None else found.reserved,

@@ -50,9 +50,9 @@ class JobExplainer(Explainer[Job]):
             return self.reasons(job)
         return behind(*self._jobs.scheduler.ahead(job.entry, 3)) or self.but_the_line(self._of_core(job))
 
-    def _waits_on(self, job: Job, at: float | None) -> list[str]:
+    def _aside(self, job: Job, at: float | None) -> list[str]:
         if job.state is not JobState.BACKOFF or at is None:
-            return []
+            return super()._aside(job, at)
         left = max(0.0, (job.retry_at or at) - at)
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return [f"it failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"]

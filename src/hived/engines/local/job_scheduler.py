@@ -157,7 +157,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
         #: by job, attempt and rank, why a task has not been started yet, though its job has its GPUs
         self.held_up: Mapping[tuple[int, int, int], str] = {}
-        self._pausing: dict[int, Job] = {}
         self._touched: dict[int, Job] = {}
 
     @property
@@ -214,7 +213,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self.becomes(job, JobEvent.QUEUED, None, at, {})
-            self.line_up(job)
         elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
             if any(held[:2] == (number, job.attempt) for held in self.held_up):
                 return  # it has not begun: its supervisors see to the limit once it has
@@ -288,7 +286,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.QUEUED:
                 self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
-                self._pausing[job.id] = job
                 self.instruct(WakeAt(job.id, job.retry_at))
             elif job.state is JobState.RUNNING:
                 self._started(job)
@@ -374,10 +371,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         capped = not job.guaranteed and (loan or bool(self.cluster.group(job.name).preempted_by))
         return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if capped else job.spec.grace_s
 
-    def backing_off(self) -> list[Job]:
-        """Jobs that wait out the pause before a retry."""
-        return list(self._pausing.values())
-
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)
@@ -438,10 +431,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return _GOES.get(event, Goes.ENDED)
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
-        if job.state is JobState.BACKOFF:
-            self._pausing[job.id] = job
-        else:
-            self._pausing.pop(job.id, None)
         self._touched[job.id] = job
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))

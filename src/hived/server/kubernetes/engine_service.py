@@ -26,7 +26,6 @@ from hived.server.service import Service, plan_one, shown_event, shown_spec
 
 from .inspection import GroupPods
 from .planning import plan
-from .view import waiting
 
 _SAID = 20  #: nodes and pods of which something is said
 T = TypeVar("T")
@@ -79,10 +78,6 @@ class EngineService(Service[Gang]):
         left = found if page is None else [gang for gang in found if gang.name > page]
         more = left[limit - 1].name if len(left) > limit else None
         return schema.Jobs(jobs=[self.shown(gang) for gang in left[:limit]], total=len(found), next=more)
-
-    def waiting(self, most: int) -> Sequence[Gang]:
-        """See :func:`~.view.waiting`."""
-        return waiting(self.scheduler(), most)
 
     def explainer(self) -> GangExplainer:
         """Explains its gangs."""

@@ -1,17 +1,13 @@
-"""The dashboard's view of the engine on Kubernetes; waiting gangs and bad GPUs, for the status and metrics too."""
+"""The dashboard's view of the engine on Kubernetes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
-from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import GangExplainer
 from hived.engines.kubernetes.gangs.gang import Gang
-from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
-from hived.scheduling import Status
 from hived.server import pictures
 from hived.server.histories import ended_jobs, story
 from hived.server.live import DashboardView, Now
@@ -65,7 +61,7 @@ class _Running:
             await self._engine.changed(seq - first)
 
     def waiting(self, most: int) -> Sequence[Gang]:
-        return () if self._gang_scheduler is None else waiting(self._gang_scheduler, most)
+        return () if self._gang_scheduler is None else self._gang_scheduler.waiting(most)
 
     def shortly(self, job: Gang) -> list[str]:
         return [] if self._gang_scheduler is None else GangExplainer(self._gang_scheduler).shortly(job)
@@ -82,17 +78,3 @@ class _Running:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         return ended_jobs(ended[offset : offset + limit], len(ended))
-
-
-def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
-    """Gangs without GPUs: those with a reservation, then the queued ones in turn, then others. At most ``most``.
-
-    O(most + gangs).
-    """
-    found = gang_scheduler.reserved()[:most]
-    found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
-    # others wait for pods that do not exist yet, or for kube-scheduler to ask
-    in_line = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
-    left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
-    others = (g for g in gang_scheduler.gangs.values() if g.state is JobState.QUEUED and not g.in_line)
-    return found + list(islice(others, max(0, left)))

@@ -255,7 +255,7 @@ class GangScheduler(GangTable):
         """Check waiting and refused pods on loan against the grace periods of a new spec. O(pods)."""
         for entry in list(self.pods.values()):
             gang = entry.gang
-            waits = gang is not None and gang.state is JobState.QUEUED and gang.ask.mode != "guaranteed"
+            waits = gang is not None and gang.placement is None and gang.ask.mode != "guaranteed"
             if waits or (entry.refused is not None and entry.refused.kind == "grace" and not entry.bound):
                 self._reread_request(entry, entry.members, at)
 
@@ -453,7 +453,7 @@ class GangScheduler(GangTable):
         return [
             next(reversed(gang.pods.values()))
             for gang in owned
-            if len(gang.pods) > gang.ask.size or (gang.state is JobState.QUEUED and len(gang.pods) < gang.ask.size)
+            if len(gang.pods) > gang.ask.size or (gang.placement is None and len(gang.pods) < gang.ask.size)
         ]
 
     def resize(self, uid: str, members: tuple[Member, ...] | None, at: float) -> None:
@@ -462,9 +462,9 @@ class GangScheduler(GangTable):
         if entry is None or entry.bound or members is None or members == entry.members:
             return
         gang = entry.gang
-        if gang is None or not (gang.state is JobState.QUEUED or (gang.state is JobState.RUNNING and not entry.holds)):
+        if gang is None or not (gang.placement is None or (gang.state is JobState.RUNNING and not entry.holds)):
             return
-        others = list(gang.pods.values()) if gang.state is JobState.QUEUED else [entry]
+        others = list(gang.pods.values()) if gang.placement is None else [entry]
         for other in others:
             self.leave(other, at)
         for other in others:

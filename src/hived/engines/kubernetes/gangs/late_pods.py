@@ -233,7 +233,7 @@ def _is_out_of_date(table: GangTable, gang: Gang, rest: Gang, missing: tuple[Mem
     ask = _ask_of_rest(gang, missing)
     if (rest.ask.members, rest.ask.priority) != (ask.members, ask.priority):
         return True
-    if rest.state is not JobState.QUEUED:
+    if rest.placement is not None:
         return False
     free = [place for place, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None]
     usable = {len(place.leaf_cells) for place in free if table.usable(gang, place)}

@@ -174,7 +174,7 @@ export class App {
   #update(update) {
     this.#moment(update);
     const chosen = this.chosen;
-    const before = new Map(this.jobs.queue.map(({ id, state }) => [id, state]));
+    const before = new Map(this.jobs.queue.map(({ id, kind }) => [id, kind]));
     this.map.changed(this.cells.setUpdate(update));
     this.jobs.show(update.queue, update.queue_total);
     this.#numbers(update);
@@ -182,7 +182,7 @@ export class App {
     if (chosen === null) return;
     const touched = update.gone.includes(chosen) || update.holders.some(({ id }) => id === chosen);
     const queued = update.queue?.find(({ id }) => id === chosen);
-    if (touched || (update.queue && before.get(chosen) !== queued?.state)) this.job.refresh();
+    if (touched || (update.queue && before.get(chosen) !== queued?.kind)) this.job.refresh();
   }
 
   #numbers({ usage, totals, queue_total: total }) {

@@ -5,6 +5,10 @@ const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 export const count = (number) => whole.format(Math.round(number));
 export const decimal = (number) => tenth.format(number);
+/** What a job does for a while, in words. */
+export const STAYS = {
+  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", guest: "guest", stopping: "stopping", backoff: "pause before a retry",
+};
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Math.round(number) === 1 ? one : many}`;
 
 /** `60% of the time, at 0.58 of its speed alone`; "" for a job that has its GPUs for itself. */

@@ -2,12 +2,8 @@
 
 import { ask, Refused } from "../api.js";
 import { byId, el } from "../dom.js";
-import { duration, plural, sharing } from "../format.js";
+import { duration, plural, sharing, STAYS } from "../format.js";
 import { dress } from "../palette.js";
-
-const WORDS = {
-  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", guest: "guest", stopping: "stopping", backoff: "pause before a retry",
-};
 
 export class JobPanel {
   /** `on`: {close(), clock(), now(), view(), timeline(story) or null}. */
@@ -120,7 +116,7 @@ export class JobPanel {
   #stay(stay, clock) {
     const length = el("td.number", {}, duration((stay.end ?? this.on.now()) - stay.start));
     if (stay.end === null) this.lengths.push([length, stay]);
-    return el("tr", {}, el("td", {}, el(`i.key.j-${stay.kind}`), WORDS[stay.kind] ?? stay.kind, sharing(stay) ? el("small.sharing", {}, sharing(stay)) : null), el("td", { title: clock.full(stay.start) }, clock.at(stay.start)), length, el("td.where", {}, el("div", {}, stay.where)));
+    return el("tr", {}, el("td", {}, el(`i.key.j-${stay.kind}`), STAYS[stay.kind] ?? stay.kind, sharing(stay) ? el("small.sharing", {}, sharing(stay)) : null), el("td", { title: clock.full(stay.start) }, clock.at(stay.start)), length, el("td.where", {}, el("div", {}, stay.where)));
   }
 
   #timeline() {
@@ -129,9 +125,9 @@ export class JobPanel {
     const start = stays[0]?.start ?? now;
     const end = Math.max(start + 1, ...stays.map((stay) => stay.end ?? now));
     const clock = this.on.clock();
-    const bar = el("div.timeline", { role: "img", "aria-label": stays.map((stay) => `${WORDS[stay.kind] ?? stay.kind} ${duration((stay.end ?? now) - stay.start)}`).join(", then ") || "no time yet" },
+    const bar = el("div.timeline", { role: "img", "aria-label": stays.map((stay) => `${STAYS[stay.kind] ?? stay.kind} ${duration((stay.end ?? now) - stay.start)}`).join(", then ") || "no time yet" },
       stays.map((stay) => el(`span.j-${stay.kind}`, {
-        title: `${WORDS[stay.kind] ?? stay.kind} from ${clock.at(stay.start)}, ${duration((stay.end ?? now) - stay.start)}${sharing(stay) ? `, ${sharing(stay)}` : ""}${stay.where ? `\n${stay.where}` : ""}`,
+        title: `${STAYS[stay.kind] ?? stay.kind} from ${clock.at(stay.start)}, ${duration((stay.end ?? now) - stay.start)}${sharing(stay) ? `, ${sharing(stay)}` : ""}${stay.where ? `\n${stay.where}` : ""}`,
         vars: { left: `${((stay.start - start) / (end - start)) * 100}%`, width: `${(((stay.end ?? now) - stay.start) / (end - start)) * 100}%` },
       })));
     const open = stays.some((stay) => stay.end === null);

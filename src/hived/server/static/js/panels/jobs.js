@@ -3,7 +3,7 @@
 
 import { ask } from "../api.js";
 import { el, keyed, say } from "../dom.js";
-import { count, duration, plural, sharing } from "../format.js";
+import { count, duration, plural, sharing, STAYS } from "../format.js";
 import { dress } from "../palette.js";
 
 const PAGE = 200; //: rows that are shown until more are asked for
@@ -108,7 +108,7 @@ export class JobsPanel {
     const runs = this.on.holders();
     const rest = this.beyond.filter(({ id }) => !first.has(id) && !runs.has(`r${id}`));
     const jobs = [...this.queue, ...rest].map((job, at) => ({
-      ...job, place: String(at + 1), since: job.since, note: job.state === "reserved" ? "GPUs reserved" : job.state === "backoff" ? "failed, tries again" : null,
+      ...job, place: String(at + 1), since: job.since, state: STAYS[job.kind], note: job.kind === "waiting" ? null : STAYS[job.kind],
     }));
     return { jobs, total: Math.max(this.total, jobs.length) };
   }
