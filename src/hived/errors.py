@@ -79,6 +79,13 @@ class UnavailableError(HivedError):
     code = "unavailable"
 
 
+class NotYetError(UnavailableError):
+    """What was asked for has not happened in the time given, and still may."""
+
+    exit_code = 124
+    code = "not_yet"
+
+
 class StorageError(HivedError):
     """Persistent data cannot be written: a full disk, a folder without permission."""
 

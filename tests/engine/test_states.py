@@ -79,7 +79,16 @@ def test_every_state_is_shown(state: JobState) -> None:
 def test_every_event_has_a_sentence() -> None:
     """And is not told by its bare name."""
     placement = {"pods": [["n", [0, 1]]], "levels": [1, 1]}
-    one_of_each = {"victims": ["other"], "placement": placement, "attempt": 1, "rank": 0, "code": 1, "at": 60.0}
+    one_of_each = {
+        "victims": ["other"],
+        "placement": placement,
+        "attempt": 1,
+        "rank": 0,
+        "code": 1,
+        "at": 60.0,
+        "memory": 0,
+        "share": 0.5,
+    }
     said = {
         event: event_text(Event(1, 0.0, event.value, data={"why": "so", **one_of_each}), "train") for event in JobEvent
     }

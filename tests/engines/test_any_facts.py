@@ -11,6 +11,7 @@ import pytest
 from hived import ConflictError, InfeasibleError, RequestError
 from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import JobScheduler
+from hived.engines.local.model import Obeying
 from hived.errors import NotFoundError
 from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
@@ -30,10 +31,10 @@ OTHER_SPECS = (
 def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
     """Something happens. ``exact``: tenants may be of exact safety."""
     jobs = [found for found in engine.jobs.values() if not found.state.ended]
-    running = [found for found in jobs if found.state is JobState.RUNNING]
+    running = [found for found in jobs if found.state.stays]
     stopping = [found for found in jobs if found.state is JobState.STOPPING]
     devices = list(engine.job_scheduler.cluster.spec.devices())
-    match choose.randrange(19):
+    match choose.randrange(21):
         case 0 | 1 | 2 | 3:
             vc, size = choose.choice(SHARES)
             tasks = choose.choice((1, 1, 1, 2))
@@ -72,6 +73,11 @@ def one_fact(engine: Driver, choose: random.Random, exact: bool) -> None:
             engine.spec = engine.job_scheduler.trading.base
         case 16 | 17 | 18:
             trade(engine, choose)
+        case 19 if running:
+            found = choose.choice(running)
+            doing = Obeying(choose.random() < 0.5, memory=choose.choice((0, 0, 2**30)), share=choose.choice((1.0, 0.3)))
+            attempt = found.attempt - (choose.random() < 0.1)
+            engine.do(lambda jobs: jobs.obeys(found.id, attempt, doing, "told so", "told so", engine.now))
         case _:
             engine.wait(choose.uniform(0, 8))
 

@@ -306,6 +306,38 @@ class FakeService(LocalService):
             raise ConflictError(f"{job.name} has ended already")
         return self.change(job, state="stopping" if job.tasks else "cancelled", why=[])
 
+    def _trains(self, ref: str) -> schema.Job:
+        job = self.job(ref)
+        if not job.state.stays:
+            raise ConflictError(f"{job.name} is {job.state}: only what runs can be told something")
+        return job
+
+    async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
+        return self.change(self._trains(ref), state="suspended", why=[f"it is suspended: told so by {user}"])
+
+    async def resume(self, ref: str, how: schema.Resumption, user: str) -> schema.Job:
+        return self.change(self._trains(ref), state="running", why=[])
+
+    async def limit(self, ref: str, how: schema.Limiting, user: str) -> schema.Job:
+        if how.memory is None and how.share is None:
+            raise RequestError("share", "nothing to change; give memory, share or both")
+        limits = schema.Limits(memory=how.memory or 0, share=how.share or 1.0, why=f"told so by {user}", since=0.0)
+        return self.change(self._trains(ref), limits=limits)
+
+    async def scale(self, ref: str, how: schema.Scaling, user: str) -> schema.Job:
+        return self._trains(ref)
+
+    async def training(self, ref: str) -> schema.Training:
+        job = self._trains(ref)
+        process = schema.TrainingProcess(
+            rank=0, pid=71, state="suspended" if job.state == "suspended" else "running", state_s=3.0, tier="framework",
+            why="", note="", not_now_s=0.0, device="cuda:0", mini_batches=12, mini_batch_s=0.25, device_bytes=2**30,
+            used_bytes=2**29, peak_bytes=2**29, least_bytes=2**28, host_bytes=0, utilization=0.9, sample_age_s=0.1,
+            memory_limit=None if job.limits is None else job.limits.memory or None,
+            share=1.0 if job.limits is None else job.limits.share, last_change_s=0.05, last_change_bytes=2**20,
+        )  # fmt: skip
+        return schema.Training(name=job.name, command="true", launching=False, processes=[process])
+
     def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
         job = self.job(ref)
         number = attempt or attempt_of(job)

@@ -26,6 +26,7 @@ from hived.errors import (
     InvariantError,
     NeverFitsError,
     NotFoundError,
+    NotYetError,
     RequestError,
     StorageError,
     UnavailableError,
@@ -43,7 +44,7 @@ _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, at least a k
 _LONGEST_REF = 1_024
 _KINDS: tuple[type[HivedError], ...] = (
     InputError, NeverFitsError, NotFoundError, ConflictError, UnavailableError, StorageError, ForbiddenError,
-    InvariantError, UnsupportedError,
+    InvariantError, UnsupportedError, NotYetError,
 )  # fmt: skip
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of errors that a retry can resolve
@@ -167,9 +168,9 @@ class Engine:
         """The engine's answer; parameters that are None are left out."""
         return self._ask("GET", path, query, None)
 
-    def post(self, path: str, body: object = None) -> Any:
-        """The answer to a request that changes something."""
-        return self._ask("POST", path, {}, body)
+    def post(self, path: str, body: object = None, longer_s: float = 0.0) -> Any:
+        """The answer to a request that changes something, which may take ``longer_s`` more than others."""
+        return self._ask("POST", path, {}, body, longer_s)
 
     def stream(self, path: str, **query: Any) -> Generator[tuple[str, Any], None, None]:
         """Server-sent events, name and value, as they arrive; the first, ``open``, confirms the connection.
@@ -205,10 +206,11 @@ class Engine:
             raise UnavailableError(self._unexpected(f"no list of {model.__name__}"))
         return [self.parsed(model, value) for value in values]
 
-    def _ask(self, method: str, path: str, query: dict[str, Any], body: object) -> Any:
+    def _ask(self, method: str, path: str, query: dict[str, Any], body: object, longer_s: float = 0.0) -> Any:
+        timeout = httpx.Timeout(self._timeout_s + longer_s, connect=min(10.0, self._timeout_s))
         with self._failures(), patience(f"waiting for the engine on {clean(self.address)}"):
             try:
-                answer = self._http.request(method, path, params=_given(query), **_json(body))
+                answer = self._http.request(method, path, params=_given(query), timeout=timeout, **_json(body))
             except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
                 if method == "GET":
                     raise

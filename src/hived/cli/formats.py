@@ -128,6 +128,7 @@ NOT_STARTED = 127
 
 STATE_STYLES = {
     JobState.RUNNING: "green",
+    JobState.SUSPENDED: "blue",
     JobState.STOPPING: "magenta",
     JobState.RESERVED: "cyan",
     JobState.QUEUED: "yellow",
@@ -195,6 +196,7 @@ def status_text(job: Job) -> str:
         JobState.RESERVED: (f"gets {place}", " as soon as those who are there have gone"),
         JobState.QUEUED: ("waits", " for its turn"),
         JobState.BACKOFF: ("waits", " for its turn"),
+        JobState.SUSPENDED: (f"is suspended on {place}", ""),
         JobState.STOPPING: ("is being stopped", ""),
         JobState.SUCCEEDED: ("has succeeded", ""),
         JobState.FAILED: (f"has failed{code}", ""),

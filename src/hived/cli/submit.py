@@ -75,6 +75,14 @@ def submit(
     lazy: Annotated[
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
     ] = False,
+    share: Annotated[
+        bool | None,
+        typer.Option(
+            "--share/--no-share",
+            help="Run under the runtime of training jobs: hived train suspends, limits and shows it.",
+            show_default="as its VC's policy shares GPUs",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.")
     ] = None,
@@ -119,6 +127,8 @@ def submit(
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
         # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
+        if share is not None:
+            said["share"] = share
         answer = there.post("/v1/jobs", said)
         job = there.parsed(Job, answer)
         if follow:

@@ -8,8 +8,8 @@ import re
 import secrets
 import shutil
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
@@ -17,19 +17,20 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from rich.text import Text
 
-from hived.errors import HivedError, InputError
+from hived.errors import HivedError, InputError, NotFoundError
 from hived.installed import command_for
+from hived.server.schema import Training, TrainingProcess
 
+from .client import Engine, NoAnswerError, path_of
 from .escaping import clean
-from .formats import Form, columns, duration, print_answer, print_table
-from .options import duration_option
+from .formats import columns, duration, print_table
+from .options import Asking, asks_engine, duration_option
 
 try:
-    from hived_control.commands import JobStatus, ProcessStatus, TrainingJob
+    from hived_control.commands import TrainingJob
     from hived_control.environment import JOB, LAUNCH, MEMORY, MOVE, PAGER, SHARE
     from hived_control.errors import ConflictError, TrainingError
     from hived_control.folder import JobFolder, is_own, named_after, started_at
-    from hived_control.page import State
 except ModuleNotFoundError as error:
     raise InputError(f"{error.name} is not installed: {command_for('train')}") from None
 
@@ -38,6 +39,7 @@ _Given = ParamSpec("_Given")
 _BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
 _STEPS = "BKMGT"
 _PATIENCE_S = 60.0
+_LONGEST_NAME = 63  #: of what hived train run has started
 _PROCESSES = columns(
     "RANK PID STATE MINI-BATCHES EACH DEVICE HELD USED PEAK LEAST HOST BUSY SHARE LIMIT TIER",
     right="RANK PID MINI-BATCHES EACH HELD USED PEAK LEAST HOST BUSY SHARE LIMIT",
@@ -87,7 +89,10 @@ def _checked(read: Any) -> Any:
     return parsed
 
 
-_Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, as hived train run says.")]
+_Job = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its name, as hived train run says; else the engine's: id or name."),
+]
 _Timeout = Annotated[
     float | None,
     duration_option("--timeout", help="Wait so long for a mini-batch to end: 90s, 30m.", show_default="60s"),
@@ -100,9 +105,6 @@ _Share = Annotated[
     float | None,
     typer.Option("--share", metavar="PERCENT", parser=_checked(read_share), help="Of the device's time, 30%."),
 ]
-
-
-_Form = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs.")]
 
 
 def _training(verb: Callable[_Given, None]) -> Callable[_Given, None]:
@@ -190,7 +192,9 @@ def run(
 
 
 @_training
+@asks_engine
 def suspend(
+    ask: Asking,
     job: _Job,
     timeout: _Timeout = None,
     lease: Annotated[
@@ -199,38 +203,60 @@ def suspend(
 ) -> None:
     """Suspend a job at the end of a mini-batch: its device memory is free, and it uses no CPU time.
 
-    Exit code 124: it has not come to one in time; it will be suspended at the next, unless it is resumed.
+    A job of the engine keeps its GPUs. Exit code 124: it has not come to the end of a mini-batch in time; it will be
+    suspended at the next, unless it is resumed.
 
     \bExamples:
       hived train suspend train
-      hived train suspend train --timeout 5m
+      hived train suspend train-12 --timeout 5m
     """
-    there = _there(job)
-    if there.suspend(_PATIENCE_S if timeout is None else timeout, lease or 0.0):
+    patience = _PATIENCE_S if timeout is None else timeout
+    there = _here(job)
+    if there is None:
+        found = _told(ask, job, "suspend", patience, {"timeout_s": patience, "lease_s": lease or 0.0})
+        first = None if found is None else found.processes[0]
+        name = job if found is None else found.name
+    elif there.suspend(patience, lease or 0.0):
         typer.echo(f"{clean(job)}: suspended (by the driver)")
         return
-    first = there.status().processes[0].answer
-    moved = f"{_size(first.moved_bytes)} moved" if first.moved_bytes else "no memory moved"
-    typer.echo(
-        f"{clean(job)}: suspended ({first.tier}; {moved} in {first.seconds * 1000:.0f} ms)" + _because(first.note)
-    )
+    else:
+        plain = there.status().plain()
+        first, name = TrainingProcess.model_validate(plain["processes"][0]), job
+        if ask.printed(plain):
+            return
+    if first is not None:
+        moved = f"{_size(first.last_change_bytes)} moved" if first.last_change_bytes else "no memory moved"
+        took = f"{first.tier}; {moved} in {first.last_change_s * 1000:.0f} ms"
+        typer.echo(f"{clean(name)}: suspended ({took})" + _because(first.note))
 
 
 @_training
-def resume(job: _Job, timeout: _Timeout = None) -> None:
+@asks_engine
+def resume(ask: Asking, job: _Job, timeout: _Timeout = None) -> None:
     """Let a suspended job go on where it was.
 
     \bExamples:
       hived train resume train
-      hived train resume train --timeout 5m
+      hived train resume train-12 --timeout 5m
     """
-    there = _there(job)
-    there.resume(_PATIENCE_S if timeout is None else timeout)
+    patience = _PATIENCE_S if timeout is None else timeout
+    there = _here(job)
+    if there is None:
+        found = _told(ask, job, "resume", patience, {"timeout_s": patience})
+        if found is None:
+            return
+        job = found.name
+    else:
+        there.resume(patience)
+        if ask.printed(there.status().plain()):
+            return
     typer.echo(f"{clean(job)}: runs")
 
 
 @_training
+@asks_engine
 def limit(
+    ask: Asking,
     job: _Job,
     memory: _Memory = None,
     share: _Share = None,
@@ -246,14 +272,14 @@ def limit(
     ] = None,
     lease: Annotated[
         float | None,
-        duration_option("--for", help="After so long those of hived train run hold again: 10m.", show_default="never"),
+        duration_option("--for", help="After so long those of its start hold again: 10m.", show_default="never"),
     ] = None,
 ) -> None:
     """Change a job's limits while it runs, from its next mini-batch on.
 
     \bExamples:
       hived train limit train --memory 6GiB --share 30%
-      hived train limit train --memory 6GiB --up-to 8GiB
+      hived train limit train-12 --memory 6GiB --up-to 8GiB
       hived train limit train --share 10% --for 10m
       hived train limit train --memory none --share 100%
     """
@@ -263,8 +289,17 @@ def limit(
         raise InputError(f"hived train limit: --up-to {_size(up_to)} is below --memory {_size(memory)}")
     if memory is None and share is None:
         raise InputError("hived train limit: nothing to change; give --memory, --share or both")
-    there = _there(job)
-    there.limit(memory, share, up_to, lease or 0.0)
+    there = _here(job)
+    if there is None:
+        wish = {"memory": memory, "share": share, "memory_most": up_to, "lease_s": lease or 0.0}
+        found = _told(ask, job, "limit", 0.0, {name: value for name, value in wish.items() if value is not None})
+        if found is None:
+            return
+        job = found.name
+    else:
+        there.limit(memory, share, up_to, lease or 0.0)
+        if ask.printed(there.status().plain()):
+            return
     typer.echo(f"{clean(job)}: limits change at the end of its mini-batch (hived train status {clean(job)})")
 
 
@@ -292,7 +327,9 @@ def migrate(
 
 
 @_training
+@asks_engine
 def scale(
+    ask: Asking,
     job: _Job,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers that it is to have.")],
     timeout: _Timeout = None,
@@ -305,7 +342,17 @@ def scale(
       hived train scale train --workers 3
       hived train scale train --workers 1 --timeout 2m
     """
-    _there(job).scale(workers, _PATIENCE_S if timeout is None else timeout)
+    patience = _PATIENCE_S if timeout is None else timeout
+    there = _here(job)
+    if there is None:
+        found = _told(ask, job, "scale", patience, {"workers": workers, "timeout_s": patience})
+        if found is None:
+            return
+        job = found.name
+    else:
+        there.scale(workers, patience)
+        if ask.printed(there.status().plain()):
+            return
     typer.echo(f"{clean(job)}: {workers} {'worker' if workers == 1 else 'workers'}")
 
 
@@ -313,16 +360,23 @@ def scale(
 
 
 @_training
-def status(job: _Job, form: _Form = Form.TABLE) -> None:
-    """Show a training job of this machine: its processes, what they were told, and what they answered.
+@asks_engine
+def status(ask: Asking, job: _Job) -> None:
+    """Show a training job: its processes, what they were told, and what they answered.
 
     \bExamples:
       hived train status bert
-      hived train status bert -o json | jq .processes
+      hived train status train-12 -o json | jq .processes
     """
-    found = _there(job).status()
-    if form is not Form.TABLE:
-        print_answer(_as_data(found), form)
+    there = _here(job)
+    if there is None:
+        with _reaching(job, ask) as engine:
+            plain = engine.get(path_of("training", job))
+            found = engine.parsed(Training, plain)
+    else:
+        plain = there.status().plain()
+        found = Training.model_validate(plain)
+    if ask.printed(plain):
         return
     typer.echo(f"{clean(found.name)}: {clean(found.command)}")
     if found.launching:
@@ -334,73 +388,64 @@ def status(job: _Job, form: _Form = Form.TABLE) -> None:
             typer.echo(
                 f"process {each.pid}: not now, since {each.not_now_s:.1f} s: no mini-batch has ended (an evaluation?)"
             )
-        for text in filter(None, (each.answer.why, each.answer.note)):
+        for text in filter(None, (each.why, each.note)):
             typer.echo(f"process {each.pid}: {clean(text)}")
 
 
-def _row(each: ProcessStatus) -> tuple[str | Text, ...]:
-    progress, answer, sample = each.progress, each.answer, each.sample
-    since = duration(max(each.now - answer.since, 0)) if answer.since else ""
-    state = answer.state.name.lower()
+def _row(each: TrainingProcess) -> tuple[str | Text, ...]:
     return (
-        str(answer.rank),
+        str(each.rank),
         str(each.pid),
-        state if answer.state is State.RUNNING else f"{state} {since}",
-        str(progress.iterations),
-        f"{progress.seconds * 1000:.1f} ms",
-        answer.device,
-        _size(sample.device_bytes),
-        _size(sample.used_bytes),
-        _size(sample.peak_bytes),
-        _size(sample.least_bytes),
-        _size(sample.host_bytes),
-        f"{sample.utilization:.0%}",
-        f"{answer.share:.0%}",
-        _size(answer.memory_limit) if answer.memory_limit else "none",
-        answer.tier,
+        each.state if each.state == "running" else f"{each.state} {duration(each.state_s) if each.state_s else ''}",
+        str(each.mini_batches),
+        f"{each.mini_batch_s * 1000:.1f} ms",
+        each.device,
+        _size(each.device_bytes),
+        _size(each.used_bytes),
+        _size(each.peak_bytes),
+        _size(each.least_bytes),
+        _size(each.host_bytes),
+        f"{each.utilization:.0%}",
+        f"{each.share:.0%}",
+        _size(each.memory_limit) if each.memory_limit else "none",
+        each.tier,
     )
-
-
-def _as_data(status: JobStatus) -> dict[str, Any]:
-    return {
-        "name": status.name,
-        "command": status.command,
-        "launching": status.launching,
-        "processes": [
-            {
-                "rank": each.answer.rank,
-                "pid": each.pid,
-                "state": each.answer.state.name.lower(),
-                "state_s": round(max(each.now - each.answer.since, 0.0), 3) if each.answer.since else 0.0,
-                "tier": each.answer.tier,
-                "why": each.answer.why,
-                "note": each.answer.note,
-                "not_now_s": round(each.not_now_s, 3),
-                "device": each.answer.device,
-                "mini_batches": each.progress.iterations,
-                "mini_batch_s": each.progress.seconds,
-                "device_bytes": each.sample.device_bytes,
-                "used_bytes": each.sample.used_bytes,
-                "peak_bytes": each.sample.peak_bytes,
-                "least_bytes": each.sample.least_bytes,
-                "host_bytes": each.sample.host_bytes,
-                "utilization": round(each.sample.utilization, 4),
-                "sample_age_s": round(max(time.monotonic() - each.sample.at, 0.0), 3) if each.sample.at else None,
-                "memory_limit": each.answer.memory_limit or None,
-                "share": each.answer.share,
-                "last_change_s": each.answer.seconds,
-                "last_change_bytes": each.answer.moved_bytes,
-            }
-            for each in status.processes
-        ],
-    }
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
+def _here(name: str) -> TrainingJob | None:
+    """The job of this name that :func:`run` has started on this machine; None: there is none."""
+    if len(name) > _LONGEST_NAME:
+        return None  # a job of an engine may be called so, with its number
+    folder = JobFolder.named(name)
+    return TrainingJob(folder) if folder.alive() else None
+
+
 def _there(name: str) -> TrainingJob:
     return TrainingJob(JobFolder.found(name))
+
+
+def _told(ask: Asking, job: str, verb: str, patience: float, how: dict[str, object]) -> Training | None:
+    """Tell a job of the engine what to do, and how it goes afterwards; None: that is printed for programs already."""
+    with _reaching(job, ask) as engine:
+        answer = engine.post(path_of("jobs", job, f"/{verb}"), how, patience)
+        if ask.printed(answer):
+            return None
+        return engine.parsed(Training, engine.get(path_of("training", answer["id"])))
+
+
+@contextmanager
+def _reaching(job: str, ask: Asking) -> Iterator[Engine]:
+    """The engine that a job may be of. Raises :class:`NotFoundError` where none answers."""
+    try:
+        with ask.connect() as engine:
+            yield engine
+    except NoAnswerError as error:
+        names = [each.name for each in JobFolder.all()]
+        here = f"there are {', '.join(names)}" if names else "none runs under hived train run"
+        raise NotFoundError(f"no training job {clean(job)!r} on this machine: {here}; and {error}") from None
 
 
 def _moved_here(folder: Path, command: list[str] | None, name: str | None) -> tuple[list[str], str]:

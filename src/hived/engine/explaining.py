@@ -26,6 +26,7 @@ from hived.words import counted, duration
 
 from .dispatcher import Dispatcher
 from .job import EngineJob
+from .sentences import limits_text
 from .states import JobState
 from .trading import LiveTrading
 
@@ -134,8 +135,8 @@ class Explainer(Generic[J]):
     def shortly(self, job: J) -> list[str]:
         """Why a job is where it is, as sentences for lists; [] where its state says all."""
         if job.state.aside or not job.state.waits:
-            waits = self.held_up(job) if job.state is JobState.RUNNING else []
-            return waits or ([job.reason] if job.reason else [])
+            said = [*self.obeying(job), *self.held_up(job)] if job.state.stays else []
+            return said or ([job.reason] if job.reason else [])
         lines = self.in_words(self._briefly(job)) or [_ABOUT]
         return lines + self._waits_on(job, None)
 
@@ -155,8 +156,8 @@ class Explainer(Generic[J]):
         return [head, *lines, *self._waits_on(job, at)]
 
     def _running(self, job: J, at: float | None) -> list[str]:
-        lines = [*self._placed(job), *self.held_up(job)]
-        if job.state is JobState.RUNNING and not job.guaranteed and job.priority >= 0:
+        lines = [*self._placed(job), *self.obeying(job), *self.held_up(job)]
+        if job.state.stays and not job.guaranteed and job.priority >= 0:
             if job.reason:
                 lines.append(f"why: {job.reason}")
             if job.entry.early or job.entry.place_in is not None:
@@ -165,6 +166,13 @@ class Explainer(Generic[J]):
             lines += cells_taken(self._jobs.trading, job.vc)
         lines += self._beside(job)
         return lines + (self._stops(job, at) if job.state is JobState.STOPPING else [])
+
+    def obeying(self, job: J) -> list[str]:
+        """What a job under the runtime was told: that it is suspended, and its limits."""
+        lines = [f"it is suspended: {job.suspended_for}"] if job.state is JobState.SUSPENDED else []
+        if (limits := job.limits) is not None:
+            lines.append(f"it {limits_text(limits.memory, limits.share)}: {limits.why}")
+        return lines
 
     def but_the_line(self, reasons: Iterable[Reason]) -> list[Reason]:
         """The core's reasons without its :class:`BehindOthers`, since the scheduler's line is more exact.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Reversible
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.reasons import Reason, ReasonKind
@@ -49,6 +49,23 @@ def placement_from(plain: Any) -> Placement:
     """The inverse of :func:`placement_data`."""
     pods = tuple(PodPlacement(node, tuple(devices)) for node, devices in plain["pods"])
     return Placement(plain["chain"], pods, tuple(plain["levels"]))
+
+
+class Limits(NamedTuple):
+    """What a job is limited to, beside others on its GPUs or by hand."""
+
+    memory: int  #: device bytes per process; 0: none
+    share: float  #: of its GPUs' time, 1: all of it
+    why: str
+    since: float
+
+    @property
+    def any(self) -> bool:
+        """Whether these limit anything."""
+        return bool(self.memory) or self.share < 1.0
+
+
+NO_LIMITS = Limits(0, 1.0, "", 0.0)
 
 
 class EngineJob:
@@ -93,6 +110,10 @@ class EngineJob:
         self.reason = ""
         #: why it is being stopped: preempted, moved, cancelled, drained, time_limit or task_failed
         self.stopping_for = ""
+        #: why it is suspended, while it is, as a sentence
+        self.suspended_for = ""
+        #: limits in force of a job under the runtime; None: there are none
+        self.limits: Limits | None = None
         #: why it waits, by the core's last answer
         self.reasons: tuple[Reason, ...] = ()
         #: its latest preemptor: group, VC, priority
@@ -128,7 +149,16 @@ class EngineJob:
             self.since = event.at
         if effect is Effect.RELEASE or kind in (JobEvent.STARTED, JobEvent.STOP_CANCELLED):
             self.stopping_for = ""
+        if effect is Effect.RELEASE:
+            self.limits = None
+        if self.state is not JobState.SUSPENDED:
+            self.suspended_for = ""
         match kind:
+            case JobEvent.SUSPENDED:  # why it runs, or runs as it does, stays
+                self.suspended_for = str(data["why"])
+            case JobEvent.LIMITED:
+                limits = Limits(int(data["memory"]), float(data["share"]), str(data["why"]), event.at)
+                self.limits = limits if limits.any else None
             case JobEvent.STARTED:
                 self.started_at, self.reason = event.at, ""
             case JobEvent.STOP_CANCELLED:  # it has run on all the time
@@ -136,7 +166,7 @@ class EngineJob:
             case JobEvent.RESERVED:
                 victims = data["victims"]
                 self.reason = f"waits until {', '.join(victims)} {'is' if len(victims) == 1 else 'are'} gone"
-            case JobEvent.RESHAPED:
+            case JobEvent.RESHAPED | JobEvent.RESUMED:
                 pass  # why it has other GPUs is not why it runs
             case _ if "why" in data:
                 self.reason = str(data["why"])

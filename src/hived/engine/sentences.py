@@ -16,6 +16,8 @@ AS_GOOD_AS_ALONE = 0.9995
 #: kinds of events whose sentence is a template of their data
 _SENTENCES = {
     "unreserved": "{job} waits again: {why}",
+    "suspended": "{job} is suspended: {why}",
+    "resumed": "{job} goes on: {why}",
     "stopping": "{job} is told to stop: {why}",
     "stop_cancelled": "{job} runs on: {why}",
     "downgraded": "{job} runs on as opportunistic: {why}",
@@ -58,6 +60,8 @@ def event_text(event: Event, job: str = "") -> str:
             return f"{job} goes on, on {place_text(data['placement'])}{_pace(data)}"
         case "pace":
             return f"{job} goes on {sharing_text(data['share'], data['rate']) or 'at full speed'} from now on"
+        case "limited":
+            return f"{job} {limits_text(data['memory'], data['share']) or 'has no limits any more'}: {data['why']}"
         case "bound":
             return f"{data['pod']} is on {data['node'] or 'its node'}"
         case "task_ended":
@@ -107,6 +111,12 @@ def sharing_text(share: float, rate: float) -> str:
         return ""
     turns = "" if share >= AS_GOOD_AS_ALONE else f"{100 * share:.3g}% of the time, "
     return f"{turns}at {rate:.3g} of its speed alone"
+
+
+def limits_text(memory: int, share: float) -> str:
+    """``is limited to 30% of the time and 6 GiB``; "" without limits."""
+    parts = [f"{100 * share:.3g}% of the time"] * (share < 1.0) + [f"{memory / 2**30:.3g} GiB"] * bool(memory)
+    return f"is limited to {' and '.join(parts)}" if parts else ""
 
 
 def _pace(data: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ class JobState(StrEnum):
     QUEUED = "queued"  #: waits for GPUs
     RESERVED = "reserved"  #: has a reservation, and its victims are being stopped
     RUNNING = "running"  #: holds its GPUs: its tasks are there, or will be
+    SUSPENDED = "suspended"  #: holds its GPUs, and its tasks are suspended between two mini-batches
     STOPPING = "stopping"  #: holds its GPUs, and its tasks are being stopped or evicted
     BACKOFF = "backoff"  #: failed, and is queued again after a while
     SUCCEEDED = "succeeded"
@@ -47,17 +48,23 @@ class JobState(StrEnum):
         return PHASES[self] is Phase.WAITING
 
     @property
+    def stays(self) -> bool:
+        """Whether a job in this state holds GPUs, and nobody is stopping it."""
+        return self.holds and self is not JobState.STOPPING
+
+    @property
     def aside(self) -> bool:
         """Whether a job in this state waits for something else than GPUs: its own reason says for what."""
         return self in _ASIDE
 
 
-_Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
+_Q, _V, _R, _P = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.SUSPENDED
+_S, _B = JobState.STOPPING, JobState.BACKOFF
 
 #: what every state means for whoever lists, counts or explains jobs
 PHASES: dict[JobState, Phase] = {
     **dict.fromkeys((_Q, _V, _B), Phase.WAITING),
-    **dict.fromkeys((_R, _S), Phase.HOLDING),
+    **dict.fromkeys((_R, _P, _S), Phase.HOLDING),
     **dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDED), Phase.ENDED),
 }
 #: of those that wait, the ones that the scheduler is to find no GPUs for
@@ -70,6 +77,9 @@ class JobEvent(StrEnum):
     RESERVED = "reserved"  #: it has a reservation, and the victims are being stopped
     UNRESERVED = "unreserved"  #: it lost its reservation, or gave it up
     STARTED = "started"  #: it holds its GPUs: its tasks are started, or its pods are bound there
+    SUSPENDED = "suspended"  #: its tasks stand still, and most of the memory of its GPUs is free
+    RESUMED = "resumed"  #: its tasks go on
+    LIMITED = "limited"  #: it has other limits of memory or compute than before
     STOPPING = "stopping"  #: its tasks are being stopped, and why
     STOP_CANCELLED = "stop_cancelled"  #: its preemption is cancelled before a pod was evicted
     TASK_ENDED = "task_ended"
@@ -107,23 +117,26 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     (_Q, JobEvent.RESERVED): (_V, Effect.TAKE),
     (_V, JobEvent.UNRESERVED): (_Q, Effect.RELEASE),
     **{(state, JobEvent.STARTED): (_R, Effect.TAKE) for state in (_Q, _V)},
-    **{(state, JobEvent.STOPPING): (_S, Effect.KEEP) for state in (_R, _S)},
+    (_R, JobEvent.SUSPENDED): (_P, Effect.KEEP),
+    (_P, JobEvent.RESUMED): (_R, Effect.KEEP),
+    **{(state, JobEvent.LIMITED): (state, Effect.KEEP) for state in (_R, _P)},
+    **{(state, JobEvent.STOPPING): (_S, Effect.KEEP) for state in (_R, _P, _S)},
     (_S, JobEvent.STOP_CANCELLED): (_R, Effect.KEEP),
-    **{(state, JobEvent.TASK_ENDED): (state, Effect.KEEP) for state in (_R, _S)},
+    **{(state, JobEvent.TASK_ENDED): (state, Effect.KEEP) for state in (_R, _P, _S)},
     **{
         # promoted while it is being stopped: its preemptor was placed elsewhere
         (state, event): (state, Effect.REBIND)
-        for state in (_R, _S)
+        for state in (_R, _P, _S)
         for event in (JobEvent.DOWNGRADED, JobEvent.RESTORED, JobEvent.PROMOTED, JobEvent.REBOUND)
     },
     (_R, JobEvent.RESHAPED): (_R, Effect.REBIND),
     # of a job that was not being stopped: its tasks were lost in a reboot, or its pods were deleted
-    **{(state, JobEvent.REQUEUED): (_Q, Effect.RELEASE) for state in (_R, _S)},
-    **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _S)},
+    **{(state, JobEvent.REQUEUED): (_Q, Effect.RELEASE) for state in (_R, _P, _S)},
+    **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _P, _S)},
     (_B, JobEvent.QUEUED): (_Q, Effect.KEEP),
     # of a job that was being stopped: it was done before it could be
-    **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _S)},
-    **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _S)},
+    **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
+    **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.CANCELLED): (JobState.CANCELLED, Effect.RELEASE) for state in (_Q, _V, _B, _S)},
     **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _S)},
 }

@@ -55,6 +55,10 @@ class Submission(Model):
     """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual
     cluster's cells cannot be had there, is preempted and started anew on others."""
 
+    share: StrictBool | None = None
+    """Whether it runs under the runtime of training jobs, by which it can be suspended and limited, and share GPUs.
+    None: where the policy of its virtual cluster has jobs share them."""
+
     @property
     def opportunistic(self) -> bool:
         """Whether it asks for idle GPUs of any tenant, by its priority."""

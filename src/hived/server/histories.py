@@ -19,6 +19,7 @@ from .pictures import Stay, StayKind
 STAYS: dict[JobState, StayKind] = {
     JobState.QUEUED: "waiting",
     JobState.RESERVED: "reserved",
+    JobState.SUSPENDED: "suspended",
     JobState.STOPPING: "stopping",
     JobState.BACKOFF: "backoff",
 }

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from hived.engine.job import Event
 from hived.engine.states import JobState
@@ -19,7 +19,7 @@ from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, default_name
+from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
 from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
@@ -105,19 +105,44 @@ class LocalService(Service[Job]):
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref))
 
+    async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
+        """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
+        return self.shown(await self._engine.suspend(ref, how.timeout_s, how.lease_s, user))
+
+    async def resume(self, ref: str, how: schema.Resumption, user: str) -> schema.Job:
+        """Let a suspended training job go on."""
+        return self.shown(await self._engine.resume(ref, how.timeout_s, user))
+
+    async def limit(self, ref: str, how: schema.Limiting, user: str) -> schema.Job:
+        """Limit a training job."""
+        if how.memory is None and how.share is None:
+            raise RequestError("share", "nothing to change; give memory, share or both")
+        limiting = Limiting(how.memory, how.share, how.memory_most, how.lease_s)
+        return self.shown(await self._engine.limit(ref, limiting, user))
+
+    async def scale(self, ref: str, how: schema.Scaling, user: str) -> schema.Job:
+        """Have an elastic training job go on with another number of workers."""
+        return self.shown(await self._engine.scale(ref, how.workers, how.timeout_s, user))
+
+    async def training(self, ref: str) -> schema.Training:
+        """What the processes of a training job say of themselves."""
+        job, found = await self._engine.training(ref)
+        plain = {**found.plain(), "name": job.name, "command": " ".join(job.spec.command)}
+        return schema.Training.model_validate(plain)
+
     def tasks(self, job: Job) -> list[schema.Task]:
         """A task for each rank."""
         pods = () if job.placement is None else job.placement.pods
         held_up = self._engine.job_scheduler.held_up
         found: list[schema.Task] = []
         for rank in range(job.size):
-            state: Literal["waiting", "starting", "running", "stopping", "ended"] = "waiting"
+            state: schema.TaskState = "waiting"
             if job.state.ended or rank in job.endings:
                 state = "ended"
             elif (job.id, job.attempt, rank) in held_up:
                 state = "starting"
             elif job.holds:
-                state = "stopping" if job.state is JobState.STOPPING else "running"
+                state = "running" if job.state is JobState.RUNNING else "suspended" if job.state.stays else "stopping"
             place = pods[rank] if rank < len(pods) else None
             node, devices = ("", []) if place is None else (place.node, list(place.leaf_cells))
             found.append(schema.Task(name=f"task {rank}", state=state, node=node, devices=devices))

@@ -96,7 +96,7 @@ class Holder(JobHeader):
 
 
 #: what a job does for a while
-StayKind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "stopping", "backoff"]
+StayKind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "suspended", "stopping", "backoff"]
 
 
 class Waiting(JobHeader):

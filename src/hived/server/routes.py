@@ -103,6 +103,7 @@ def _event(name: str, data: Model, number: int) -> ServerSentEvent:
     return ServerSentEvent(json.dumps(data.model_dump(mode="json")), event=name, id=str(number))
 
 
+_TELLING = (404, 409, 503)  #: statuses of what a training job is told, beside those of a body
 _LARGEST = 2**63 - 1  #: integer that the engine can store
 _REF_WORDS = (
     "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them). On Kubernetes "
@@ -275,6 +276,31 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
     async def cancel_job(ref: Ref) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
         return await service.cancel(ref)
+
+    @jobs.post("/jobs/{ref:path}/suspend", responses=declared(*BODY, *_TELLING))
+    async def suspend_job(ref: Ref, how: schema.Suspension, request: Request) -> schema.Job:
+        """Suspend a training job at the end of a mini-batch: its device memory is free, and its GPUs stay its own."""
+        return await service.suspend(ref, how, asking(request))
+
+    @jobs.post("/jobs/{ref:path}/resume", responses=declared(*BODY, *_TELLING))
+    async def resume_job(ref: Ref, how: schema.Resumption, request: Request) -> schema.Job:
+        """Let a suspended training job go on."""
+        return await service.resume(ref, how, asking(request))
+
+    @jobs.post("/jobs/{ref:path}/limit", responses=declared(*BODY, *_TELLING))
+    async def limit_job(ref: Ref, how: schema.Limiting, request: Request) -> schema.Job:
+        """Limit a training job from its next mini-batch on."""
+        return await service.limit(ref, how, asking(request))
+
+    @jobs.post("/jobs/{ref:path}/scale", responses=declared(*BODY, *_TELLING))
+    async def scale_job(ref: Ref, how: schema.Scaling, request: Request) -> schema.Job:
+        """Have an elastic training job go on with another number of workers."""
+        return await service.scale(ref, how, asking(request))
+
+    @jobs.get("/training/{ref:path}", responses=declared(403, 404, 409, 422, 503))
+    async def get_training(ref: Ref) -> schema.Training:
+        """What the processes of a training job say of themselves: mini-batches, memory, limits, what they were told."""
+        return await service.training(ref)
 
     @jobs.get("/jobs/{ref:path}", responses=declared(403, 404, 422, 503))
     async def get_job(ref: Ref) -> schema.Job:

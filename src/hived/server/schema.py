@@ -14,6 +14,8 @@ from hived.engine.states import JobState
 from hived.engines.submission import ANY_TEXT, FOLDER, NAME, VARIABLE, Model
 from hived.engines.submission import Submission as Submission  # the body of ``POST /v1/jobs``
 
+#: how long to wait for a training job to come to the end of a mini-batch
+Patience = Annotated[float, Field(strict=True, gt=0, le=86_400)]
 REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 #: each of these patterns in words, for the error message of a text that does not match
 FORMS = {
@@ -59,6 +61,9 @@ class Place(Model):
     devices: list[int]
 
 
+TaskState = Literal["waiting", "starting", "running", "suspended", "stopping", "ended"]
+
+
 class Task(Place):
     """One process of a job, or one pod."""
 
@@ -66,7 +71,7 @@ class Task(Place):
     """``task 0``, or the pod's ``namespace/name``."""
     uid: str = ""
     """Of a pod."""
-    state: Literal["waiting", "starting", "running", "stopping", "ended"]
+    state: TaskState
     """Of a pod: it has no node; it is being bound; it is bound; it is being deleted."""
     node: str
     """That it has or has reserved; "": none."""
@@ -106,6 +111,17 @@ class Process(Model):
     """As a shell has it: 128 + signal where a signal ended it."""
 
 
+class Limits(Model):
+    """What a training job is limited to, beside others on its GPUs or by hand."""
+
+    memory: int
+    """Device bytes per process; 0: no limit."""
+    share: float
+    """Of its GPUs' time; 1: all of it."""
+    why: str
+    since: float
+
+
 class Job(JobHeader):
     """A job as it is now: processes of one machine, or on Kubernetes an affinity group of pods."""
 
@@ -130,8 +146,91 @@ class Job(JobHeader):
     finished: bool | None
     """Of a job that has ended on Kubernetes: whether its pods ended by themselves, how is not known; else they were
     evicted or deleted. None: any other."""
+    limits: Limits | None = None
+    """None: none."""
     process: Process | None
     """None: on Kubernetes."""
+
+
+class Suspension(Model):
+    """Suspend a training job at the end of a mini-batch."""
+
+    timeout_s: Patience = 60.0
+    lease_s: Annotated[float, Field(strict=True, ge=0, le=31_536_000)] = 0.0
+    """After so long it goes on by itself, if nobody suspends it again; 0: never."""
+
+
+class Resumption(Model):
+    """Let a suspended training job go on."""
+
+    timeout_s: Patience = 60.0
+
+
+class Limiting(Model):
+    """Limit a training job from its next mini-batch on; what is left out stays as it is."""
+
+    memory: Annotated[int, Field(strict=True, ge=0, le=2**50)] | None = None
+    """Device bytes per process; 0: no limit."""
+    memory_most: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 0
+    """Up to which the limit may rise by itself, by what had no room; 0: it stays."""
+    share: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
+    """Of its GPUs' time."""
+    lease_s: Annotated[float, Field(strict=True, ge=0, le=31_536_000)] = 0.0
+    """After so long there are no limits again; 0: never."""
+
+
+class Scaling(Model):
+    """Have an elastic training job go on with another number of workers."""
+
+    workers: Annotated[int, Field(strict=True, ge=1, le=1024)]
+    timeout_s: Patience = 60.0
+
+
+class TrainingProcess(Model):
+    """What a process of a training job says of itself. Bytes are of its device unless a field says otherwise."""
+
+    rank: int
+    pid: int
+    state: str
+    """starting, running, waiting, suspended, moving, ready, handed or moved."""
+    state_s: float
+    """For how long."""
+    tier: str
+    """How it releases its memory: pager, framework, stop."""
+    why: str
+    """A command is not carried out."""
+    note: str
+    """A limit is not kept in full, or a lower tier is in force than wanted."""
+    not_now_s: float
+    """For how long a command has met no end of a mini-batch; 0: none waits."""
+    device: str
+    mini_batches: int
+    mini_batch_s: float
+    """Smoothed over about ten."""
+    device_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    least_bytes: int
+    """At the last end of a mini-batch that was looked at."""
+    host_bytes: int
+    """Tensors of the device that stand in the memory of the host."""
+    utilization: float
+    sample_age_s: float | None
+    memory_limit: int | None
+    share: float
+    last_change_s: float
+    """That the last suspension, resumption or move took."""
+    last_change_bytes: int
+
+
+class Training(Model):
+    """A training job, as its processes say."""
+
+    name: str
+    command: str
+    launching: bool
+    """No process has ended a mini-batch yet."""
+    processes: list[TrainingProcess]
 
 
 class Jobs(Model):

@@ -29,6 +29,7 @@ from .trades import ExchangeService
 
 J = TypeVar("J", bound=EngineJob)
 T = TypeVar("T")
+_ON_ITS_NODE = "command a training job with hived train inside its pod"
 _SHOWN = 100  #: jobs in each list of a virtual cluster
 
 
@@ -119,6 +120,26 @@ class Service(ABC, Generic[J]):
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         raise self._unsupported("end it with kubectl delete")
 
+    async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
+        """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
+        raise self._unsupported(_ON_ITS_NODE)
+
+    async def resume(self, ref: str, how: schema.Resumption, user: str) -> schema.Job:
+        """Let a suspended training job go on."""
+        raise self._unsupported(_ON_ITS_NODE)
+
+    async def limit(self, ref: str, how: schema.Limiting, user: str) -> schema.Job:
+        """Limit a training job."""
+        raise self._unsupported(_ON_ITS_NODE)
+
+    async def scale(self, ref: str, how: schema.Scaling, user: str) -> schema.Job:
+        """Have an elastic training job go on with another number of workers."""
+        raise self._unsupported(_ON_ITS_NODE)
+
+    async def training(self, ref: str) -> schema.Training:
+        """What the processes of a training job say of themselves."""
+        raise self._unsupported(_ON_ITS_NODE)
+
     def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
         """Output of a task from byte ``offset`` (below 0: from the end), at most ``limit`` bytes, whole characters."""
         raise self._unsupported("read it with kubectl logs POD")
@@ -197,6 +218,7 @@ class Service(ABC, Generic[J]):
             started_at=job.started_at,
             ended_at=job.ended_at,
             finished=self.finished(job),
+            limits=None if job.limits is None else schema.Limits(**job.limits._asdict()),
             process=self.process(job),
         )
 

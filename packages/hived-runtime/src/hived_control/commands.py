@@ -61,6 +61,41 @@ class JobStatus:
     launching: bool  #: no process has ended a mini-batch yet
     processes: tuple[ProcessStatus, ...]  #: by rank
 
+    def plain(self) -> dict[str, Any]:
+        """It as plain data, for programs."""
+        return {
+            "name": self.name,
+            "command": self.command,
+            "launching": self.launching,
+            "processes": [
+                {
+                    "rank": each.answer.rank,
+                    "pid": each.pid,
+                    "state": each.answer.state.name.lower(),
+                    "state_s": round(max(each.now - each.answer.since, 0.0), 3) if each.answer.since else 0.0,
+                    "tier": each.answer.tier,
+                    "why": each.answer.why,
+                    "note": each.answer.note,
+                    "not_now_s": round(each.not_now_s, 3),
+                    "device": each.answer.device,
+                    "mini_batches": each.progress.iterations,
+                    "mini_batch_s": each.progress.seconds,
+                    "device_bytes": each.sample.device_bytes,
+                    "used_bytes": each.sample.used_bytes,
+                    "peak_bytes": each.sample.peak_bytes,
+                    "least_bytes": each.sample.least_bytes,
+                    "host_bytes": each.sample.host_bytes,
+                    "utilization": round(each.sample.utilization, 4),
+                    "sample_age_s": round(max(each.now - each.sample.at, 0.0), 3) if each.sample.at else None,
+                    "memory_limit": each.answer.memory_limit or None,
+                    "share": each.answer.share,
+                    "last_change_s": each.answer.seconds,
+                    "last_change_bytes": each.answer.moved_bytes,
+                }
+                for each in self.processes
+            ],
+        }
+
 
 class NotYetError(UnavailableError):
     """A command has not been carried out in the time given. It stays in force."""

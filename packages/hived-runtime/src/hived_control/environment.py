@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+JOBS = "HIVED_JOBS"  #: the folder of all jobs; see :mod:`.folder`
 JOB = "HIVED_RUN_JOB"  #: the job's name
 MEMORY = "HIVED_RUN_MEMORY"  #: device bytes that it is started with
 SHARE = "HIVED_RUN_SHARE"  #: of the device's time, that it is started with

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .environment import JOBS
 from .errors import ConflictError, ForbiddenError, InputError, NotFoundError, StorageError, UnavailableError
 from .page import Command, Page
 
@@ -39,7 +40,7 @@ _LOCK_S = 10.0  #: others hold the lock for some milliseconds; an elastic job wh
 
 def jobs_folder() -> Path:
     """Where the jobs of this user are. Made if it is not there; :class:`ForbiddenError` if it is another user's."""
-    given = os.environ.get("HIVED_JOBS") or None
+    given = os.environ.get(JOBS) or None
     if given is not None:
         folder = Path(given)
     elif runtime := os.environ.get("XDG_RUNTIME_DIR"):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import asdict
 
@@ -47,6 +47,7 @@ from hived.errors import (
 )
 from hived.events.recorded import RecordedCluster
 from hived.exchange import Arbiter
+from hived.installed import RUNTIME, command_for
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
@@ -55,17 +56,24 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
-from .model import MOST_BACKOFF_S, Job, JobSpec
+from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work, make_folder
+
+if TYPE_CHECKING:
+    from .agent import Agent, JobStatus
 
 T = TypeVar("T")
 #: how many of the latest events are kept in memory, for followers of the event stream
 RECENT = 10_000
 #: period of the checks of devices and tasks, in seconds
 HEALTH_EVERY_S = 5.0
+#: period of the looks at what training jobs do, in seconds
+LOOK_EVERY_S = 0.5
+#: why a training job does other than the engine has told it
+ELSEWHERE = "told so on its machine, not by the engine"
 
 
 class Engine:
@@ -119,9 +127,13 @@ class Engine:
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
         self.job_scheduler.held_up = self._watching.held_up
+        #: None: the runtime of training jobs is not installed
+        self._agent = _agent(self.folder / "training")
+        #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
+        self._told: dict[int, dict[str, tuple[object, str]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._review: asyncio.TimerHandle | None = None
-        self._health: asyncio.Task[None] | None = None
+        self._checks: tuple[asyncio.Task[None], ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the error for which the engine cannot go on, once there is one
         self.failed: asyncio.Future[StorageError | InvariantError | PolicyError] | None = None
@@ -156,7 +168,10 @@ class Engine:
         self.job_scheduler.trading.due(at)
         self._remember(self._now)
         self._advance_or_raise()
-        self._health = self._loop.create_task(self._check_health())
+        self._checks = (
+            self._loop.create_task(self._check_health()),
+            self._loop.create_task(self._look_at_training()),
+        )
 
     def let_go(self) -> None:
         """Watch tasks no longer: first of all when the machine may be shutting down, which ends them too."""
@@ -164,10 +179,10 @@ class Engine:
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next engine finds them."""
-        if self._health is not None:
-            self._health.cancel()
+        for check in self._checks:
+            check.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._health
+                await check
         for timer in (*self._timers, self._review):
             if timer is not None:
                 timer.cancel()
@@ -195,6 +210,8 @@ class Engine:
                 "time_limit_s",
                 f"the policy of {spec.vc}, {policy.name}, orders jobs by their duration: give a time limit",
             )
+        if self._shares(spec) and self._agent is None:
+            raise RequestError("share", f"{RUNTIME} is not installed where the engine runs: {command_for('train')}")
         loan = spec.opportunistic or spec.early
         if answer.outcome == "never" and not (
             spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never"
@@ -445,6 +462,8 @@ class Engine:
             make_folder(shared)
             visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
             environment = task_environment(job, rank, shared, task.mark, visible)
+            if self._agent is not None and self._shares(job.spec):
+                environment |= self._agent.environment(job, environment)
             return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
@@ -456,6 +475,95 @@ class Engine:
             at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
             self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
+
+    # -- training jobs, by their control pages -------------------------------------------------------------------------
+
+    def _shares(self, spec: JobSpec) -> bool:
+        """Whether a job is started under the runtime: as it asks, or as the policy of its VC is."""
+        if spec.share is not None:
+            return spec.share
+        return self.job_scheduler.policies[spec.vc].gpu_sharing is not None
+
+    async def suspend(self, ref: str, timeout_s: float, lease_s: float = 0.0, user: str = "") -> Job:
+        """Suspend a training job at the end of a mini-batch; ``lease_s``: for so long, 0: until it is resumed.
+
+        It keeps its GPUs. Raises :class:`NotFoundError`, :class:`ConflictError` for one that does not run under the
+        runtime, or has ended no mini-batch yet, and :class:`~hived.errors.NotYetError` after ``timeout_s``.
+        """
+        return await self._tell(ref, {"suspended": True}, user, lambda a, job: a.suspend(job, timeout_s, lease_s))
+
+    async def resume(self, ref: str, timeout_s: float, user: str = "") -> Job:
+        """Let a suspended job go on. Raises as :meth:`suspend`."""
+        return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
+
+    async def limit(self, ref: str, limiting: Limiting, user: str = "") -> Job:
+        """Limit a training job from its next mini-batch on. Raises as :meth:`suspend`."""
+        wish = {"memory": limiting.memory, "share": limiting.share}
+        return await self._tell(ref, wish, user, lambda agent, job: agent.limit(job, limiting))
+
+    async def scale(self, ref: str, workers: int, timeout_s: float, user: str = "") -> Job:
+        """Have an elastic job go on with so many workers on the GPUs that it has. Raises as :meth:`suspend`."""
+        return await self._tell(ref, {}, user, lambda agent, job: agent.scale(job, workers, timeout_s))
+
+    async def training(self, ref: str) -> tuple[Job, JobStatus]:
+        """A training job, and what its processes say of themselves. Raises as :meth:`suspend`."""
+        job, agent = self._obeying(ref)
+        return job, await asyncio.to_thread(agent.status, job)
+
+    async def _tell(self, ref: str, wish: Mapping[str, object], user: str, tell: Callable[[Agent, Job], None]) -> Job:
+        job, agent = self._obeying(ref)
+        attempt, why = job.attempt, f"told so by {user}" if user else "told so by hand"
+        said = {name: (value, why) for name, value in wish.items() if value is not None}
+        self._told[job.id] = self._told.get(job.id, {}) | said
+        try:
+            await asyncio.to_thread(tell, agent, job)
+        finally:
+            doing = await asyncio.to_thread(agent.look, job)
+            if doing is not None:
+                self._take_in_doing(job, attempt, doing)
+        return job
+
+    def _obeying(self, ref: str) -> tuple[Job, Agent]:
+        """A job that holds GPUs, and the agent. Raises :class:`ConflictError` for any other."""
+        job = self.find(ref)
+        if not job.state.stays:
+            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be told something")
+        if self._agent is None or not self._agent.obeys(job):
+            raise ConflictError(f"{job.name} does not run under the runtime of training jobs; submit it with --share")
+        return job, self._agent
+
+    def _take_in_doing(self, job: Job, attempt: int, doing: Obeying) -> None:
+        told = self._told.get(job.id, {})
+
+        def why(*names: str) -> str:
+            """Of what it does, if it is what it was told."""
+            said = [(getattr(doing, name), *told[name]) for name in names if name in told]
+            return said[0][2] if said and all(now == wanted for now, wanted, _ in said) else ELSEWHERE
+
+        with self._failing():
+            self.job_scheduler.obeys(job.id, attempt, doing, why("suspended"), why("memory", "share"), self.clock())
+        self._advance()
+
+    async def _look_at_training(self) -> None:
+        while self._agent is not None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                holding = [job for job in self.job_scheduler.jobs.values() if job.state.holds]
+                for number in [number for number in self._told if number not in self.job_scheduler.jobs]:
+                    del self._told[number]
+                over = self._agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
+                await asyncio.to_thread(self._agent.delete, over)
+                for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
+                    # only what is known to be ours: in a copied folder the pages are of the jobs of the original
+                    if self._watching.watches((job.id, attempt, 0)) and self._agent.obeys(job):
+                        doing = await asyncio.to_thread(self._agent.look, job)
+                        if doing is not None:
+                            self._take_in_doing(job, attempt, doing)
+                self._refuse_if_failed()
+            except (StorageError, InvariantError, PolicyError):
+                return
+            except Exception as error:  # a look that fails must not end the looks
+                asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------
 
@@ -479,6 +587,17 @@ class Engine:
     def _take_in(self, changed: Mapping[tuple[str, int], str | None]) -> None:
         for place, why in changed.items():
             self.job_scheduler.set_health([place], why, self.clock())
+
+
+def _agent(folder: Path) -> Agent | None:
+    """The agent, where the runtime of training jobs is installed."""
+    try:
+        from .agent import Agent
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("hived_control"):
+            raise
+        return None
+    return Agent(folder)
 
 
 def restored_trades(spec: ClusterSpec, store: Store, at: float, arbiter: Arbiter | None = None) -> LiveTrading:

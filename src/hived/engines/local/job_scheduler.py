@@ -20,7 +20,7 @@ from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
 from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
-from hived.engine.job import Event
+from hived.engine.job import NO_LIMITS, Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError
@@ -29,7 +29,7 @@ from hived.scheduling import Policy, SomePolicies
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec, Device
 
-from .model import Job, JobSpec, outcome
+from .model import Job, JobSpec, Obeying, outcome
 
 
 class Health(Hardware):
@@ -203,7 +203,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if len(job.endings) == job.spec.tasks:
             event, data = outcome(job, at)
             self.becomes(job, event, None, at, data)
-        elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
+        elif job.state.stays and (ending["code"] or ending["stopped"]):
             self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
     def due(self, number: int, at: float) -> None:
@@ -213,10 +213,24 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self.becomes(job, JobEvent.QUEUED, None, at, {})
-        elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
+        elif job.state.stays and (limit := job.limit_at) is not None and at >= limit:
             if any(held[:2] == (number, job.attempt) for held in self.held_up):
                 return  # it has not begun: its supervisors see to the limit once it has
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
+
+    def obeys(self, number: int, attempt: int, doing: Obeying, why: str, why_limited: str, at: float) -> None:
+        """Take in what a training job does by its control pages, and why that, and its limits, are as they are."""
+        job = self.jobs.get(number)
+        if job is None or not job.state.stays or attempt != job.attempt:
+            return
+        if doing.suspended is not (job.state is JobState.SUSPENDED):
+            took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.seconds}
+            event = JobEvent.SUSPENDED if doing.suspended else JobEvent.RESUMED
+            self.becomes(job, event, None, at, {"why": why, **took})
+        limits = job.limits or NO_LIMITS
+        if (doing.memory, doing.share) != (limits.memory, limits.share):
+            data = {"memory": doing.memory, "share": doing.share, "why": why_limited}
+            self.becomes(job, JobEvent.LIMITED, None, at, data)
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
         """Take in the health of devices: bad, for this reason, or (None) healthy."""
@@ -234,7 +248,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if now and not undo:
             wanted = set(places)
             for job in list(self.jobs.values()):
-                if job.state is JobState.RUNNING and not wanted.isdisjoint(job.devices()):
+                if job.state.stays and not wanted.isdisjoint(job.devices()):
                     self._stop(job, at, "drained", f"{what} is drained")
         self._hardware_changed(at)
 
@@ -287,7 +301,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
                 self.instruct(WakeAt(job.id, job.retry_at))
-            elif job.state is JobState.RUNNING:
+            elif job.state.stays:
                 self._started(job)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
@@ -335,7 +349,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._started(job)
 
     def _preempt(self, job: Job, by: Job | None, at: float) -> None:
-        if job.state is JobState.RUNNING:
+        if job.state.stays:
             self.note_displaced(job, by, at)
             who = GHOST.format(job.vc) if by is None else f"{by.name} of {by.vc}"
             self._stop(job, at, "preempted", f"preempted by {who}", by)
@@ -394,7 +408,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 guaranteed = self.cluster.group(job.name).guaranteed
                 self.guarantee_changed(job, why if guaranteed else reasons.get(job.name, why), at)
                 reason = reasons.get(job.name, job.reason)
-                if reason != job.reason and job.name in self.usage.displaced and job.state is JobState.RUNNING:
+                if reason != job.reason and job.name in self.usage.displaced and job.state.stays:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from hived.engine.job import EngineJob, Event, placement_data, placement_from
+from hived.engine.job import EngineJob, Event, Limits, placement_data, placement_from
 from hived.engine.states import Effect, JobEvent, JobState
 from hived.engines.submission import Submission
 
@@ -142,6 +142,10 @@ class Job(EngineJob):
         plain["state"], plain["preempted_by"] = self.state.value, self.displaced_by
         plain["guaranteed"] = self.holds and self.guaranteed
         plain["placement"] = None if self.placement is None else placement_data(self.placement)
+        if self.state is JobState.SUSPENDED:
+            plain["suspended_for"] = self.suspended_for
+        if self.limits is not None:
+            plain["limits"] = self.limits
         return plain
 
     @classmethod
@@ -154,7 +158,30 @@ class Job(EngineJob):
         job.placement = None if status["placement"] is None else placement_from(status["placement"])
         job.displaced_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
         job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
+        job.suspended_for = status.get("suspended_for", "")
+        job.limits = Limits(*status["limits"]) if "limits" in status else None
         return job
+
+
+class Obeying(NamedTuple):
+    """What a training job does now, by the pages of all its processes."""
+
+    suspended: bool
+    tier: str = ""  #: how it has released its memory
+    moved_bytes: int = 0  #: copied for that
+    seconds: float = 0.0  #: that this took
+    memory: int = 0  #: limit in force, device bytes per process; 0: none
+    share: float = 1.0  #: in force
+    note: str = ""  #: what is not kept in full
+
+
+class Limiting(NamedTuple):
+    """Other limits of a training job; None: as it is."""
+
+    memory: int | None  #: device bytes per process; 0: none
+    share: float | None  #: of its GPUs' time
+    most: int = 0  #: up to which the memory limit may rise by itself; 0: it stays
+    lease_s: float = 0.0  #: after so long those of its start hold again; 0: never
 
 
 #: fields of a job that are stored as they are

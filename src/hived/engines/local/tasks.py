@@ -377,6 +377,10 @@ class Watching:
         self._children.clear()
         self._loose.clear()
 
+    def watches(self, key: Key) -> bool:
+        """Whether a task runs as far as is known."""
+        return key in self._watched
+
     def ensure(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
         """Start or watch a task, or report its end. Idempotent.
 

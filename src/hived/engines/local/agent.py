@@ -1,0 +1,138 @@
+"""The machine's agent: tells training jobs what to do by their control pages, and reads there what they make of it.
+
+Only tasks that were started under the runtime (:mod:`hived_runtime`, a distribution of its own) have pages. A page says
+what a job does now, so that an engine that was killed finds everything again; what this learns, the job scheduler makes
+events of. No call is for the thread of the event loop: a job may hold the lock of its folder, and disks may hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from hived.errors import ConflictError, HivedError, NotFoundError, NotYetError, UnavailableError
+from hived_control import commands, errors
+from hived_control.commands import JobStatus as JobStatus
+from hived_control.commands import TrainingJob
+from hived_control.environment import JOB, JOBS, LAUNCH
+from hived_control.folder import JobFolder
+from hived_control.page import State
+
+from .model import Job, Limiting, Obeying
+
+
+class Agent:
+    """The training jobs of an engine, each in a folder of its own below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # -- a task begins ------------------------------------------------------------------------------------------------
+
+    def environment(self, job: Job, given: Mapping[str, str]) -> dict[str, str]:
+        """The variables that make a task obey, beside those ``given`` to it; makes the folder of its job.
+
+        Raises ``OSError``.
+        """
+        self._path(job).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        path = os.pathsep.join(filter(None, (str(LAUNCH), given.get("PYTHONPATH"))))
+        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name}
+        if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
+            found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
+        return found
+
+    def idle(self, jobs: Iterable[Job]) -> list[Path]:
+        """The folders of all attempts but those of ``jobs``, to be deleted by :meth:`delete`. O(folders)."""
+        kept = {self._path(job).name for job in jobs}
+        with contextlib.suppress(OSError):
+            return [folder for folder in self.folder.iterdir() if folder.name not in kept]
+        return []
+
+    def delete(self, folders: Iterable[Path]) -> None:
+        """Delete folders of attempts that have ended. Never raises: what stays is found again."""
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def obeys(self, job: Job) -> bool:
+        """Whether a job was started under the runtime."""
+        return job.attempt > 0 and self._path(job).is_dir()
+
+    # -- what it does, and is told ------------------------------------------------------------------------------------
+
+    def look(self, job: Job) -> Obeying | None:
+        """What a job does now; None: it has ended no mini-batch yet, or is about to end. O(its processes)."""
+        with contextlib.suppress(HivedError, OSError):
+            found = self.status(job).processes
+            if found:
+                answers = [each.answer for each in found]
+                first = answers[0]
+                return Obeying(
+                    all(answer.state is State.SUSPENDED for answer in answers),
+                    first.tier,
+                    sum(answer.moved_bytes for answer in answers),
+                    max(answer.seconds for answer in answers),
+                    first.memory_limit,
+                    first.share,
+                    "; ".join(dict.fromkeys(filter(None, (answer.note for answer in answers)))),
+                )
+        return None
+
+    def status(self, job: Job) -> JobStatus:
+        """All that the processes of a job say of themselves."""
+        with self._commanding(job) as training:
+            return training.status()
+
+    def suspend(self, job: Job, timeout_s: float, lease_s: float) -> None:
+        """Suspend all its processes at one mini-batch; with a lease, for so long if nobody renews it.
+
+        Raises :class:`~hived.errors.NotYetError` where it has not come to the end of one: it is suspended there.
+        """
+        with self._commanding(job) as training:
+            training.suspend(timeout_s, lease_s)
+
+    def resume(self, job: Job, timeout_s: float) -> None:
+        """Let all its processes go on. Raises :class:`~hived.errors.NotYetError` where one does not answer."""
+        with self._commanding(job) as training:
+            training.resume(timeout_s)
+
+    def limit(self, job: Job, limiting: Limiting) -> None:
+        """Change its limits, from its next mini-batch on."""
+        with self._commanding(job) as training:
+            training.limit(limiting.memory, limiting.share, limiting.most or None, limiting.lease_s)
+
+    def scale(self, job: Job, workers: int, timeout_s: float) -> None:
+        """Have an elastic job go on with so many workers; :class:`~hived.errors.ConflictError` if it does not."""
+        with self._commanding(job) as training:
+            training.scale(workers, timeout_s)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _path(self, job: Job) -> Path:
+        return self.folder / f"{job.id}.{job.attempt}"
+
+    @contextlib.contextmanager
+    def _commanding(self, job: Job) -> Iterator[TrainingJob]:
+        """A job to be commanded; the errors of that as errors of ours, which call it by its name."""
+        if not self.obeys(job):
+            raise ConflictError(f"{job.name} does not run under the runtime; submit it with --share")
+        folder = self._path(job)
+        try:
+            yield TrainingJob(JobFolder(folder))
+        except errors.TrainingError as error:
+            said = (
+                str(error).replace(f"the training job {folder.name}", job.name).replace(f"job {folder.name}", job.name)
+            )
+            raise _kind_of(error)(said) from None
+
+
+def _kind_of(error: errors.TrainingError) -> Callable[[str], HivedError]:
+    if isinstance(error, commands.NotYetError):
+        return NotYetError
+    if isinstance(error, errors.NotFoundError):
+        return NotFoundError
+    return ConflictError if isinstance(error, errors.InputError) else UnavailableError

@@ -1,0 +1,226 @@
+"""Training jobs of the engine obey: what they are told by hand is a fact that the engine knows, and survives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hived.engine.states import JobState
+from hived.engines.local import engine as engine_module
+from hived.engines.local.engine import ELSEWHERE, Engine
+from hived.engines.local.explaining import JobExplainer
+from hived.engines.local.model import Job, JobSpec, Limiting
+from hived.errors import ConflictError, NotFoundError, NotYetError, RequestError
+from hived_control.commands import TrainingJob
+from hived_control.folder import JobFolder
+
+from .living import STAYS, Lives, ended, noted, printed, record_faults, running, shell, state
+
+TRAINER = Path(__file__).with_name("trainer.py")
+
+
+def trains(vc: str = "vision", seconds: float = 0.01, code: str = "", **more: Any) -> JobSpec:
+    """A job that obeys."""
+    command = (sys.executable, str(TRAINER), str(seconds), *((code,) if code else ()))
+    known: dict[str, Any] = {"name": "train", "grace_s": 5.0, "share": True, **more}
+    return JobSpec.model_construct(vc=vc, command=command, **known)
+
+
+async def training(engine: Engine, spec: JobSpec) -> Job:
+    """A job that has ended a mini-batch."""
+    job = engine.submit(spec)
+    await printed(engine, job, "2 ")
+    return job
+
+
+def steps(engine: Engine, job: Job) -> int:
+    """How many mini-batches it has printed."""
+    return engine.task(job, 0).output.read_text().count("\n")
+
+
+def test_suspended_limited_and_resumed_by_hand(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        assert (await engine.suspend("train", 20.0, user="ann")).state is JobState.SUSPENDED
+        before = steps(engine, job)
+        said = JobExplainer(engine.job_scheduler).explain(job, None)
+        assert "it is suspended: told so by ann" in said
+        assert JobExplainer(engine.job_scheduler).shortly(job) == ["it is suspended: told so by ann"]
+        await engine.limit("train", Limiting(2**30, 0.5), user="ann")
+        await asyncio.sleep(0.3)
+        assert steps(engine, job) == before, "it trains while it is suspended"
+        assert list(job.devices()) == [("node", 0)], "its GPUs stay its own"
+        assert (await engine.resume("train", 20.0)).state is JobState.RUNNING
+        found = await noted(engine, "limited")
+        assert found.data == {"memory": 2**30, "share": 0.5, "why": "told so by ann"}
+        assert "it is limited to 50% of the time and 1 GiB: told so by ann" in JobExplainer(
+            engine.job_scheduler
+        ).explain(job, None)
+        _, status = await engine.training("train")
+        assert status.processes[0].answer.share == 0.5
+        engine.cancel("train")
+        await state(engine, job, JobState.CANCELLED)
+        while list((lives.folder / "training").iterdir()):
+            await asyncio.sleep(0.01)
+
+    lives.live(story)
+    kinds = [event.kind for event in lives.events() if event.job == 1]
+    assert kinds == [
+        "submitted", "started", "suspended", "resumed", "limited", "stopping", "task_ended", "cancelled"
+    ]  # fmt: skip
+    with lives.store() as store:
+        assert record_faults(store)[0] == []
+
+
+def test_told_past_the_engine(lives: Lives) -> None:
+    """By who is on the machine: it is a fact all the same."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        training_job = TrainingJob(JobFolder(lives.folder / "training" / "1.1"))
+        await asyncio.to_thread(training_job.suspend, 20.0)
+        await state(engine, job, JobState.SUSPENDED)
+        assert job.suspended_for == ELSEWHERE
+        await asyncio.to_thread(training_job.resume, 20.0)
+        await state(engine, job, JobState.RUNNING)
+        await engine.suspend("train", 20.0, lease_s=1.0)  # goes on by itself
+        assert job.suspended_for == "told so by hand"
+        await state(engine, job, JobState.RUNNING)
+
+    lives.live(story)
+
+
+def test_outlives_its_engine(lives: Lives) -> None:
+    async def first(engine: Engine) -> None:
+        await training(engine, trains())
+        await engine.suspend("train", 20.0)
+
+    async def second(engine: Engine) -> None:
+        job = engine.find("train")
+        assert (job.state, job.suspended_for) == (JobState.SUSPENDED, "told so by hand")
+        before = steps(engine, job)
+        await asyncio.sleep(2 * engine_module.LOOK_EVERY_S)
+        assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
+        await engine.resume("train", 20.0)
+        assert job.state is JobState.RUNNING
+
+    lives.live(first, killed=True)
+    lives.live(second)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "preempted", "killed", "drained"])
+def test_end_of_a_suspended_job(lives: Lives, how: str) -> None:
+    """It is told to end, and woken for that; one that is killed has failed."""
+
+    async def story(engine: Engine) -> str:
+        loan = how == "preempted"
+        job = await training(engine, trains("research" if loan else "vision", priority=-1 if loan else 0, gpus=4))
+        await engine.suspend("train", 20.0)
+        match how:
+            case "cancelled":
+                engine.cancel("train")
+            case "preempted":
+                others = [engine.submit(shell("vision", STAYS, 4)), engine.submit(shell("speech", STAYS, 2))]
+                others.append(engine.submit(shell("research", STAYS, 2)))
+                for other in others:
+                    await state(engine, other, JobState.RUNNING)
+            case "killed":
+                (pid,) = (process.pid for process in (await engine.training("train"))[1].processes)
+                os.kill(pid, signal.SIGKILL)
+            case "drained":
+                engine.drain(None, None, undo=False, now=True)
+        (found,) = (
+            await ended(engine, job) if how in ("cancelled", "killed") else [await state(engine, job, JobState.QUEUED)]
+        )
+        return found.state.value
+
+    expected = {"cancelled": "cancelled", "killed": "failed"}
+    assert lives.live(story) == expected.get(how, "queued")
+
+
+def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(engine: Engine) -> None:
+        (plain,) = await running(engine, shell("vision", STAYS))
+        with pytest.raises(ConflictError, match=r"job-1 does not run under the runtime .*--share"):
+            await engine.suspend("job", 1.0)
+        with pytest.raises(NotFoundError):
+            await engine.suspend("nobody", 1.0)
+        early = engine.submit(trains(seconds=600.0))
+        while not (lives.folder / "training" / "2.1").exists():
+            await asyncio.sleep(0.01)
+        with pytest.raises(ConflictError, match="train-2 has not ended its first mini-batch"):
+            await engine.suspend("train", 1.0)
+        late = engine.submit(trains(gpus=4))
+        with pytest.raises(ConflictError, match="train-3 is queued: only what runs"):
+            await engine.resume("train-3", 1.0)
+        engine.cancel(str(late.id))
+        engine.cancel(str(early.id))
+        engine.cancel(str(plain.id))
+
+    lives.live(story)
+
+    async def not_installed(engine: Engine) -> None:
+        with pytest.raises(RequestError, match="share: hived-runtime is not installed where the engine runs"):
+            engine.submit(trains())
+
+    monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
+    lives.live(not_installed)
+
+
+def test_not_yet(lives: Lives) -> None:
+    """A command that meets no end of a mini-batch stays in force."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains(seconds=1.0))
+        with pytest.raises(NotYetError, match=r"train-1 is not suspended after 0\.05 s"):
+            await engine.suspend("train", 0.05)
+        await state(engine, job, JobState.SUSPENDED)
+
+    lives.live(story)
+
+
+TORCH = """
+import light_torch, torch, sys
+torch.manual_seed(3)
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+steps = torch.optim.AdamW(net.parameters())
+for number in range(int(sys.argv[1])):
+    steps.zero_grad()
+    (net(torch.randn(32, 64)) ** 2).mean().backward()
+    steps.step()
+    print(number, flush=True)
+print("weights", sum(float(p.double().abs().sum()) for p in net.parameters()), flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_pytorch_as_it_is(lives: Lives) -> None:
+    """Suspended and limited again and again, it ends with the weights that it has undisturbed."""
+    path = {"PYTHONPATH": str(Path(__file__).parents[1] / "runtime" / "light"), "PATH": os.environ["PATH"]}
+
+    def script(share: bool, name: str) -> JobSpec:
+        command = (sys.executable, "-c", TORCH, "400")
+        return JobSpec.model_construct(vc="vision", command=command, name=name, environment=path, share=share)
+
+    async def story(engine: Engine) -> list[str]:
+        alone, told = engine.submit(script(False, "alone")), engine.submit(script(True, "told"))
+        await printed(engine, told, "2\n")
+        for number in range(3):
+            assert (await engine.suspend("told", 60.0)).state is JobState.SUSPENDED
+            tier = (await engine.training("told"))[1].processes[0].answer.tier
+            assert tier == "framework"
+            await engine.limit("told", Limiting(None, 0.5 + 0.1 * number))
+            await engine.resume("told", 60.0)
+        await ended(engine, alone, told)
+        return [engine.task(job, 0).output.read_text().splitlines()[-1] for job in (alone, told)]
+
+    alone, told = lives.live(story)
+    assert alone == told
+    assert alone.startswith("weights ")
