@@ -50,6 +50,8 @@ def test_every_state_is_reached_and_only_final_ones_are_left_by_nothing() -> Non
     assert {after for after, _ in JOB_TABLE.values()} == set(JobState)
     assert {state for state, _ in JOB_TABLE} == {state for state in JobState if not state.ended}
     assert {event for _, event in JOB_TABLE} == set(JobEvent)
+    gone = {state for state, event in JOB_TABLE if event is JobEvent.ENDED}
+    assert gone == {state for state in JobState if not state.ended}, "the last pod of a gang may go at any moment"
     with pytest.raises(InvariantError, match="a job that is failed cannot be started"):
         transition(JobState.FAILED, JobEvent.STARTED)
 

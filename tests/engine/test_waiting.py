@@ -18,7 +18,7 @@ from hived.scheduling import Status
 from hived.server.histories import STAYS
 from hived.server.metrics import waiting_jobs
 
-from ..engines.driver import Driver, job
+from ..engines.driver import Driver, job, shares
 from ..kubernetes.pods import gang_of
 from ..kubernetes.replica import racks
 
@@ -45,11 +45,17 @@ def lead(jobs: Dispatcher[Any, Any], job: EngineJob, state: JobState, start: Cal
         jobs.becomes(job, event, None, 1.0, {"why": WHY, "cause": "moved", "at": 60.0})
 
 
+def lead_back(jobs: Dispatcher[Any, Any], job: EngineJob) -> None:
+    """Have a job that is aside wait for GPUs again."""
+    back = next(event for (of, event), (to, _) in JOB_TABLE.items() if of is job.state and to is JobState.QUEUED)
+    jobs.becomes(job, back, None, 2.0, {})
+
+
 def shown(jobs: Dispatcher[Any, Any], explainer: Explainer[Any], job: EngineJob) -> dict[str, Any]:
     """What lists, counts and explanations say of the job."""
     counted = {kind: number for (vc, kind), number in waiting_jobs(jobs) if vc == job.vc}
     head, *lines = explainer.explain(job, None)
-    assert (job.vc in head, "waits for" in head) == (True, True)
+    assert (job.vc in head, "waits" in head) == (True, True)
     return {
         "listed": [other.name for other in jobs.waiting(10)],
         "counted": sum(counted.values()),
@@ -73,7 +79,11 @@ def test_aside_on_one_machine(state: JobState) -> None:
     jobs = engine.job_scheduler
     lead(jobs, one, state, lambda: engine.end(first))
     found = shown(jobs, JobExplainer(jobs), one)
-    assert found == {**SHOWN, "listed": [one.name, late.name], "counted": 1}
+    assert found == {**SHOWN, "listed": [late.name, one.name], "counted": 1}
+    assert jobs.stranded("vision", shares(("vision", 2)), jobs.cluster.spec) == [one.name, late.name]
+    lead_back(jobs, one)
+    assert (one.entry.status, late.entry.status) == (Status.WAITING, Status.WAITING)
+    assert WHY not in JobExplainer(jobs).explain(one, None)
 
 
 @pytest.mark.parametrize("state", ASIDE)
@@ -86,6 +96,11 @@ def test_aside_on_kubernetes(state: JobState) -> None:
     lead(jobs, gang, state, lambda: [world.ask(pod) for pod in pods])
     found = shown(jobs, GangExplainer(jobs), gang)
     assert found == {**SHOWN, "listed": ["t/one"], "counted": 0}
+    lead_back(jobs, gang)
+    assert WHY not in GangExplainer(jobs).explain(gang, None)
+    lead(jobs, gang, state, lambda: jobs.dispatch(1.0))
+    jobs.end(gang, 2.0)
+    assert gang.state is JobState.ENDED
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if state.waits and not state.aside])

@@ -353,7 +353,7 @@ def test_story_of_jobs_in_words(engine: Driver) -> None:
         "train-2 was cancelled by bob",
     ]
     assert [engine.explain(found) for found in engine.jobs.values()] == [
-        "train-1 of vision waits for 2 GPUs, for 0 s now:\n- it failed: task 1 was ended by signal 9\n"
+        "train-1 of vision waits, for 0 s now:\n- it failed: task 1 was ended by signal 9\n"
         "- it is queued again in 10 s (try 2 of 2)",
         "train-2 was cancelled after 0 s: cancelled by bob\n- it was started 2 times",
         "train-3 succeeded after 0 s",

@@ -19,7 +19,7 @@ from hived import ConflictError
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engines.local.model import Job
-from hived.engines.local.store import MIGRATIONS, Store, last_start
+from hived.engines.local.store import MIGRATIONS, SINCE, Store, last_start
 from hived.errors import StorageError
 from hived.events.codec import from_line
 
@@ -287,8 +287,8 @@ def test_folder_of_the_first_version_goes_on(folder: Path) -> None:
 def test_jobs_of_the_version_before_go_on(folder: Path) -> None:
     """In the states that they had, in the store and under a new job scheduler."""
     execute(folder, FIFTH_VERSION)
-    later = {"ended", "suspended"}  # of pods alone; that version had none
-    assert {state.value for state in JobState} - later == set(IN_EACH_STATE.values())
+    assert {state.value for state in JobState} - {"ended", *SINCE} == set(IN_EACH_STATE.values()), "of pods alone"
+    assert all(5 < version <= len(MIGRATIONS) for version in SINCE.values()), "a former version has to refuse them"
     written = rows(folder, "SELECT id, status FROM jobs ORDER BY id")
     with closing(Store(folder)) as store:
         jobs, _ = store.jobs([], None, 100, None)

@@ -455,7 +455,7 @@ def follow_job(
             return now
         if attempt_of(now) == number:
             said = "; ".join(now.why)
-            say(f"{clean(now.name)} is back in the queue" + _because(now))
+            say(status_text(now) if now.state.aside else f"{clean(now.name)} is back in the queue" + _because(now))
         number += 1
 
 

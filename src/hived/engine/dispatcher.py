@@ -262,12 +262,13 @@ class Dispatcher(ABC, Generic[J, D]):
         return [self.job(number) for number in self.scheduler.reserved]
 
     def waiting(self, most: int) -> list[J]:
-        """Jobs without GPUs: with a reservation, aside, in line by their turns, and not in line yet. At most ``most``.
+        """Jobs without GPUs: with a reservation, in line by their turns, aside, and not in line yet. At most ``most``.
 
         O(most), and O(jobs) where some are not in line yet.
         """
-        found = [*self.reserved(), *self.usage.aside.values()]
+        found = self.reserved()
         found += (self.job(entry.number) for entry in self.scheduler.in_turn(max(0, most - len(found))))
+        found += islice(self.usage.aside.values(), max(0, most - len(found)))
         # the rest waits for pods that do not exist yet, or for kube-scheduler to ask
         if left := min(most, self.usage.waiting.total()) - len(found):
             known = {job.name for job in found}
@@ -346,7 +347,8 @@ class Dispatcher(ABC, Generic[J, D]):
 
     def stranded(self, tenant: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
         """Jobs of a tenant that fit its cells in ``reserved``, and not those in ``spec``."""
-        return self.scheduler.stranded(tenant, spec, reserved)
+        aside = [job.entry for job in self.usage.aside.values() if job.vc == tenant]
+        return self.scheduler.stranded(tenant, spec, reserved, aside)
 
     def follow(self, spec: ClusterSpec, at: float) -> None:
         """Have the core follow a spec that differs by trades alone. O(cells of the virtual clusters) if it does not."""

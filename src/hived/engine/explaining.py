@@ -147,9 +147,9 @@ class Explainer(Generic[J]):
         if job.holds:
             return self._running(job, at)
         since = "" if at is None else f", for {duration(at - job.since)} now"
-        head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         if job.state.aside:
-            return [head, *self._aside(job, at)]
+            return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at)]
+        head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.in_words(self.reasons(job)) or [_ABOUT]
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)

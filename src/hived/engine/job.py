@@ -153,6 +153,8 @@ class EngineJob:
             self.limits = None
         if self.state is not JobState.SUSPENDED:
             self.suspended_for = ""
+        if before.aside and not self.state.aside:
+            self.reason = ""
         match kind:
             case JobEvent.SUSPENDED:  # why it runs, or runs as it does, stays
                 self.suspended_for = str(data["why"])

@@ -138,7 +138,7 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.CANCELLED): (JobState.CANCELLED, Effect.RELEASE) for state in (_Q, _V, _B, _S)},
-    **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _S)},
+    **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _P, _S, _B)},
 }
 
 _EVENTS = {event.value: event for event in JobEvent}

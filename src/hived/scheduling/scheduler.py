@@ -477,12 +477,14 @@ class Scheduler:
         self._idle = self._all_otherwise = True
         return changed
 
-    def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec) -> list[str]:
+    def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec, aside: Iterable[Entry] = ()) -> list[str]:
         """The jobs of a VC that fit its cells in ``reserved``, and not those in ``spec``; names, in order.
 
-        Those that run as well: who loses its cells is in line again. O(its jobs + cells).
+        Those that run as well: who loses its cells is in line again; and those that are ``aside``, and will be in line.
+        O(its jobs + cells).
         """
-        entries = [entry for entry in self._of_vc.get(vc, {}).values() if not entry.request.opportunistic]
+        its = (*self._of_vc.get(vc, {}).values(), *aside)
+        entries = [entry for entry in its if not entry.request.opportunistic]
         if not entries:
             return []
         before, after = fitting(reserved, vc), fitting(spec, vc)

@@ -84,7 +84,7 @@ class Metrics(Collector, Generic[J]):
             () if known is None else _vc_gpus(known),
         )
         yield gauge("jobs", "Jobs by state.", ("vc", "state"), () if known is None else _jobs(known))
-        waiting = "Jobs that wait, by the decisive reason."
+        waiting = "Jobs that wait for GPUs, by the decisive reason."
         yield gauge("waiting_jobs", waiting, ("vc", "reason"), () if known is None else waiting_jobs(known))
         waited = HistogramMetricFamily(
             "hived_job_wait_seconds", "How long jobs waited that have started, each time anew.", labels=("vc",)

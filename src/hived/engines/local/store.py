@@ -95,6 +95,10 @@ def _requeued(db: sqlite3.Connection) -> None:
     db.execute("UPDATE events SET kind = 'requeued' WHERE kind = 'preempted'")
 
 
+def _suspended(db: sqlite3.Connection) -> None:
+    """Version 6 has suspended jobs, of which the versions before know nothing."""
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
@@ -102,7 +106,10 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _virtual_jobs,
     _database_id,
     _requeued,
+    _suspended,
 )
+#: the version that came with a state of jobs, of those that were not there from the first; tests tie it to the states
+SINCE = {JobState.SUSPENDED: 6}
 
 
 class Store:

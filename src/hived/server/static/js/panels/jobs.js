@@ -108,7 +108,7 @@ export class JobsPanel {
     const runs = this.on.holders();
     const rest = this.beyond.filter(({ id }) => !first.has(id) && !runs.has(`r${id}`));
     const jobs = [...this.queue, ...rest].map((job, at) => ({
-      ...job, place: String(at + 1), since: job.since, state: STAYS[job.kind], note: job.kind === "waiting" ? null : STAYS[job.kind],
+      ...job, place: job.kind === "waiting" || job.kind === "reserved" ? String(at + 1) : "", since: job.since, state: STAYS[job.kind], note: job.kind === "waiting" ? null : STAYS[job.kind],
     }));
     return { jobs, total: Math.max(this.total, jobs.length) };
   }
