@@ -18,7 +18,7 @@ from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import JobExplainer
-from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
+from hived.engines.local.job_scheduler import JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
 from hived.policies import YarnCS, by_vc
@@ -70,7 +70,10 @@ def replayed(events: Iterable[Event], specs: Mapping[int, JobSpec]) -> dict[int,
 class Driver:
     """Facts in by its methods; ``alive`` and ``stopped`` have the effect of instructions, ``events`` all events."""
 
-    def __init__(self, spec: ClusterSpec | None = None) -> None:
+    def __init__(self, spec: ClusterSpec | None = None, shares: bool = False) -> None:
+        """``shares``: jobs obey, and take turns where their VC's policy is so."""
+        self.shares = shares
+        self.told: list[SuspendTasks | ResumeTasks] = []  #: what jobs that take turns have to do yet
         self.spec = spec or small_spec()
         self.now = 0.0
         self.events: list[Event] = []
@@ -89,7 +92,7 @@ class Driver:
             assert trading.restore(self.trades, self.now) == []
         policies = Policies(YarnCS(), by_vc(self.spec))
         cluster = CheckedCluster(trading.in_force(), rank=policies.rank, ranks=policies.ranks)
-        return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading)
+        return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading, shares=self.shares)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -203,6 +206,8 @@ class Driver:
                         self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
                 case StopTasks(attempt=attempt):
                     self.stopped.add((found.id, attempt))
+                case SuspendTasks() | ResumeTasks():
+                    self.told.append(instruction)
                 case WakeAt(at=at):
                     heappush(self.wakes, (at, found.id))
         self.check()

@@ -13,9 +13,11 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.explain.reasons import NeverFits, Reason
 from hived.cluster.recovery import Reconfiguration
-from hived.scheduling import Entry, Policies, Policy, SomePolicies
+from hived.errors import InvariantError
+from hived.scheduling import Entry, Policies, Policy, SomePolicies, Status
 from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
+from hived.scheduling.probe import Probe
 from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
@@ -68,8 +70,9 @@ class Usage(Generic[J]):
         self.displaced: dict[str, J] = {}
         #: jobs that wait for something else than GPUs, by name, the latest last
         self.aside: dict[str, J] = {}
-        #: the job that holds each device
+        #: the job that holds each device, of several that take turns there or run beside each other the latest
         self.at: dict[Device, J] = {}
+        self._on: dict[Device, list[J]] = {}
 
     def add(self, job: J) -> None:
         """Count a job."""
@@ -79,16 +82,23 @@ class Usage(Generic[J]):
         if job.holds:
             if not job.guaranteed and job.priority >= 0:
                 self.displaced[job.name] = job
-            self.at.update(dict.fromkeys(job.devices(), job))
+            for place in job.devices():
+                self._on.setdefault(place, []).append(job)
+                self.at[place] = job
 
     def remove(self, job: J) -> None:
         """Subtract a job."""
+        if job.holds:
+            for place in job.devices():
+                others = self._on[place]
+                others.remove(job)
+                if others:
+                    self.at[place] = others[-1]
+                else:
+                    del self._on[place], self.at[place]
         self._count(job, -1)
         self.displaced.pop(job.name, None)
         self.aside.pop(job.name, None)
-        if job.holds:
-            for place in job.devices():
-                self.at.pop(place, None)
 
     def others(self, known: Container[str]) -> list[str]:
         """Virtual clusters that have GPUs and are not ``known``, since they were removed; by name. O(VCs)."""
@@ -107,7 +117,10 @@ class Usage(Generic[J]):
         if not job.holds:
             self.waiting[vc] += sign
             return
-        for node, _ in job.devices():
+        for place in job.devices():
+            if place in self._on:  # others are on it, and it is counted for them
+                continue
+            node = place[0]
             if not job.guaranteed:
                 self.lent[vc] += sign
                 continue
@@ -130,15 +143,16 @@ class Dispatcher(ABC, Generic[J, D]):
         last_event: int = 0,
         most_events: int | None = None,
         trading: LiveTrading | None = None,
+        probe: Probe | None = None,
     ) -> None:
         """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory.
 
-        ``trading``: whose spec in force the cluster has.
+        ``trading``: whose spec in force the cluster has; ``probe``: what is measured of jobs that share GPUs.
         """
         self.cluster = cluster
         #: those that the tenants have chosen
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
-        self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out)
+        self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out, probe)
         self.trading = LiveTrading(cluster.spec) if trading is None else trading
         self.trading.attach(self)
         self.usage: Usage[J] = Usage()
@@ -202,6 +216,10 @@ class Dispatcher(ABC, Generic[J, D]):
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         """Take over what the core has made of the jobs under another spec; ``why``: of those with other cells."""
 
+    def _share(self, job: J, share: decided.Share, at: float) -> None:
+        """A job has other turns on GPUs that it shares with others."""
+        raise InvariantError(f"{job.name} takes turns, which this engine does not carry out")
+
     def _promoted(self, job: J) -> None:
         """A job was promoted: it is guaranteed on the GPUs that it holds."""
 
@@ -219,7 +237,14 @@ class Dispatcher(ABC, Generic[J, D]):
         """
         before, held, was = job.placement, job.holds, job.state
         releases = transition(was, event)[1] is Effect.RELEASE
-        if releases and held:
+        # a job that takes turns may hold what others run on, or have cells before its tasks run
+        has = job.entry.holds or job.entry.status is Status.SHARING
+        if releases and held and not has:
+            if self._goes(job, event) is not Goes.WAITS:
+                self.scheduler.withdraw(job.entry)
+            elif job.entry.status is Status.NOWHERE:
+                self.scheduler.wait(job.entry)
+        elif releases and (held or has):
             goes = self._goes(job, event)
             self.scheduler.release(job.entry, goes is Goes.WAITS, at)
             if goes is Goes.RETURNS:
@@ -233,7 +258,7 @@ class Dispatcher(ABC, Generic[J, D]):
         job.apply(happened)
         if not job.state.ended:
             self.usage.add(job)
-        if not held and (job.state.ended or job.state.aside):
+        if not held and not has and (job.state.ended or job.state.aside):
             self.scheduler.withdraw(job.entry)
         self._changed(job, happened, held, before)
         if was is JobState.RESERVED and job.state.ended:
@@ -290,6 +315,12 @@ class Dispatcher(ABC, Generic[J, D]):
         if runs == VAIN_RUNS:
             of = {"vc": job.vc, "policy": self.policies[job.vc].name, "job": job.name}
             self.note("no_progress", None, at, {**of, "runs": runs, "run_s": VAIN_RUN_S})
+
+    def count_wait(self, job: J, at: float) -> None:
+        """Count how long a job that is started has waited."""
+        # one that was displaced before its tasks ran has waited all along, and since its last start here
+        since = max(job.since, job.started_at or job.since)
+        self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - since)
 
     def line_up(self, job: J) -> None:
         """Put a job into the scheduler's queue."""
@@ -364,14 +395,16 @@ class Dispatcher(ABC, Generic[J, D]):
 
     def _carry_out(self, instruction: decided.Instruction) -> None:
         """Carry out an instruction of the scheduler."""
+        if isinstance(instruction, decided.Shares):
+            for share in instruction.jobs:
+                self._share(self.job(share.job), share, self._now)
+            return
         job, at = self.job(instruction.job), self._now
         elsewhere = False  # whether its reservation was on other GPUs than it is given now
         match instruction:
             case decided.Start(placement=placement):
                 elsewhere = job.reserved and placement != job.placement
-                # one that was displaced before its tasks ran has waited all along, and since its last start here
-                since = max(job.since, job.started_at or job.since)
-                self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - since)
+                self.count_wait(job, at)
                 self._start(job, placement, at)
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved

@@ -21,7 +21,7 @@ from hived.cluster.explain.reasons import (
 )
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import OPPORTUNISTIC, Request
-from hived.scheduling import Entry, Scheduler, loan_of
+from hived.scheduling import Entry, Scheduler, Status, loan_of
 from hived.words import counted, duration
 
 from .dispatcher import Dispatcher
@@ -116,7 +116,7 @@ class Explainer(Generic[J]):
         """
         if job.state is JobState.RESERVED:
             return [WaitingForPreemption(self._jobs.cluster.group(job.name).victims)]
-        if job.state.aside or not job.state.waits:
+        if job.state.aside or not job.state.waits or self._has_turns(job):
             return []
         scheduler, trading = self._jobs.scheduler, self._jobs.trading
         of_core = self.but_the_line(self._of_core(job))
@@ -137,8 +137,8 @@ class Explainer(Generic[J]):
         if job.state.aside or not job.state.waits:
             said = [*self.obeying(job), *self.held_up(job)] if job.state.stays else []
             return said or ([job.reason] if job.reason else [])
-        lines = self.in_words(self._briefly(job)) or [_ABOUT]
-        return lines + self._waits_on(job, None)
+        lines = self.turns(job) if self._has_turns(job) else self.in_words(self._briefly(job))
+        return (lines or [_ABOUT]) + self._waits_on(job, None)
 
     def explain(self, job: J, at: float | None) -> list[str]:
         """A headline and lines about a job; ``at``: now (None: without the time that it waits)."""
@@ -150,7 +150,8 @@ class Explainer(Generic[J]):
         if job.state.aside:
             return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at)]
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
-        lines = self.in_words(self.reasons(job)) or [_ABOUT]
+        lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
+        lines = lines or [_ABOUT]
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
         return [head, *lines, *self._waits_on(job, at)]
@@ -167,9 +168,24 @@ class Explainer(Generic[J]):
         lines += self._beside(job)
         return lines + (self._stops(job, at) if job.state is JobState.STOPPING else [])
 
+    def _has_turns(self, job: J) -> bool:
+        """Whether a job has got turns on the GPUs of its VC, and waits at most for the first of them."""
+        return job.entry.status in (Status.SHARING, Status.GUARANTEED)
+
+    def turns(self, job: J) -> list[str]:
+        """How a job takes turns with others of its VC; [] where it does not. O(jobs of its server)."""
+        extension = self._jobs.scheduler.extension
+        found = None if extension is None else extension.describe(job.entry)
+        if found is None:
+            return []
+        others = f"{counted(found.jobs, 'job')} {'shares' if found.jobs == 1 else 'share'} {counted(found.gpus, 'GPU')}"
+        beside = f", beside {', '.join(found.packed_with[:MAX_NAMED])}" if found.packed_with else ""
+        return [f"it has its turn {found.share:.0%} of the time{beside}: {others}, in slices of {found.slice_s:g} s"]
+
     def obeying(self, job: J) -> list[str]:
-        """What a job under the runtime was told: that it is suspended, and its limits."""
-        lines = [f"it is suspended: {job.suspended_for}"] if job.state is JobState.SUSPENDED else []
+        """How a job under the runtime shares GPUs, and what it was told: that it is suspended, and its limits."""
+        lines = self.turns(job)
+        lines += [f"it is suspended: {job.suspended_for}"] if job.state is JobState.SUSPENDED else []
         if (limits := job.limits) is not None:
             lines.append(f"it {limits_text(limits.memory, limits.share)}: {limits.why}")
         return lines

@@ -112,6 +112,8 @@ class EngineJob:
         self.stopping_for = ""
         #: why it is suspended, while it is, as a sentence
         self.suspended_for = ""
+        #: and whether somebody has told it so, past the scheduler
+        self.by_hand = False
         #: limits in force of a job under the runtime; None: there are none
         self.limits: Limits | None = None
         #: why it waits, by the core's last answer
@@ -152,12 +154,12 @@ class EngineJob:
         if effect is Effect.RELEASE:
             self.limits = None
         if self.state is not JobState.SUSPENDED:
-            self.suspended_for = ""
+            self.suspended_for, self.by_hand = "", False
         if before.aside and not self.state.aside:
             self.reason = ""
         match kind:
             case JobEvent.SUSPENDED:  # why it runs, or runs as it does, stays
-                self.suspended_for = str(data["why"])
+                self.suspended_for, self.by_hand = str(data["why"]), bool(data.get("by_hand"))
             case JobEvent.LIMITED:
                 limits = Limits(int(data["memory"]), float(data["share"]), str(data["why"]), event.at)
                 self.limits = limits if limits.any else None

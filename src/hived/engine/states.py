@@ -117,8 +117,8 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     (_Q, JobEvent.RESERVED): (_V, Effect.TAKE),
     (_V, JobEvent.UNRESERVED): (_Q, Effect.RELEASE),
     **{(state, JobEvent.STARTED): (_R, Effect.TAKE) for state in (_Q, _V)},
-    (_R, JobEvent.SUSPENDED): (_P, Effect.KEEP),
-    (_P, JobEvent.RESUMED): (_R, Effect.KEEP),
+    **{(state, JobEvent.SUSPENDED): (_P, Effect.KEEP) for state in (_R, _P)},
+    (_P, JobEvent.RESUMED): (_R, Effect.REBIND),  # perhaps on other GPUs, of those with whose jobs it takes turns
     **{(state, JobEvent.LIMITED): (state, Effect.KEEP) for state in (_R, _P)},
     **{(state, JobEvent.STOPPING): (_S, Effect.KEEP) for state in (_R, _P, _S)},
     (_S, JobEvent.STOP_CANCELLED): (_R, Effect.KEEP),

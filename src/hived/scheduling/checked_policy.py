@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf, isnan
 from typing import Any, TypeAlias
 
@@ -143,6 +143,14 @@ class CheckedPolicy:
         return PolicyError(self.name, f"{method} raises {type(error).__name__}: {error}", job, at)
 
 
+def _allowed(policy: CheckedPolicy) -> str:
+    return ""
+
+
+def _only_simulated(policy: CheckedPolicy) -> str:
+    return "its jobs share GPUs, which is only simulated so far: hived simulate --policy NAME"
+
+
 class Policies:
     """The policy of each VC of a cluster."""
 
@@ -150,7 +158,7 @@ class Policies:
         """``of``: the policy of each VC that has another than the default."""
         self.default = CheckedPolicy(default)
         self._of: dict[str, CheckedPolicy] = {}
-        self._may_share = True
+        self._forbidden: Callable[[CheckedPolicy], str] = _allowed
         #: for a :class:`~hived.cluster.Cluster`: the rank of the default, and of the VCs that have another
         self.rank = self.default.rank
         self.ranks: dict[str, Rank] = {}
@@ -174,12 +182,15 @@ class Policies:
         """The same policies, with others for some VCs. Raises as :meth:`check`."""
         again = Policies(self.default.policy, of)
         again._of = self._of | again._of
-        again._may_share = self._may_share
+        again._forbidden = self._forbidden
         return again
 
-    def forbid_sharing(self) -> None:
-        """Refuse policies under which jobs share GPUs, now and later. Raises :class:`~hived.errors.PolicyError`."""
-        self._may_share = False
+    def forbid_sharing(self, why: Callable[[CheckedPolicy], str] | None = None) -> None:
+        """Refuse policies under which jobs share GPUs, now and later. Raises :class:`~hived.errors.PolicyError`.
+
+        ``why``: of one such policy, "" where it is allowed; None: of any.
+        """
+        self._forbidden = why or _only_simulated
         self._check(self.all)
 
     def check(self, of: Mapping[str, Policy]) -> dict[str, CheckedPolicy]:
@@ -193,8 +204,7 @@ class Policies:
 
     def _check(self, policies: list[CheckedPolicy]) -> None:
         for policy in policies:
-            if policy.gpu_sharing and not self._may_share:
-                what = "its jobs share GPUs, which is only simulated so far: hived simulate --policy NAME"
+            if policy.gpu_sharing and (what := self._forbidden(policy)):
                 raise PolicyError(policy.name, what)
 
     @property

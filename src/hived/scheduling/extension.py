@@ -7,8 +7,19 @@ and acts by the scheduler's methods *for an extension*.
 from __future__ import annotations
 
 from math import inf
+from typing import NamedTuple
 
 from .queue import Entry, Queue
+
+
+class TakingTurns(NamedTuple):
+    """How a job takes turns with others on the GPUs of a server."""
+
+    share: float  #: of the time, in which it has GPUs
+    jobs: int  #: that take turns there, it included
+    gpus: int  #: for these
+    slice_s: float
+    packed_with: tuple[str, ...] = ()  #: names of the jobs that run beside it
 
 
 class Extension:
@@ -47,6 +58,9 @@ class Extension:
         """Whether running jobs of a VC have GPUs to give up for one whose turn has come."""
         return False
 
+    def before_loans(self, now: float) -> None:
+        """GPUs may be idle, and are about to be lent: jobs that share those of others may take them first."""
+
     # -- jobs that run ------------------------------------------------------------------------------------------------
 
     def follow(self, entry: Entry, now: float) -> None:
@@ -78,6 +92,21 @@ class Extension:
     def left(self, entry: Entry, now: float) -> bool:
         """A job has left its GPUs, or its turns on those of others; whether its VC is to be looked at."""
         return False
+
+    # -- in a live engine -------------------------------------------------------------------------------------------
+
+    def stale(self) -> None:
+        """Hardware, the spec, or what jobs hold has changed otherwise than by this scheduler."""
+
+    def succeed(self, before: Extension) -> None:
+        """Go on where another extension of this kind was, under a new spec or other policies."""
+
+    def returns(self, entry: Entry, node: str) -> None:
+        """A job that waits in line has processes on a node, where it took turns: it does so again if it can."""
+
+    def describe(self, entry: Entry) -> TakingTurns | None:
+        """How a job takes turns now; None: it does not."""
+        return None
 
     # -- a dispatch ---------------------------------------------------------------------------------------------------
 

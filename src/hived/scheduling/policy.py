@@ -50,6 +50,8 @@ class GpuSharing(NamedTuple):
     #: for it. There is one for all VCs, by the parameters of the first policy that has any
     extend: Callable[[Any, Any], Any]
     parameters: Any
+    #: whether live engines carry its instructions out, where jobs obey
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)

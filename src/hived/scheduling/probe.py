@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Served(Protocol):
+    """Of a live engine, whose jobs pause when they come to the end of a mini-batch, and not when they are told."""
+
+    def served(self, job: int, now: float) -> float:
+        """Seconds for which a job has run by ``now``."""
 
 
 class Probe(Protocol):

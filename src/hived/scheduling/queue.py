@@ -92,6 +92,8 @@ class Entry:
         self.request_class: Hashable = replace(request, group="any") if request_class is None else request_class
         #: equal for jobs that get the same decision: the class of the request, and excluded nodes
         self.equivalence_class: Hashable = self.request_class
+        #: whether it shares no GPUs with others of its VC, since it would not obey
+        self.alone = False
 
     def resize(self, request: Request, gpus: int) -> None:
         """Take over a request for other members; the job is in no queue."""

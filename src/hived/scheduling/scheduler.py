@@ -117,6 +117,9 @@ class Scheduler:
     An event costs O(log jobs) for the queues plus the cluster's own cost, and O(kinds of loans) when GPUs may be lent.
     """
 
+    #: whether jobs that are stopped have ended before the next is decided, and nothing else happens to the cluster
+    simulated = True
+
     def __init__(
         self,
         cluster: Cluster,
@@ -198,7 +201,7 @@ class Scheduler:
         sharing = [(policy, policy.gpu_sharing) for policy in self.policies.all if policy.gpu_sharing is not None]
         if not sharing:
             return None
-        first, (extend, parameters) = sharing[0]
+        first, (extend, parameters, _) = sharing[0]
         for policy, other in sharing:
             if other.extend is not extend:
                 what = f"its jobs cannot share GPUs in one cluster with those of {first.name}, which do it otherwise"
@@ -357,6 +360,8 @@ class Scheduler:
         """
         self.leave_queues(entry)
         self._regained[entry.vc] = None
+        if self._extension is not None:
+            self._extension.stale()
         entry.status = (RESTORE if guaranteed else DOWNGRADE)[entry.status]
         if guaranteed:
             entry.near, entry.made_way = None, False
@@ -416,6 +421,8 @@ class Scheduler:
         """
         self._dirty.update(dict.fromkeys(self.queues))
         self._idle = self._all_otherwise = True
+        if self._extension is not None:
+            self._extension.stale()
         lost = [e for e in self.reserved.values() if self.cluster.group(e.name).state is GroupState.PENDING]
         for entry in lost:
             self._drop_reservation(entry)
@@ -443,6 +450,13 @@ class Scheduler:
         self._await_others.clear()
         self._staying.clear()
         self._running = self._follow_running()
+        before, self._extension = self._extension, self._extended()
+        if before is not None and (self._extension is None or type(self._extension) is not type(before)):
+            for entry in [entry for entry in self.jobs.values() if entry.status is SHARING]:
+                entry.status = LEAVE[entry.status]  # it has turns no more
+                entry.status = WAIT[entry.status]
+        elif before is not None and self._extension is not None:
+            self._extension.succeed(before)
         for entry in self.jobs.values():
             if entry.status is WAITING:
                 self._join(entry)
@@ -475,6 +489,8 @@ class Scheduler:
                     self.became(entry, entry.status is GUARANTEED)
         self._dirty.update(dict.fromkeys(vc for vc in effect.vcs if vc in self.queues))
         self._idle = self._all_otherwise = True
+        if self._extension is not None:
+            self._extension.stale()
         return changed
 
     def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec, aside: Iterable[Entry] = ()) -> list[str]:
@@ -511,6 +527,11 @@ class Scheduler:
             entry.view = entry.view._replace(reviewed=view.submitted)
         return policy
 
+    @property
+    def extension(self) -> Extension | None:
+        """What lets jobs share GPUs; None: no policy does."""
+        return self._extension
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float = 0.0) -> None:
@@ -534,6 +555,8 @@ class Scheduler:
                     self._take_turns()
                 if self._idle:
                     self._idle = False
+                    if extension is not None:
+                        extension.before_loans(now)
                     if self._heads or self._passed:
                         self._lend()
                 if self._dirty or self._new or self._idle:

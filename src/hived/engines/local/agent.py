@@ -79,6 +79,10 @@ class Agent:
                     first.memory_limit,
                     first.share,
                     "; ".join(dict.fromkeys(filter(None, (answer.note for answer in answers)))),
+                    max(each.progress.seconds for each in found),
+                    max(each.sample.utilization for each in found),
+                    max(each.sample.peak_bytes for each in found),
+                    max(each.sample.least_bytes for each in found),
                 )
         return None
 

@@ -37,6 +37,7 @@ from hived.engine.trading import LiveTrading
 from hived.engines.submission import Submission
 from hived.errors import (
     ConflictError,
+    HivedError,
     InputError,
     InvariantError,
     NeverFitsError,
@@ -50,12 +51,13 @@ from hived.exchange import Arbiter
 from hived.installed import RUNTIME, command_for
 from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies
+from hived.scheduling.checked_policy import CheckedPolicy
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment
-from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
+from .job_scheduler import Instruction, JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
@@ -72,6 +74,10 @@ RECENT = 10_000
 HEALTH_EVERY_S = 5.0
 #: period of the looks at what training jobs do, in seconds
 LOOK_EVERY_S = 0.5
+#: how long a job that takes turns is waited for at a time, in seconds
+TURN_S = 30.0
+#: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
+OBEYS_WITHIN_S = 300.0
 #: why a training job does other than the engine has told it
 ELSEWHERE = "told so on its machine, not by the engine"
 
@@ -115,7 +121,12 @@ class Engine:
         self._trading = restored_trades(renamed(last.spec, self._names), store, self.clock(), arbiter)
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._database = store.database
-        self.job_scheduler = JobScheduler(cluster, policies, free_port, self.store.last_event(), self._trading)
+        #: None: the runtime of training jobs is not installed
+        self._agent = _agent(self.folder / "training")
+        policies.forbid_sharing(self._why_not_shared)
+        self.job_scheduler = JobScheduler(
+            cluster, policies, free_port, self.store.last_event(), self._trading, shares=True
+        )
         self._next_job = max(store.next_job(), next_number(self.folder))
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -127,8 +138,8 @@ class Engine:
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
         self.job_scheduler.held_up = self._watching.held_up
-        #: None: the runtime of training jobs is not installed
-        self._agent = _agent(self.folder / "training")
+        #: jobs that are being told to pause or to go on
+        self._telling: dict[int, asyncio.Task[None]] = {}
         #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
         self._told: dict[int, dict[str, tuple[object, str]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
@@ -179,7 +190,7 @@ class Engine:
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next engine finds them."""
-        for check in self._checks:
+        for check in (*self._checks, *self._telling.values()):
             check.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await check
@@ -438,6 +449,10 @@ class Engine:
                     if rank not in job.endings:
                         task, grace_s = self.task(job, rank, attempt), self.job_scheduler.grace_s(job)
                         self._watching.stop((job.id, attempt, rank), task, grace_s)
+            case SuspendTasks(attempt=attempt):
+                self._have_turn(job, attempt, False)
+            case ResumeTasks(attempt=attempt):
+                self._have_turn(job, attempt, True)
             case WakeAt(at=at):
                 assert self._loop is not None
                 delay = max(0.0, at - self.clock())
@@ -484,6 +499,55 @@ class Engine:
             return spec.share
         return self.job_scheduler.policies[spec.vc].gpu_sharing is not None
 
+    def _why_not_shared(self, policy: CheckedPolicy) -> str:
+        """Why the jobs of a policy cannot share GPUs here; "": they can."""
+        if policy.gpu_sharing is None or not policy.gpu_sharing.live:
+            return "its jobs share GPUs, which is only simulated so far: hived simulate --policy NAME"
+        if not self.devices.simulated:
+            return "its jobs take turns on GPUs, which is tried on simulated devices only so far: hived up --devices N"
+        if self._agent is None:
+            return f"its jobs share GPUs, and {RUNTIME} is not installed where the engine runs: {command_for('train')}"
+        return ""
+
+    def _have_turn(self, job: Job, attempt: int, has: bool) -> None:
+        """Have a job that takes turns go on or pause, after what it was told before."""
+        before = self._telling.get(job.id)
+
+        async def tell() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            try:
+                await self._turn(job, attempt, has)
+            finally:
+                if self._telling.get(job.id) is asyncio.current_task():
+                    del self._telling[job.id]
+
+        assert self._loop is not None
+        self._telling[job.id] = self._loop.create_task(tell())
+
+    async def _turn(self, job: Job, attempt: int, has: bool) -> None:
+        """Tell it until it does so: one that is starting, or in a long phase without mini-batches, is not able yet."""
+        agent, first = self._agent, time.monotonic()
+        while agent is not None and job.state.stays and job.attempt == attempt:
+            try:
+                if has:
+                    await asyncio.to_thread(agent.resume, job, TURN_S)
+                else:
+                    await asyncio.to_thread(agent.suspend, job, TURN_S, 0.0)
+            except HivedError:
+                await asyncio.sleep(LOOK_EVERY_S)
+                if self.job_scheduler.wishes(job.id) is not has:
+                    return
+                if not has and time.monotonic() - first > OBEYS_WITHIN_S:
+                    self.job_scheduler.does_not_obey(job)
+                    self._soon()
+                    return
+            else:
+                break
+        doing = None if agent is None else await asyncio.to_thread(agent.look, job)
+        if doing is not None:
+            self._take_in_doing(job, attempt, doing)
+
     async def suspend(self, ref: str, timeout_s: float, lease_s: float = 0.0, user: str = "") -> Job:
         """Suspend a training job at the end of a mini-batch; ``lease_s``: for so long, 0: until it is resumed.
 
@@ -494,6 +558,12 @@ class Engine:
 
     async def resume(self, ref: str, timeout_s: float, user: str = "") -> Job:
         """Let a suspended job go on. Raises as :meth:`suspend`."""
+        job, _ = self._obeying(ref)
+        with self._failing():
+            waits = self.job_scheduler.goes_on(job, f"told so by {user or 'hand'}", self.clock())
+        if waits:
+            self._advance_or_raise()
+            return job
         return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
 
     async def limit(self, ref: str, limiting: Limiting, user: str = "") -> Job:
@@ -555,7 +625,8 @@ class Engine:
                 await asyncio.to_thread(self._agent.delete, over)
                 for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
                     # only what is known to be ours: in a copied folder the pages are of the jobs of the original
-                    if self._watching.watches((job.id, attempt, 0)) and self._agent.obeys(job):
+                    known = self._watching.watches((job.id, attempt, 0)) and job.id not in self._telling
+                    if known and self._agent.obeys(job):
                         doing = await asyncio.to_thread(self._agent.look, job)
                         if doing is not None:
                             self._take_in_doing(job, attempt, doing)

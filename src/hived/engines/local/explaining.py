@@ -59,6 +59,8 @@ class JobExplainer(Explainer[Job]):
 
     def _placed(self, job: Job) -> list[str]:
         left = self._jobs.beyond.get(job.id)
+        if self._jobs.takes_turns(job):
+            return [f"{job.name} takes turns on GPUs of {job.vc}:", *self._on(job)]
         if left is None:
             return self._jobs.cluster.explained(job.name, _by_rank(job.size))
         assert job.placement is not None
@@ -66,10 +68,14 @@ class JobExplainer(Explainer[Job]):
         asked = "" if job.spec.opportunistic else again
         return [
             f"{job.name} runs on {counted(job.gpus, 'GPU')}:",
-            *(f"on {place_text({'pods': [pod]})}" for pod in job.placement.pods),
+            *self._on(job),
             f"opportunistic: the spec of now lacks {place_text({'pods': left})}{asked}",
             "it keeps them, and nobody else is given them while it runs",
         ]
+
+    def _on(self, job: Job) -> list[str]:
+        assert job.placement is not None
+        return [f"on {place_text({'pods': [pod]})}" for pod in job.placement.pods]
 
     def held_up(self, job: Job) -> list[str]:
         """See :meth:`Explainer.held_up`: tasks that cannot be started yet."""

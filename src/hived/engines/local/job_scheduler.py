@@ -17,18 +17,22 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
+from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.recovery import Reconfiguration
 from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
 from hived.engine.job import NO_LIMITS, Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
-from hived.errors import ConflictError
+from hived.errors import ConflictError, RequestError
 from hived.policies import by_vc
-from hived.scheduling import Policy, SomePolicies
+from hived.scheduling import Policy, SomePolicies, Status
 from hived.scheduling.exact import VirtualState
+from hived.scheduling.instructions import Share
+from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
+from .measured import MeasuredProbe
 from .model import Job, JobSpec, Obeying, outcome
 
 
@@ -112,6 +116,22 @@ class StopTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendTasks:
+    """Suspend the tasks of this attempt: others have their turn. What comes of it is a fact."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeTasks:
+    """Let the tasks of this attempt go on: they have their turn."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Call ``JobScheduler.due`` at time ``at``, in seconds since the epoch."""
 
@@ -119,7 +139,7 @@ class WakeAt:
     at: float
 
 
-Instruction = StartTasks | StopTasks | WakeAt
+Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | WakeAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +152,11 @@ class Turn:
     #: virtual jobs that have changed, by name, to be stored first too; None: nothing of it (exact safety)
     virtual: tuple[tuple[str, VirtualState | None], ...] = ()
 
+
+#: why a job that takes turns is suspended, or goes on
+OTHERS_TURN, ITS_TURN = "others of its VC have their turn on these GPUs", "its turn has come"
+
+NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
 _GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
@@ -147,8 +172,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         free_port: Callable[[], int],
         last_event: int = 0,
         trading: LiveTrading | None = None,
+        shares: bool = False,
     ) -> None:
-        super().__init__(cluster, policies, last_event, trading=trading)
+        """``shares``: whether jobs obey, so that policies may have them share GPUs."""
+        #: what is measured of jobs that obey
+        self.probe = MeasuredProbe()
+        super().__init__(cluster, policies, last_event, trading=trading, probe=self.probe if shares else None)
         self._free_port = free_port
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
@@ -158,6 +187,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: by job, attempt and rank, why a task has not been started yet, though its job has its GPUs
         self.held_up: Mapping[tuple[int, int, int], str] = {}
         self._touched: dict[int, Job] = {}
+        #: by job that takes turns with others of its VC, or may: its turn now, None while others have it
+        self._turns: dict[int, SharedTurn | None] = {}
+        #: jobs that were told to let others have their turn, and run still
+        self._told_to_pause: set[int] = set()
 
     @property
     def hardware(self) -> Hardware:
@@ -169,6 +202,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def submit(self, number: int, spec: JobSpec, at: float) -> Job:
         """Queue a new job."""
         job = Job(number, spec, at)
+        job.entry.alone = spec.share is False
         self.jobs[number] = job
         self.note("submitted", number, at, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
@@ -223,10 +257,16 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         job = self.jobs.get(number)
         if job is None or not job.state.stays or attempt != job.attempt:
             return
+        self.probe.measure(number, doing, alone=number not in self._turns or not self._beside(number))
         if doing.suspended is not (job.state is JobState.SUSPENDED):
-            took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.seconds}
-            event = JobEvent.SUSPENDED if doing.suspended else JobEvent.RESUMED
-            self.becomes(job, event, None, at, {"why": why, **took})
+            took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
+            if not doing.suspended:
+                self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
+            elif number in self._told_to_pause:
+                self._told_to_pause.discard(number)
+                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": OTHERS_TURN, "by_hand": False, **took})
+            else:
+                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             data = {"memory": doing.memory, "share": doing.share, "why": why_limited}
@@ -280,22 +320,28 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         ``names``: present names of nodes, by their former names; ``virtual``: what was stored of virtual jobs.
         """
         self.scheduler.restore(virtual)
+        jobs = list(jobs)
         for job in jobs:
             self.jobs[job.id] = job
+            job.entry.alone = job.spec.share is False
             self.usage.add(job)
+            if job.holds and job.state is not JobState.SUSPENDED:
+                self.probe.runs(job.id, at)
             if job.state.holds and job.placement is not None and any(pod.node in names for pod in job.placement.pods):
                 pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
                 placement = replace(job.placement, pods=pods)
                 why = f"its node is called {pods[0].node} now"
                 self.becomes(job, JobEvent.REBOUND, placement, at, {"why": why})
-        records = self._records()
+        records, sharers = self._records()
         report = self.cluster.recover(records)
         self.note("recovered", None, at, {"running": len(records), "active": len(self.jobs)})
         self._guarantees_changed(report, at)
         for job in self.jobs.values():
             if job.state is JobState.RESERVED:
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
-            if job.state.holds:
+            if job.id in sharers:
+                self._returns(job)
+            elif job.state.holds:
                 self.scheduler.adopt(job.entry, self.cluster.group(job.name).guaranteed, at)
             if job.state is JobState.QUEUED:
                 self.line_up(job)
@@ -309,20 +355,30 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.instruct(StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt))
         return report
 
-    def _records(self) -> list[Record]:
-        """Records of running jobs, for the core. A device that two jobs hold goes to the job that started first."""
+    def _records(self) -> tuple[list[Record], set[int]]:
+        """Records of running jobs, for the core. A device that two jobs hold goes to the job that started first.
+
+        And the jobs that have no cells of their own, since they take turns with others: those that are suspended, or
+        run beside one that started before.
+        """
         records: list[Record] = []
+        sharers: set[int] = set()
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
         for job in sorted(holding, key=lambda job: (job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
+            if self._may_take_turns(job) and (
+                (job.state is JobState.SUSPENDED and not job.by_hand) or not taken.isdisjoint(job.devices())
+            ):
+                sharers.add(job.id)
+                continue
             pods = _without(placement.pods, taken)
             taken |= set(job.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
             request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
             records.append(Record(job.name, request, cut))
-        return records
+        return records, sharers
 
     # -- deciding -------------------------------------------------------------------------------------------------
 
@@ -335,6 +391,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._instructions.clear()
         return turn
 
+    def dispatch(self, at: float) -> None:
+        """Run the scheduler, and have jobs that take turns start, go on and pause as it has decided."""
+        super().dispatch(at)
+        if self._turns:
+            self._take_turns(at)
+            super().dispatch(at)
+
     def active(self) -> Iterable[Job]:
         """All jobs that have not ended."""
         return self.jobs.values()
@@ -343,13 +406,130 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """A job that has not ended."""
         return self.jobs[number]
 
+    # -- turns on GPUs that jobs share --------------------------------------------------------------------------------
+
+    def _may_take_turns(self, job: Job) -> bool:
+        return job.priority >= 0 and self.policies[job.vc].gpu_sharing is not None
+
+    def _returns(self, job: Job) -> None:
+        """A job whose processes are there takes turns again, after a restart."""
+        assert job.placement is not None
+        self._turns[job.id] = None
+        job.entry.may_preempt = False  # where it finds no turns it is stopped
+        self.scheduler.wait(job.entry)
+        if self.scheduler.extension is not None:
+            self.scheduler.extension.returns(job.entry, job.placement.pods[0].node)
+
+    def _share(self, job: Job, share: Share, at: float) -> None:
+        self._turns[job.id] = share.turns[0] if share.turns else None
+
+    def _beside(self, number: int) -> tuple[int, ...]:
+        turn = self._turns.get(number)
+        return () if turn is None else turn.beside
+
+    def does_not_obey(self, job: Job) -> None:
+        """A job that did not pause, and shares no GPUs any more."""
+        job.entry.alone = True
+        self._told_to_pause.discard(job.id)
+        if self.scheduler.extension is not None:
+            self.scheduler.extension.stale()
+
+    def takes_turns(self, job: Job) -> bool:
+        """Whether a job runs, by its turns, on GPUs where others of its VC have their cells."""
+        if job.id not in self._turns or not job.holds:
+            return False
+        group = self._group(job)
+        own = None if group is None else group.placement
+        return own is None or job.placement is None or own.pods != job.placement.pods
+
+    def wishes(self, number: int) -> bool | None:
+        """Whether a job is to run by its turns; None: it takes none."""
+        job = self.jobs.get(number)
+        if job is None or number not in self._turns:
+            return None
+        return number not in self._told_to_pause and job.state is not JobState.SUSPENDED
+
+    def goes_on(self, job: Job, why: str, at: float) -> bool:
+        """A job that was suspended by hand takes turns again, if it does; whether that is all that is to be done."""
+        if job.id not in self._turns or job.state is not JobState.SUSPENDED:
+            return False
+        self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": False})
+        return True
+
+    def _take_turns(self, at: float) -> None:
+        """Pause the jobs whose turn is over; start and resume those whose GPUs are free of others. O(jobs).
+
+        A job is on its GPUs until it is known to be suspended, or has ended; so no two are on one that may not be.
+        """
+        running = self._running()
+        for number in list(self._turns):
+            job = self.jobs[number]
+            turn = self._turn_of(job)
+            if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE):
+                self.scheduler.withdraw(job.entry)
+                self._stop(job, at, "moved", "its VC has no GPUs on which it could take turns any more")
+            elif job.state is JobState.RUNNING:
+                here = turn is not None and set(turn.placement.devices()) == set(job.devices())
+                if here and number in self._told_to_pause:
+                    self._told_to_pause.discard(number)
+                    self.instruct(ResumeTasks(number, job.attempt))
+                elif not here and job.entry.alone:
+                    self._stop(job, at, "moved", NOT_ALONE)
+                elif not here and number not in self._told_to_pause:
+                    self._told_to_pause.add(number)
+                    self.instruct(SuspendTasks(number, job.attempt))
+            elif turn is not None and (job.state.waits or (job.state.stays and not job.by_hand)):
+                wanted = list(turn.placement.devices())
+                if all(running.get(place, set()) <= {number, *turn.beside} for place in wanted):
+                    for place in wanted:
+                        running.setdefault(place, set()).add(number)
+                    self._begin_turn(job, turn.placement, at)
+
+    def _running(self) -> dict[Device, set[int]]:
+        """The jobs on each device: those that are not known to be suspended. O(jobs)."""
+        found: dict[Device, set[int]] = {}
+        for job in self.jobs.values():
+            if job.state.holds and job.state is not JobState.SUSPENDED:
+                for place in job.devices():
+                    found.setdefault(place, set()).add(job.id)
+        return found
+
+    def _turn_of(self, job: Job) -> SharedTurn | None:
+        """The turn of a job now; of one that shares no GPUs any more, those that are its own."""
+        if job.entry.holds and not (job.entry.status is Status.GUARANTEED and self._may_take_turns(job)):
+            group = self._group(job)
+            if group is not None and group.placement is not None:
+                return SharedTurn(group.placement)
+        return self._turns[job.id]
+
+    def _begin_turn(self, job: Job, placement: Placement, at: float) -> None:
+        if job.state.waits:
+            self.count_wait(job, at)
+            self._start_on(job, placement, at)
+        else:
+            self.becomes(job, JobEvent.RESUMED, placement, at, {"why": ITS_TURN})
+            self.instruct(ResumeTasks(job.id, job.attempt))
+
     def _start(self, job: Job, placement: Placement, at: float) -> None:
+        if job.holds or (self._turns and self._is_taken(job, placement)):
+            # it was in line with its processes, and goes on there; or others run there yet, though it is its own by now
+            self._turns[job.id] = SharedTurn(placement)
+        else:
+            self._start_on(job, placement, at)
+
+    def _is_taken(self, job: Job, placement: Placement) -> bool:
+        running = self._running()
+        return any(running.get(place, set()) - {job.id} for place in placement.devices())
+
+    def _start_on(self, job: Job, placement: Placement, at: float) -> None:
         port = self._free_port() if job.spec.tasks > 1 else 0
         self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port})
         self._started(job)
 
     def _preempt(self, job: Job, by: Job | None, at: float) -> None:
-        if job.state.stays:
+        if job.state.waits:  # others were on its GPUs until now
+            self._give_back(job, at)
+        elif job.state.stays:
             self.note_displaced(job, by, at)
             who = GHOST.format(job.vc) if by is None else f"{by.name} of {by.vc}"
             self._stop(job, at, "preempted", f"preempted by {who}", by)
@@ -357,7 +537,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.instruct(StopTasks(job.id, job.attempt))
 
     def _move(self, job: Job, why: str, at: float) -> None:
-        self._stop(job, at, "moved", why)
+        if job.state.waits:
+            self._give_back(job, at)
+        else:
+            self._stop(job, at, "moved", why)
+
+    def _give_back(self, job: Job, at: float) -> None:
+        """A job that has got GPUs, and was not started on them yet, waits again."""
+        self._turns.pop(job.id, None)
+        self.scheduler.release(job.entry, True, at)
 
     # -- transitions of jobs --------------------------------------------------------------------------------------
 
@@ -382,7 +570,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def grace_s(self, job: Job) -> float:
         """Seconds of a job between SIGTERM and SIGKILL: capped for a loan, or if a preemptor waits for its GPUs."""
         loan = job.spec.opportunistic or job.spec.early
-        capped = not job.guaranteed and (loan or bool(self.cluster.group(job.name).preempted_by))
+        group = self._group(job)
+        capped = not job.guaranteed and (loan or (group is not None and bool(group.preempted_by)))
         return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if capped else job.spec.grace_s
 
     def _hardware_changed(self, at: float) -> None:
@@ -404,12 +593,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         reasons = {**still, **dict(report.downgraded), **lost}
         self.beyond.clear()
         for job in self.jobs.values():
-            if job.state.holds:
-                guaranteed = self.cluster.group(job.name).guaranteed
+            if job.state.holds and (group := self._group(job)) is not None:
+                guaranteed = group.guaranteed
                 self.guarantee_changed(job, why if guaranteed else reasons.get(job.name, why), at)
                 reason = reasons.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state.stays:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
+                if job.id in self._turns:
+                    continue
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
                 left = _without(job.placement.pods, set() if core is None else set(core.devices()))
@@ -425,8 +616,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def guarantee_changed(self, job: Job, why: str, at: float, by: str | None = None) -> None:
         """See :meth:`Dispatcher.guarantee_changed`. A job keeps its devices even where the spec lacks them."""
-        now = self.cluster.group(job.name).placement if job.holds else None
+        group = self._group(job) if job.holds else None
+        now = None if group is None else group.placement
         if now is None or job.placement is None:
+            return
+        if job.id in self._turns and now.pods != job.placement.pods:  # it runs where others of its VC have their cells
+            if not now.guaranteed and job.state.stays:
+                self._stop(job, at, "moved", why)
             return
         if now.pods != job.placement.pods:
             now = replace(job.placement, reserved_levels=())
@@ -441,14 +637,32 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.STOPPING:
                 self._left_line(job)
 
+    def _group(self, job: Job) -> GroupStatus | None:
+        """A job as the core has it; None: it has no cells of its own, and takes turns on those of others."""
+        try:
+            return self.cluster.group(job.name)
+        except RequestError:
+            return None
+
     def _goes(self, job: Job, event: JobEvent) -> Goes:
         return _GOES.get(event, Goes.ENDED)
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         self._touched[job.id] = job
+        if job.holds and job.state is not JobState.SUSPENDED:
+            self.probe.runs(job.id, event.at)
+        else:
+            self.probe.stands(job.id, event.at)
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
+        if not job.holds:
+            self._told_to_pause.discard(job.id)
+            if held:
+                self._turns.pop(job.id, None)
+                job.entry.may_preempt = True
         if job.state.ended:
+            self._turns.pop(job.id, None)
+            self.probe.forget(job.id)
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:
             self._claim(event.at)

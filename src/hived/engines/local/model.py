@@ -143,7 +143,7 @@ class Job(EngineJob):
         plain["guaranteed"] = self.holds and self.guaranteed
         plain["placement"] = None if self.placement is None else placement_data(self.placement)
         if self.state is JobState.SUSPENDED:
-            plain["suspended_for"] = self.suspended_for
+            plain["suspended_for"], plain["by_hand"] = self.suspended_for, self.by_hand
         if self.limits is not None:
             plain["limits"] = self.limits
         return plain
@@ -158,7 +158,7 @@ class Job(EngineJob):
         job.placement = None if status["placement"] is None else placement_from(status["placement"])
         job.displaced_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
         job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
-        job.suspended_for = status.get("suspended_for", "")
+        job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         return job
 
@@ -169,10 +169,14 @@ class Obeying(NamedTuple):
     suspended: bool
     tier: str = ""  #: how it has released its memory
     moved_bytes: int = 0  #: copied for that
-    seconds: float = 0.0  #: that this took
+    took_s: float = 0.0  #: that this took
     memory: int = 0  #: limit in force, device bytes per process; 0: none
     share: float = 1.0  #: in force
     note: str = ""  #: what is not kept in full
+    mini_batch_s: float = 0.0  #: of its slowest process, smoothed
+    utilization: float = 0.0  #: part of the time in which its processes were in mini-batches
+    peak_bytes: int = 0  #: most device memory of a process
+    least_bytes: int = 0  #: of a process, between two mini-batches
 
 
 class Limiting(NamedTuple):

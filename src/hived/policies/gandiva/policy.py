@@ -40,4 +40,4 @@ class Gandiva(Policy):
             profile_s=profile_s, trial_s=trial_s, most_trials=most_trials, warm_s=warm_s, idle_s=idle_s, exact=exact,
             gpu_memory_gib=gpu_memory_gib,
         )  # fmt: skip
-        self.gpu_sharing = GpuSharing(Slicers, parameters)
+        self.gpu_sharing = GpuSharing(Slicers, parameters, live=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -19,8 +19,8 @@ class Seat:
     """A job that time-slicing has placed: an *owner* holds GPUs of the VC, a *sharer* has turns on those of owners."""
 
     __slots__ = (
-        "base", "entry", "gpus", "placement", "priority", "queue", "ran", "share", "since", "spread", "trials",
-        "turns", "weight", "whole",
+        "base", "credit", "entry", "gpus", "placement", "priority", "queue", "ran", "share", "since", "spread",
+        "trials", "turns", "weight", "whole",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, gpus: int, spread: Spread = (), placement: Placement | None = None) -> None:
@@ -39,6 +39,8 @@ class Seat:
         self.turns: tuple[Turn, ...] = ()
         #: seconds for which it has run, up to ``since``, and its share from then on
         self.ran = self.since = self.share = 0.0
+        #: live, seconds that count as if it had run: so that one that comes later is not ahead of all others
+        self.credit = 0.0
         #: trials in which it was packed in vain
         self.trials = 0
 
@@ -71,10 +73,11 @@ def _largest_first(unit: Unit) -> int:
 class _Ground:
     """The GPUs that the owners of one server hold, by their positions in order of the owners' arrivals."""
 
-    __slots__ = ("_chain", "_node", "_places", "devices")
+    __slots__ = ("_chain", "_levels", "_node", "_places", "devices")
 
-    def __init__(self, owners: list[Placement]) -> None:
+    def __init__(self, owners: list[Placement], live: bool) -> None:
         self._chain, self._node = owners[0].chain, owners[0].pods[0].node
+        self._levels = owners[0].reserved_levels if live else ()
         self.devices = [device for placement in owners for pod in placement.pods for device in pod.leaf_cells]
         self._places: dict[tuple[int, ...], Placement] = {}
 
@@ -83,15 +86,16 @@ class _Ground:
         place = self._places.get(positions)
         if place is None:
             leaves = tuple(sorted([self.devices[at] for at in positions]))
-            place = self._places[positions] = Placement(self._chain, (PodPlacement(self._node, leaves),))
+            place = self._places[positions] = Placement(self._chain, (PodPlacement(self._node, leaves),), self._levels)
         return place
 
 
 class RunQueue:
     """The units of one server. Where all fit, each runs all the time; else they take turns."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, live: bool = False) -> None:
+        """``live``: an engine keeps what its jobs run on, and that it is of cells of the VC."""
+        self.host, self._live = host, live
         #: in order of arrival
         self.seats: dict[Seat, None] = {}
         self.units: list[Unit] = []
@@ -185,6 +189,11 @@ class RunQueue:
         """Whether its units take turns."""
         return self.needed > self.gpus
 
+    @property
+    def node(self) -> str:
+        """Its node; "": it has no owners."""
+        return next((seat.placement.pods[0].node for seat in self.seats if seat.placement is not None), "")
+
     def sharers(self) -> Iterator[Seat]:
         """The jobs that hold no GPUs, in order of arrival."""
         return (seat for seat in self.seats if not seat.spread)
@@ -199,7 +208,7 @@ class RunQueue:
             owners = [seat.placement for seat in self.seats if seat.placement is not None]
             if not owners:
                 return [(seat, (), 0.0) for seat in self.seats]
-            ground = self._ground = _Ground(owners)
+            ground = self._ground = _Ground(owners, self._live)
         if not self.overloaded:
             return self._all_the_time(ground)
         on = ground.on
@@ -223,6 +232,51 @@ class RunQueue:
             for seat in unit:
                 beside = tuple([other.job for other in unit if other is not seat])
                 found.append((seat, tuple([Turn(on(at), share, beside) for at, share in of_unit]), resumes))
+        return found
+
+    def by_service(self, served: Callable[[Seat], float]) -> list[tuple[Seat, tuple[Turn, ...], float]]:
+        """Every job with its turn in the slice that begins now: those that have run least for their weight.
+
+        As :meth:`turns`, but by what each has really run: so whoever pauses late has less later (Gandiva, 4.1).
+        Who runs already stays on its GPUs. O(jobs log jobs + GPUs).
+        """
+        ground = self._ground
+        if ground is None:
+            owners = [seat.placement for seat in self.seats if seat.placement is not None]
+            if not owners:
+                return [(seat, (), 0.0) for seat in self.seats]
+            ground = self._ground = _Ground(owners, self._live)
+        if not self.overloaded:
+            return self._all_the_time(ground)
+        number = {unit: at for at, unit in enumerate(self.units)}
+
+        def order(unit: Unit) -> tuple[float, float, int]:
+            return -max(seat.priority for seat in unit), max(served(seat) / seat.weight for seat in unit), number[unit]
+
+        left, chosen = self.gpus, []
+        for unit in sorted(self.units, key=order):
+            if unit[0].gpus <= left:
+                left -= unit[0].gpus
+                chosen.append(unit)
+        at = {device: position for position, device in enumerate(ground.devices)}
+        free = set(range(len(ground.devices)))
+        places: dict[Unit, tuple[int, ...]] = {}
+        for unit in chosen:
+            now = unit[0].turns[0].placement.pods[0].leaf_cells if unit[0].turns else ()
+            here = tuple([at[device] for device in now if device in at])
+            if len(here) == unit[0].gpus and free.issuperset(here):
+                places[unit] = here
+                free.difference_update(here)
+        for unit in chosen:
+            if unit not in places:
+                places[unit] = tuple(sorted(free)[: unit[0].gpus])
+                free.difference_update(places[unit])
+        found: list[tuple[Seat, tuple[Turn, ...], float]] = []
+        for unit in self.units:
+            for seat in unit:
+                beside = tuple([other.job for other in unit if other is not seat])
+                turn = (Turn(ground.on(places[unit]), 1.0, beside),) if unit in places else ()
+                found.append((seat, turn, 0.0))
         return found
 
     def _all_the_time(self, ground: _Ground) -> list[tuple[Seat, tuple[Turn, ...], float]]:

@@ -24,8 +24,9 @@ from hived.cluster.decisions import Placement
 from hived.cluster.demands import Demand
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError, ensure
+from hived.scheduling.extension import TakingTurns
 from hived.scheduling.instructions import Instruction, Kind, Share, Shares, Turn
-from hived.scheduling.probe import Probe
+from hived.scheduling.probe import Probe, Served
 from hived.scheduling.queue import Entry
 from hived.scheduling.states import GUARANTEED, SHARE, SHARING, START
 
@@ -55,12 +56,16 @@ class Slicer:
         call_at: Callable[[float], None],
         on_change: Callable[[], None],
         per_second: float,
+        served: Served | None = None,
     ) -> None:
-        """``call_at``: have :meth:`wake` called at a time; ``on_change``: :meth:`settle` and :meth:`publish`, soon."""
+        """``call_at``: have :meth:`wake` called at a time; ``on_change``: :meth:`settle` and :meth:`publish`, soon.
+
+        ``served``: live, how long jobs have really run.
+        """
         self.parameters, self.servers, self.probe = parameters, servers, probe
         self._cluster, self._take, self._carry_out = cluster, take, carry_out
         self._call_at, self._on_change = call_at, on_change
-        self._per_second = per_second
+        self._per_second, self._served = per_second, served
         self._now = 0.0
         #: every job here, by number
         self.seats: dict[int, Seat] = {}
@@ -127,27 +132,33 @@ class Slicer:
 
     def _settled(self, seat: Seat) -> None:
         """An owner joins the queue of its server, if it is on one."""
+        if seat.entry.alone:
+            return
         if len(seat.spread) == 1:
-            self._queue(seat.spread[0][0]).add(seat)
+            self._join(self._queue(seat.spread[0][0]), seat)
             self._changed(seat.spread[0][0])
         elif seat.gpus <= self.servers.widest:
             self._apart[seat] = None
 
     def can_oversubscribe(self, entry: Entry) -> bool:
         """Whether a server of its own affinity has room for one more job to take turns. O(servers full of jobs)."""
-        return self._least_loaded(entry.view.gpus) is not None
+        return not entry.alone and self._least_loaded(entry.view.gpus) is not None
 
-    def oversubscribe(self, entry: Entry, now: float) -> None:
-        """Let a job take turns on the least loaded server of its own affinity."""
+    def server_at(self, node: str, gpus: int) -> Host | None:
+        """The server at a node, if its owners have so many GPUs. O(servers)."""
+        return next((host for host, queue in self.queues.items() if queue.node == node and queue.gpus >= gpus), None)
+
+    def oversubscribe(self, entry: Entry, now: float, host: Host | None = None) -> None:
+        """Let a job take turns on the least loaded server of its own affinity, or on this one."""
         self._now = now
         gpus = entry.view.gpus
-        host = self._least_loaded(gpus)
+        host = self._least_loaded(gpus) if host is None else host
         assert host is not None
         seat = self.seats[entry.number] = Seat(entry, gpus)
         entry.status = SHARE[entry.status]
         entry.placement = None
         self.sharers += 1
-        self.queues[host].add(seat)
+        self._join(self.queues[host], seat)
         self._moved[seat] = False
         if entry.view.elastic:
             self._elastic[seat] = None
@@ -198,8 +209,16 @@ class Slicer:
     def _queue(self, host: Host) -> RunQueue:
         queue = self.queues.get(host)
         if queue is None:
-            queue = self.queues[host] = RunQueue(host)
+            queue = self.queues[host] = RunQueue(host, self._served is not None)
         return queue
+
+    def _join(self, queue: RunQueue, seat: Seat) -> None:
+        """A job joins a server; live, as if it had run as long as who has run least there."""
+        others = list(queue.seats)
+        queue.add(seat)
+        if self._served is not None and others:
+            seat.credit = 0.0
+            seat.credit = min(map(self._service, others)) - self._service(seat)
 
     def _changed(self, host: Host) -> None:
         """The jobs or GPUs of a server have changed."""
@@ -364,6 +383,22 @@ class Slicer:
                     self._carry_out(Shares((Share(seat.job, Kind.GUARANTEED, ()),)))
         return homeless
 
+    def promote(self, now: float) -> None:
+        """Sharers take free GPUs before others do."""
+        self._now = now
+        self._promote_sharers()
+
+    def describe(self, entry: Entry) -> TakingTurns | None:
+        """How a job takes turns now. O(jobs of its server)."""
+        seat = self.seats.get(entry.number)
+        queue = None if seat is None else seat.queue
+        if seat is None or queue is None or not (queue.overloaded or len(queue.units) < len(queue.seats)):
+            return None
+        unit = next(unit for unit in queue.units if seat in unit)
+        packed = tuple([other.entry.name for other in unit if other is not seat])
+        share = next((sum([turn.share for turn in turns]) for of, turns, _ in queue.turns() if of is seat), 0.0)
+        return TakingTurns(share, len(queue.seats), queue.gpus, self.parameters.quantum_s, packed)
+
     def _promote_sharers(self) -> None:
         """Sharers take free GPUs, from the server with the greatest height first (Gandiva, 4.2.1, on departures)."""
         while self.sharers and self.servers.idle:
@@ -465,7 +500,7 @@ class Slicer:
                 else:
                     queue.remove(seat)
                     self._changed(host)
-                self.queues[target].add(seat)
+                self._join(self.queues[target], seat)
                 self._moved[seat] = True
                 self._changed(target)
                 self._promote_sharers()
@@ -588,7 +623,9 @@ class Slicer:
             if exact and queue.overloaded:
                 number = round((now - queue.changed_at) / quantum)
                 self._wake(host, queue.changed_at + (number + 1) * quantum)
-            if queue.alone:
+            if self._served is not None:
+                found = queue.by_service(self._service)
+            elif queue.alone:
                 found = [(seat, seat.whole, 0.0) for seat in queue.seats if seat.turns is not seat.whole]
             else:
                 found = queue.turns(number)
@@ -597,6 +634,10 @@ class Slicer:
         if self._moved:
             self._tell([(seat, seat.whole, 0.0) for seat in self._moved if seat.queue is None and seat.spread])
             self._moved.clear()
+
+    def _service(self, seat: Seat) -> float:
+        assert self._served is not None
+        return self._served.served(seat.job, self._now) + seat.credit
 
     def _tell(self, found: list[tuple[Seat, tuple[Turn, ...], float]]) -> None:
         now, new, of_moved, quantum = self._now, [], self._moved, self.parameters.quantum_s
@@ -620,7 +661,8 @@ class Slicer:
             held = self._cluster.hosts_of(seat.entry.name) if seat.spread else ()
             ensure(tuple(sorted(held)) == tuple(sorted(seat.spread)), f"{seat} holds {seat.spread}, not {held}")
             ensure(seat.entry.status is (GUARANTEED if seat.spread else SHARING), f"status of {seat}")
-            ensure((seat.queue is None) is (len(seat.spread) > 1), f"{seat} takes turns on one server")
+            apart = len(seat.spread) > 1 or seat.entry.alone
+            ensure((seat.queue is None) is apart, f"{seat} takes turns on one server")
         members: dict[Host, set[Seat]] = {}
         for seat in self.seats.values():
             if seat.queue is not None:

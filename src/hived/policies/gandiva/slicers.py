@@ -6,6 +6,8 @@ jobs do not take turns. Else each VC has servers of its own.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 
@@ -15,10 +17,11 @@ from hived.cluster.placement_request import OnHosts, PlacementRequest
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError
-from hived.scheduling.extension import Extension
+from hived.scheduling.extension import Extension, TakingTurns
+from hived.scheduling.probe import Served
 from hived.scheduling.queue import BackfillQueue, Entry, Queue
 from hived.scheduling.scheduler import Scheduler
-from hived.scheduling.states import GUARANTEED, LEAVE, SHARING, WAITING
+from hived.scheduling.states import GUARANTEED, LEAVE, RESERVED, SHARING, WAIT, WAITING
 
 from .parameters import TimeSlicing
 from .servers import Host, Servers
@@ -39,6 +42,9 @@ class Slicers(Extension):
         self._new: set[str] = set()
         # when a slicer is called, and its VC, earliest first
         self._wakes: list[tuple[float, str]] = []
+        # live: whether all slicers are made anew; and jobs with processes that took turns, with the node of these
+        self._is_stale = False
+        self._returning: dict[int, str] = {}
 
     def of(self, vc: str) -> Slicer | None:
         """The slicer of a VC; None where its jobs do not share GPUs. O(nodes) for the first time."""
@@ -55,9 +61,10 @@ class Slicers(Extension):
         sharing = scheduler.policies[vc].gpu_sharing
         if sharing is None or scheduler.probe is None:
             return None
+        parameters = sharing.parameters if scheduler.simulated else replace(sharing.parameters, exact=True)
         return Slicer(
-            sharing.parameters,
-            self._servers or Servers(self._cluster.hosts(vc)),
+            parameters,
+            self._servers or Servers(self._cluster.hosts(vc) if scheduler.simulated else self._hosts(vc)),
             self._cluster,
             self._take_hosts,
             scheduler.carry_out,
@@ -65,7 +72,16 @@ class Slicers(Extension):
             lambda at: heappush(self._wakes, (at, vc)),
             lambda: self._restless.setdefault(vc),
             scheduler.per_second,
+            None if scheduler.simulated or not isinstance(scheduler.probe, Served) else scheduler.probe,
         )
+
+    def _hosts(self, vc: str) -> list[tuple[Host, int, int]]:
+        """The hosts of a VC as they are without its guaranteed jobs, which are allocated then. O(hosts + jobs)."""
+        held: Counter[Host] = Counter()
+        for entry in self._scheduler.jobs.values():
+            if entry.vc == vc and entry.status is GUARANTEED:
+                held.update(dict(self._cluster.hosts_of(entry.name)))
+        return [(host, free + held[host], free + held[host]) for host, _, free in self._cluster.hosts(vc)]
 
     # -- jobs come and go ---------------------------------------------------------------------------------------------
 
@@ -78,7 +94,10 @@ class Slicers(Extension):
     def start(self, entry: Entry, now: float) -> bool | None:
         """Start a job on GPUs that its slicer chooses."""
         slicer = None if entry.request.opportunistic else self.of(entry.vc)
-        return None if slicer is None else slicer.start(entry, now)
+        if slicer is None or entry.status is RESERVED:
+            return None
+        # live, loans are not stopped within the instruction: the scheduler reserves their GPUs
+        return slicer.start(entry, now) or (False if self._scheduler.simulated else None)
 
     def may_shrink(self, vc: str) -> bool:
         """Whether elastic jobs have grown."""
@@ -123,9 +142,14 @@ class Slicers(Extension):
     ) -> Placement | None:
         """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
         scheduler, cluster = self._scheduler, self._cluster
-        placed = cluster.place(PlacementRequest(request, OnHosts(hosts), scheduler.now, near, (), demand), True)
+        asked = PlacementRequest(request, OnHosts(hosts), scheduler.now, near, (), demand)
+        placed = cluster.place(asked, scheduler.simulated)
         if placed is None:
             return None
+        if not scheduler.simulated:
+            if isinstance(placed, Preempt):
+                return None
+            cluster.commit(placed)
         if entry.status is WAITING:
             scheduler.leave_queues(entry)
         if isinstance(placed, Preempt):
@@ -147,6 +171,8 @@ class Slicers(Extension):
 
     def wake(self, now: float) -> None:
         """Call the slicers whose time has come."""
+        if self._is_stale:
+            self._renew(now)
         while self._wakes and self._wakes[0][0] <= now:
             slicer = self._of[heappop(self._wakes)[1]]
             if slicer is not None:
@@ -158,6 +184,7 @@ class Slicers(Extension):
         for vc, slicer in self._unsettled():
             for entry in slicer.settle(now):
                 entry.status = LEAVE[entry.status]
+                entry.may_preempt = scheduler.simulated  # live, it has processes yet
                 scheduler.wait(entry)
             line = scheduler.queues_of(vc).line
             if len(line):
@@ -200,6 +227,74 @@ class Slicers(Extension):
             if slicer is not None:
                 slicer.publish(now)
         self._restless.clear()
+
+    # -- in a live engine -------------------------------------------------------------------------------------------
+
+    def stale(self) -> None:
+        """All slicers are made anew at the next dispatch: rare, and so O(jobs)."""
+        self._is_stale = not self._scheduler.simulated
+
+    def succeed(self, before: Extension) -> None:
+        """See :meth:`Extension.succeed`."""
+        if isinstance(before, Slicers):
+            self._returning = before._sharers()
+            self.stale()
+
+    def returns(self, entry: Entry, node: str) -> None:
+        """See :meth:`Extension.returns`."""
+        self._returning[entry.number] = node
+        self.stale()
+
+    def describe(self, entry: Entry) -> TakingTurns | None:
+        """See :meth:`Extension.describe`."""
+        slicer = self._of.get(entry.vc)
+        return None if slicer is None else slicer.describe(entry)
+
+    def _sharers(self) -> dict[int, str]:
+        """The jobs that hold no GPUs, each with the node on which it takes turns."""
+        found = dict(self._returning)
+        for slicer in self._of.values():
+            for number, seat in {} if slicer is None else slicer.seats.items():
+                if not seat.spread and seat.queue is not None:
+                    found[number] = seat.queue.node
+        return found
+
+    def _renew(self, now: float) -> None:
+        """Make all slicers anew, of the jobs that hold GPUs and of those that take turns beside them. O(jobs)."""
+        sharers, scheduler = self._sharers(), self._scheduler
+        self._is_stale = False
+        self._returning, self._of, self._wakes, self._servers = {}, {}, [], None
+        self._restless.clear()
+        self._new.clear()
+        jobs = scheduler.jobs
+        for entry in list(jobs.values()):
+            slicer = self.of(entry.vc) if entry.status is GUARANTEED else None
+            if slicer is not None:
+                entry.placement = self._cluster.group(entry.name).placement
+                slicer.adopt(entry, now)
+        for number, node in sharers.items():
+            sharer = jobs.get(number)
+            if sharer is None or sharer.status not in (SHARING, WAITING):
+                continue
+            slicer = None if sharer.alone else self.of(sharer.vc)
+            host = None if slicer is None else slicer.server_at(node, sharer.view.gpus)
+            if sharer.status is SHARING:
+                sharer.status = LEAVE[sharer.status]
+                if host is None:
+                    sharer.may_preempt = False  # it has processes yet
+                    scheduler.wait(sharer)
+                    continue
+                sharer.status = WAIT[sharer.status]
+            elif host is not None:
+                scheduler.leave_queues(sharer)
+            if slicer is not None and host is not None:
+                slicer.oversubscribe(sharer, now, host)
+
+    def before_loans(self, now: float) -> None:
+        """Live, loans do not leave at once: what is idle is for jobs that take turns before it is lent."""
+        for slicer in () if self._scheduler.simulated else self._of.values():
+            if slicer is not None and slicer.sharers and slicer.servers.idle:
+                slicer.promote(now)
 
     def validate(self) -> None:
         """Check every slicer. O(jobs)."""

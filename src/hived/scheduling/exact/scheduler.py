@@ -22,6 +22,7 @@ from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..checked_policy import Policies
 from ..instructions import Instruction, Start, Stop, Unreserve
+from ..probe import Probe
 from ..queue import Entry
 from ..scheduler import Scheduler
 from ..states import GUARANTEED, LENT, RESERVED, WAITING
@@ -56,14 +57,23 @@ class _Work:
 class ExactScheduler(Scheduler):
     """A scheduler some of whose VCs, perhaps none, are of exact safety by the spec."""
 
-    def __init__(self, cluster: Cluster, policies: Policies, carry_out: Callable[[Instruction], None]) -> None:
+    simulated = False
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policies: Policies,
+        carry_out: Callable[[Instruction], None],
+        probe: Probe | None = None,
+    ) -> None:
         """``policies``: those that the tenants have chosen. Raises :class:`~hived.errors.PolicyError`."""
-        policies.forbid_sharing()
+        if probe is None:
+            policies.forbid_sharing()
         self._told = carry_out
         self.timeline = _timeline(cluster.spec, policies)
         #: names of virtual jobs that have changed since :meth:`take_states`
         self.touched: dict[str, None] = {}
-        super().__init__(cluster, _own(policies, self.timeline), self._observe, exact=self.timeline)
+        super().__init__(cluster, _own(policies, self.timeline), self._observe, probe=probe, exact=self.timeline)
         self._chosen = policies
         self._work: dict[str, _Work] = {}
         # facts since the last dispatch: jobs that came or left, by name, and the work of those that ended by themselves

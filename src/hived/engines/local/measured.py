@@ -1,0 +1,73 @@
+"""What is measured of the jobs of one machine that obey, for schedulers that share GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from .model import Obeying
+
+_GIB = 2.0**30
+
+
+class MeasuredProbe:
+    """Implements :class:`~hived.scheduling.probe.Probe` and ``Served``. What was not measured is taken as worst."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Obeying] = {}
+        #: seconds of a mini-batch while nobody was beside it
+        self._alone: dict[int, float] = {}
+        self._most: dict[int, float] = {}
+        #: seconds for which it ran, and since when it runs
+        self._ran: dict[int, float] = {}
+        self._since: dict[int, float] = {}
+
+    def runs(self, job: int, at: float) -> None:
+        """It runs from now on."""
+        self._since.setdefault(job, at)
+
+    def stands(self, job: int, at: float) -> None:
+        """It runs no more."""
+        since = self._since.pop(job, None)
+        if since is not None:
+            self._ran[job] = self._ran.get(job, 0.0) + max(0.0, at - since)
+
+    def served(self, job: int, now: float) -> float:
+        """See :meth:`Served.served`."""
+        since = self._since.get(job, now)
+        return self._ran.get(job, 0.0) + max(0.0, now - since)
+
+    def measure(self, job: int, doing: Obeying, alone: bool) -> None:
+        """Take in what a job does; ``alone``: with nobody beside it on its GPUs."""
+        if doing.suspended or not doing.mini_batch_s:
+            return
+        self._last[job] = doing
+        self._most[job] = max(self._most.get(job, 0.0), doing.peak_bytes / _GIB)
+        if alone:
+            self._alone[job] = doing.mini_batch_s
+
+    def forget(self, job: int) -> None:
+        """It has ended."""
+        for known in (self._last, self._alone, self._most, self._ran, self._since):
+            known.pop(job, None)
+
+    def utilization(self, job: int) -> float:
+        """See :meth:`Probe.utilization`."""
+        return self._last[job].utilization if job in self._last else 1.0
+
+    def memory_gib(self, job: int) -> float:
+        """See :meth:`Probe.memory_gib`."""
+        return self._most.get(job, inf)
+
+    def memory_min_gib(self, job: int) -> float:
+        """See :meth:`Probe.memory_min_gib`."""
+        return self._last[job].least_bytes / _GIB if job in self._last else inf
+
+    def packed(self, jobs: Sequence[int]) -> float:
+        """Nobody has measured them together: as if they took turns."""
+        return 1.0 / len(jobs)
+
+    def rate(self, job: int) -> float:
+        """See :meth:`Probe.rate`."""
+        last, alone = self._last.get(job), self._alone.get(job)
+        return 1.0 if last is None or alone is None else min(1.0, alone / last.mini_batch_s)

@@ -1,0 +1,226 @@
+"""Jobs take turns on GPUs that they share, decided by the one scheduler: never two on one that may not be there."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from hived.engine.states import JobState
+from hived.engines.local.job_scheduler import JobScheduler, SuspendTasks
+from hived.engines.local.model import Job, Obeying
+from hived.spec.compiled import ClusterSpec
+
+from .driver import FAILED, STOPPED, WELL, Driver, job, shares, states
+
+
+def sliced(*of: tuple[str, int], devices: int = 8, policy: str = "gandiva:packs=false:quantum_s=10") -> ClusterSpec:
+    """One node, shared out so; the jobs of the first tenant take turns."""
+    spec = shares(*of, devices=devices)
+    first, *others = spec.virtual_clusters
+    return replace(spec, virtual_clusters=(replace(first, policy=policy), *others))
+
+
+class Turns(Driver):
+    """Jobs do what they are told when a test says so; what runs, and for how long, is recorded."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        super().__init__(spec, shares=True)
+        self.paused: set[int] = set()  #: jobs whose tasks stand still
+        self.ran: Counter[int] = Counter()
+        self._looked = 0.0
+
+    def obey(self, most: int = 1_000) -> None:
+        """Jobs do what they were told, and are looked at."""
+        while self.told and most:
+            most -= 1
+            told = self.told.pop(0)
+            found = self.jobs[told.job]
+            if found.state.stays and found.attempt == told.attempt:
+                (self.paused.add if isinstance(told, SuspendTasks) else self.paused.discard)(told.job)
+                self.look(found)
+
+    def look(self, found: Job) -> None:
+        """What its page says is a fact, if nothing is on its way to it."""
+        if not any(told.job == found.id for told in self.told):
+            doing = Obeying(found.id in self.paused, "framework", mini_batch_s=0.1)
+            self.do(lambda jobs: jobs.obeys(found.id, found.attempt, doing, "by hand", "by hand", self.now))
+
+    def running(self) -> list[Job]:
+        """Jobs whose tasks are there and do not stand still."""
+        alive = {number for number, _, _ in self.alive}
+        return [found for found in self.jobs.values() if found.id in alive - self.paused]
+
+    def check(self) -> None:
+        """No device is with two, but with who is beside whom; else what always holds of jobs that share nothing."""
+        self.paused &= {number for number, _, _ in self.alive}
+        self.job_scheduler.trading.validate()
+        self.job_scheduler.cluster.check_safety()
+        extension = self.job_scheduler.scheduler.extension
+        if extension is not None:
+            extension.validate()
+        on: Counter[tuple[str, int]] = Counter()
+        for found in self.running():
+            assert found.state.holds, f"{found.name} is {found.state} and runs"
+            on.update(found.devices())
+        assert max(on.values(), default=1) == 1, f"two jobs on one device: {on}"
+        gpus = sum(self.job_scheduler.usage.used.values()) + sum(self.job_scheduler.usage.lent.values())
+        assert gpus == len({place for found in self.jobs.values() if found.holds for place in found.devices()})
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes; jobs obey at once."""
+        until = self.now + seconds
+        while True:
+            review = self.job_scheduler.scheduler.next_review
+            at = min(until, max(self.now, review))
+            for found in self.running():
+                self.ran[found.id] += round(1000 * (at - self.now))
+            self.now = at
+            if review > until:
+                return
+            self.settle()
+            self.obey()
+
+
+def test_six_on_four() -> None:
+    engine = Turns(sliced(("vision", 4), ("speech", 4)))
+    six = [engine.submit(job("vision")) for _ in range(6)]
+    engine.pass_time(600)
+    assert {found.state for found in six} == {JobState.RUNNING, JobState.SUSPENDED}
+    assert len(engine.running()) == 4
+    assert {round(engine.ran[found.id] / 600_000, 2) for found in six} == {0.67}
+    story = [event.kind for event in engine.events if event.job == six[5].id][:6]
+    assert story == ["submitted", "started", "suspended", "resumed", "suspended", "resumed"]
+    engine.check_record()
+
+
+def test_successor_waits_for_the_fact() -> None:
+    """What was told to pause is on its GPU until it is known that it stands still."""
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    first, second, third = (engine.submit(job("vision")) for _ in range(3))
+    engine.wait(10.0)
+    assert [type(told) for told in engine.told] == [SuspendTasks]
+    assert (first.state, second.state, third.state) == (JobState.RUNNING, JobState.RUNNING, JobState.QUEUED)
+    assert "turn" in engine.explain(third)
+    engine.wait(25.0)  # it does not come to the end of a mini-batch
+    assert states(third) == "queued"
+    engine.obey()
+    assert states(third) == "running"
+    assert sorted(found.id for found in engine.running()) in ([1, 3], [2, 3])
+    assert len({place for found in engine.running() for place in found.devices()}) == 2
+
+
+def test_end_of_an_owner_leaves_no_one_without_turns() -> None:
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    jobs = [engine.submit(job("vision")) for _ in range(4)]
+    engine.pass_time(35)
+    for found in jobs[:3]:
+        if found.state is JobState.SUSPENDED:
+            engine.cancel(found)
+            engine.gone(found)
+        else:
+            engine.end(found)
+        engine.obey()
+        engine.pass_time(30)
+    assert jobs[3].state is JobState.RUNNING
+    engine.end(jobs[3])
+    assert engine.job_scheduler.usage.used.total() == 0
+
+
+def test_restart_in_the_middle_of_a_turn() -> None:
+    """Who runs goes on where it is, who is suspended takes turns again; nobody is started anew, or lost."""
+    engine = Turns(sliced(("vision", 4), ("speech", 4)))
+    six = [engine.submit(job("vision")) for _ in range(6)]
+    engine.pass_time(95)
+    before = {found.id: (found.state, found.placement) for found in six if found.state is JobState.RUNNING}
+    six = engine.restart(*six)
+    assert {n: (engine.jobs[n].state, engine.jobs[n].placement) for n in before} == before
+    engine.obey()
+    engine.ran.clear()
+    engine.pass_time(600)
+    assert {found.attempt for found in six} == {1}
+    assert {round(engine.ran[found.id] / 600_000, 1) for found in six} == {0.7}
+
+
+def by_hand(engine: Turns, found: Job, pause: bool) -> None:
+    """Somebody pauses a job, past the engine, or lets it go on, by the engine."""
+    if pause and found.state is JobState.RUNNING:
+        engine.paused.add(found.id)
+        engine.look(found)
+    elif not pause and found.state is JobState.SUSPENDED:
+        waits = engine.job_scheduler.goes_on(found, "by hand", engine.now)
+        if not waits:
+            engine.paused.discard(found.id)
+            engine.look(found)
+        engine.settle()
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < 12 else pytest.mark.slow) for seed in range(150)]
+)
+def test_any_facts(seed: int) -> None:
+    choose = random.Random(seed)
+    specs = [
+        sliced(("vision", 4), ("speech", 2), ("research", 2)), sliced(("vision", 4), ("speech", 4)),
+        sliced(("vision", 2), ("speech", 4), ("research", 2)), shares(("vision", 4), ("speech", 4)),
+        sliced(("vision", 4), devices=4),
+    ]  # fmt: skip
+    engine = Turns(specs[0])
+    for _ in range(80):
+        active = [found for found in engine.jobs.values() if not found.state.ended]
+        stay = [found for found in active if found.state.stays]
+        stopping = [found for found in active if found.state is JobState.STOPPING]
+        match choose.randrange(16):
+            case 0 | 1 | 2:
+                vc = choose.choice(("vision", "vision", "vision", "speech"))
+                gpus = choose.choice((1, 1, 1, 2))
+                share = choose.choice((None, None, None, None, False))
+                engine.submit(job(vc, gpus, priority=choose.choice((0, 0, 0, -1)), share=share))
+            case 3 if stay:
+                engine.end(choose.choice(stay), choose.choice((WELL, WELL, FAILED)))
+            case 4 | 5 if stopping:
+                engine.end(choose.choice(stopping), STOPPED)
+            case 6 if active:
+                found = choose.choice(active)
+                if found.stopping_for != "cancelled":
+                    engine.cancel(found)
+            case 7 if stay:
+                by_hand(engine, choose.choice(stay), pause=choose.random() < 0.5)
+            case 8:
+                engine.set_health([("node", choose.randrange(8))], choose.choice((None, None, "NVML: lost")))
+            case 9 if choose.random() < 0.4:
+                engine.restart()
+            case 10 if choose.random() < 0.4:
+                engine.reconfigure(choose.choice(specs))
+                engine.spec = engine.job_scheduler.trading.base
+            case 11 if stay and choose.random() < 0.2:
+                engine.do(partial(JobScheduler.does_not_obey, job=choose.choice(stay)))
+            case 12 | 13:
+                engine.obey(choose.randint(1, 4))
+            case _:
+                engine.wait(choose.uniform(0, 12))
+        for found in engine.jobs.values():
+            assert found.name in engine.explain(found)
+    engine.check_record()
+    # everything healthy, nobody suspended by hand, everybody obeys: nothing hangs
+    engine.reconfigure(specs[0])
+    engine.set_health([("node", device) for device in range(8)], None)
+    for _ in range(12 * len(engine.jobs) + 20):
+        for found in engine.jobs.values():
+            if found.by_hand:
+                by_hand(engine, found, pause=False)
+        engine.obey()
+        for found in engine.jobs.values():
+            engine.look(found)
+        for found in list(engine.running()):
+            engine.end(found, STOPPED if found.state is JobState.STOPPING else WELL)
+        for found in engine.jobs.values():  # it was paused, and is woken to be stopped
+            if found.state is JobState.STOPPING:
+                engine.end(found, STOPPED)
+        engine.pass_time(20)
+    left = [(found.name, found.state, engine.explain(found)) for found in engine.jobs.values() if not found.state.ended]
+    assert not left
+    engine.check_record()
