@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hived.engines.local import engine as engine_module
 from hived.engines.local.engine import ELSEWHERE, Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job, JobSpec, Limiting
-from hived.errors import ConflictError, NotFoundError, NotYetError, RequestError
+from hived.errors import ConflictError, NotFoundError, NotYetError, PolicyError, RequestError
 from hived_control.commands import TrainingJob
 from hived_control.folder import JobFolder
 
@@ -224,3 +226,73 @@ def test_pytorch_as_it_is(lives: Lives) -> None:
     alone, told = lives.live(story)
     assert alone == told
     assert alone.startswith("weights ")
+
+
+# -- jobs that take turns -----------------------------------------------------------------------------------------
+
+
+def ran_at_once(engine: Engine, jobs: list[Job], step: float) -> int:
+    """The most jobs that were within a mini-batch at one moment, by what they have printed themselves."""
+    changes: list[tuple[float, int]] = []
+    for job in jobs:
+        for line in engine.task(job, 0).output.read_text().splitlines():
+            at = float(line.split()[1])
+            changes += [(at - step, 1), (at, -1)]
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def test_take_turns_over_the_death_of_an_engine(lives: Lives) -> None:
+    """Four on three devices: never more than three at once, each goes on again and again, and none is started anew."""
+    first, *others = lives.spec.virtual_clusters
+    two = replace(lives.spec, virtual_clusters=(replace(first, policy="gandiva:packs=false:quantum_s=0.4"), *others))
+    lives.spec = two
+    step = 0.02
+
+    async def turns(engine: Engine, jobs: list[Job], times: int) -> None:
+        """Wait until each of them has gone on so often."""
+        while True:
+            kinds = Counter((event.job, event.kind) for event in engine.store.events(0, 100_000, None))
+            if all(kinds[job.id, "resumed"] >= times for job in jobs):
+                return
+            await asyncio.sleep(0.05)
+
+    async def begin(engine: Engine) -> None:
+        engine.submit(shell("vision", STAYS, share=False))  # what does not obey keeps its own
+        jobs = [engine.submit(trains(seconds=step)) for _ in range(4)]
+        await turns(engine, jobs, 2)
+        assert ran_at_once(engine, jobs, step) == 3
+
+    async def go_on(engine: Engine) -> None:
+        jobs = [engine.find(f"train-{number}") for number in (2, 3, 4, 5)]
+        plain = engine.find("job-1")
+        assert {job.state.value for job in jobs} <= {"running", "suspended"}
+        await turns(engine, jobs, 4)
+        assert ran_at_once(engine, jobs, step) == 3
+        assert [job.attempt for job in (*jobs, plain)] == [1, 1, 1, 1, 1]
+        for job in (*jobs, plain):
+            engine.cancel(str(job.id))
+        await ended(engine, *jobs, plain)
+
+    lives.live(begin, killed=True)
+    lives.live(go_on)
+    with lives.store() as store:
+        events = store.events(0, 100_000, None)
+    assert not [event for event in events if event.kind in ("requeued", "failed")]
+    assert lives.marked() == {}
+
+
+def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = lives.spec.virtual_clusters
+
+    async def story(engine: Engine) -> None:
+        raise AssertionError("it did not start")
+
+    for policy, why in (("gandiva", "hived-runtime is not installed"), ("antman", "only simulated so far")):
+        lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
+        monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
+        with pytest.raises(PolicyError, match=why):
+            lives.live(story)

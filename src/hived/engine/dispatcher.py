@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
+from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.explain.reasons import NeverFits, Reason
 from hived.cluster.recovery import Reconfiguration
-from hived.errors import InvariantError
+from hived.errors import InvariantError, RequestError
 from hived.scheduling import Entry, Policies, Policy, SomePolicies, Status
 from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
@@ -220,6 +221,10 @@ class Dispatcher(ABC, Generic[J, D]):
         """A job has other turns on GPUs that it shares with others."""
         raise InvariantError(f"{job.name} takes turns, which this engine does not carry out")
 
+    def _where_it_runs(self, job: J, core: Placement) -> Placement:
+        """The placement of a job that the core has promoted at its own."""
+        return core
+
     def _promoted(self, job: J) -> None:
         """A job was promoted: it is guaranteed on the GPUs that it holds."""
 
@@ -240,6 +245,7 @@ class Dispatcher(ABC, Generic[J, D]):
         # a job that takes turns may hold what others run on, or have cells before its tasks run
         has = job.entry.holds or job.entry.status is Status.SHARING
         if releases and held and not has:
+            job.entry.yields = False
             if self._goes(job, event) is not Goes.WAITS:
                 self.scheduler.withdraw(job.entry)
             elif job.entry.status is Status.NOWHERE:
@@ -322,6 +328,13 @@ class Dispatcher(ABC, Generic[J, D]):
         since = max(job.since, job.started_at or job.since)
         self.waited.setdefault(job.vc, Histogram(WAITS_S)).add(at - since)
 
+    def _group(self, job: J) -> GroupStatus | None:
+        """A job as the core has it; None: it has no cells of its own, and takes turns on those of others."""
+        try:
+            return self.cluster.group(job.name)
+        except RequestError:
+            return None
+
     def line_up(self, job: J) -> None:
         """Put a job into the scheduler's queue."""
         self.scheduler.wait(job.entry)
@@ -340,7 +353,8 @@ class Dispatcher(ABC, Generic[J, D]):
     def spared(self, at: float) -> None:
         """Restore guarantees after a reservation has ended: jobs that made room for it may be guaranteed again."""
         for job in list(self.usage.displaced.values()):
-            if self.cluster.group(job.name).guaranteed:
+            group = self._group(job)
+            if group is not None and group.guaranteed:
                 self.guarantee_changed(job, "its VC's cells are its own again", at)
 
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
@@ -422,9 +436,12 @@ class Dispatcher(ABC, Generic[J, D]):
             case decided.Downgrade(by=number):
                 by = self.job(number).name
                 self.guarantee_changed(job, f"made room for {by}", at, by)
+            case decided.Promote() if job.state.waits:
+                pass  # others are on its GPUs yet
             case decided.Promote():
                 core = self.cluster.group(job.name).placement
-                self.becomes(job, JobEvent.PROMOTED, core, at, {"why": f"its turn in {job.vc} has come"})
+                at_it = None if core is None else self._where_it_runs(job, core)
+                self.becomes(job, JobEvent.PROMOTED, at_it, at, {"why": f"its turn in {job.vc} has come"})
                 self._promoted(job)
             case decided.Move():
                 self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)

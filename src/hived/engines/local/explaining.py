@@ -128,7 +128,7 @@ class JobExplainer(Explainer[Job]):
         for job in self._jobs.jobs.values():
             entry = job.entry
             on_loan = entry.status in (Status.LENT, Status.MOVING) and entry.place_in is not None
-            if (job.state is JobState.QUEUED or on_loan) and job.vc in places:
+            if (entry.status is Status.WAITING or on_loan) and job.vc in places:
                 line = entry.awaited.opportunistic, places[job.vc]
                 # which VC has the next loan is a matter of shares
                 if precedes(entry) if line == own else line < own or (line[0] and own[0]):

@@ -17,14 +17,13 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
-from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.recovery import Reconfiguration
 from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
 from hived.engine.job import NO_LIMITS, Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
-from hived.errors import ConflictError, RequestError
+from hived.errors import ConflictError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies, Status
 from hived.scheduling.exact import VirtualState
@@ -177,6 +176,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """``shares``: whether jobs obey, so that policies may have them share GPUs."""
         #: what is measured of jobs that obey
         self.probe = MeasuredProbe()
+        self._shares = shares
         super().__init__(cluster, policies, last_event, trading=trading, probe=self.probe if shares else None)
         self._free_port = free_port
         #: every job that has not ended
@@ -190,7 +190,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: by job that takes turns with others of its VC, or may: its turn now, None while others have it
         self._turns: dict[int, SharedTurn | None] = {}
         #: jobs that were told to let others have their turn, and run still
-        self._told_to_pause: set[int] = set()
+        self.told_to_pause: set[int] = set()
 
     @property
     def hardware(self) -> Hardware:
@@ -257,13 +257,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         job = self.jobs.get(number)
         if job is None or not job.state.stays or attempt != job.attempt:
             return
-        self.probe.measure(number, doing, alone=number not in self._turns or not self._beside(number))
+        self.probe.measure(number, doing, alone=number not in self._turns or not self.beside(number))
         if doing.suspended is not (job.state is JobState.SUSPENDED):
             took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
             if not doing.suspended:
                 self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
-            elif number in self._told_to_pause:
-                self._told_to_pause.discard(number)
+            elif number in self.told_to_pause:
+                self.told_to_pause.discard(number)
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": OTHERS_TURN, "by_hand": False, **took})
             else:
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
@@ -340,7 +340,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.RESERVED:
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
             if job.id in sharers:
-                self._returns(job)
+                if job.state.stays:
+                    self._returns(job)
             elif job.state.holds:
                 self.scheduler.adopt(job.entry, self.cluster.group(job.name).guaranteed, at)
             if job.state is JobState.QUEUED:
@@ -365,12 +366,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         sharers: set[int] = set()
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
-        for job in sorted(holding, key=lambda job: (job.started_at or 0.0, job.id)):
+        woken = {job.id for job in holding if job.state is JobState.STOPPING and self._may_take_turns(job)}
+        # one that was suspended, and is woken to be stopped, may be where others have their turn
+        for job in sorted(holding, key=lambda job: (job.id in woken, job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
-            if self._may_take_turns(job) and (
-                (job.state is JobState.SUSPENDED and not job.by_hand) or not taken.isdisjoint(job.devices())
-            ):
+            shares = self._may_take_turns(job)
+            if shares and (job.state is JobState.SUSPENDED or not taken.isdisjoint(job.devices())):
                 sharers.add(job.id)
                 continue
             pods = _without(placement.pods, taken)
@@ -423,36 +425,48 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _share(self, job: Job, share: Share, at: float) -> None:
         self._turns[job.id] = share.turns[0] if share.turns else None
 
-    def _beside(self, number: int) -> tuple[int, ...]:
+    def beside(self, number: int) -> tuple[int, ...]:
+        """The jobs that are packed with one on its GPUs."""
         turn = self._turns.get(number)
         return () if turn is None else turn.beside
 
     def does_not_obey(self, job: Job) -> None:
         """A job that did not pause, and shares no GPUs any more."""
         job.entry.alone = True
-        self._told_to_pause.discard(job.id)
+        self.told_to_pause.discard(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.stale()
 
     def takes_turns(self, job: Job) -> bool:
         """Whether a job runs, by its turns, on GPUs where others of its VC have their cells."""
-        if job.id not in self._turns or not job.holds:
+        if not job.holds or not self._shares:
             return False
         group = self._group(job)
+        if group is not None and job.id not in self._turns:
+            return False
         own = None if group is None else group.placement
-        return own is None or job.placement is None or own.pods != job.placement.pods
+        return own is None or set(own.devices()) != set(job.devices())
 
     def wishes(self, number: int) -> bool | None:
         """Whether a job is to run by its turns; None: it takes none."""
         job = self.jobs.get(number)
         if job is None or number not in self._turns:
             return None
-        return number not in self._told_to_pause and job.state is not JobState.SUSPENDED
+        return number not in self.told_to_pause and job.state is not JobState.SUSPENDED
+
+    def _where_it_runs(self, job: Job, core: Placement) -> Placement:
+        if job.placement is None or set(core.devices()) == set(job.devices()):
+            return by_task(core, job.spec)
+        return replace(job.placement, reserved_levels=core.reserved_levels[:1] * len(job.placement.pods))
 
     def goes_on(self, job: Job, why: str, at: float) -> bool:
         """A job that was suspended by hand takes turns again, if it does; whether that is all that is to be done."""
-        if job.id not in self._turns or job.state is not JobState.SUSPENDED:
+        if job.state is not JobState.SUSPENDED or job.placement is None:
             return False
+        if job.id not in self._turns:
+            if not self._is_taken(job, job.placement):
+                return False
+            self._turns[job.id] = SharedTurn(job.placement)  # others run on its GPUs yet
         self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": False})
         return True
 
@@ -470,13 +484,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._stop(job, at, "moved", "its VC has no GPUs on which it could take turns any more")
             elif job.state is JobState.RUNNING:
                 here = turn is not None and set(turn.placement.devices()) == set(job.devices())
-                if here and number in self._told_to_pause:
-                    self._told_to_pause.discard(number)
+                if here and number in self.told_to_pause:
+                    self.told_to_pause.discard(number)
                     self.instruct(ResumeTasks(number, job.attempt))
                 elif not here and job.entry.alone:
                     self._stop(job, at, "moved", NOT_ALONE)
-                elif not here and number not in self._told_to_pause:
-                    self._told_to_pause.add(number)
+                elif not here and number not in self.told_to_pause:
+                    self.told_to_pause.add(number)
                     self.instruct(SuspendTasks(number, job.attempt))
             elif turn is not None and (job.state.waits or (job.state.stays and not job.by_hand)):
                 wanted = list(turn.placement.devices())
@@ -498,8 +512,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """The turn of a job now; of one that shares no GPUs any more, those that are its own."""
         if job.entry.holds and not (job.entry.status is Status.GUARANTEED and self._may_take_turns(job)):
             group = self._group(job)
-            if group is not None and group.placement is not None:
-                return SharedTurn(group.placement)
+            own = None if group is None else group.placement
+            if own is not None and own.gpus == job.gpus:
+                return SharedTurn(own)
+            if job.placement is not None:  # the spec lacks some
+                return SharedTurn(job.placement)
         return self._turns[job.id]
 
     def _begin_turn(self, job: Job, placement: Placement, at: float) -> None:
@@ -507,7 +524,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.count_wait(job, at)
             self._start_on(job, placement, at)
         else:
-            self.becomes(job, JobEvent.RESUMED, placement, at, {"why": ITS_TURN})
+            self.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": ITS_TURN})
             self.instruct(ResumeTasks(job.id, job.attempt))
 
     def _start(self, job: Job, placement: Placement, at: float) -> None:
@@ -522,6 +539,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return any(running.get(place, set()) - {job.id} for place in placement.devices())
 
     def _start_on(self, job: Job, placement: Placement, at: float) -> None:
+        placement = by_task(placement, job.spec)
         port = self._free_port() if job.spec.tasks > 1 else 0
         self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port})
         self._started(job)
@@ -620,10 +638,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         now = None if group is None else group.placement
         if now is None or job.placement is None:
             return
-        if job.id in self._turns and now.pods != job.placement.pods:  # it runs where others of its VC have their cells
+        if job.id in self._turns and set(now.devices()) != set(job.devices()):
+            # it runs where others of its VC have their cells
             if not now.guaranteed and job.state.stays:
                 self._stop(job, at, "moved", why)
             return
+        now = by_task(now, job.spec)
         if now.pods != job.placement.pods:
             now = replace(job.placement, reserved_levels=())
         if now == job.placement:
@@ -637,13 +657,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.STOPPING:
                 self._left_line(job)
 
-    def _group(self, job: Job) -> GroupStatus | None:
-        """A job as the core has it; None: it has no cells of its own, and takes turns on those of others."""
-        try:
-            return self.cluster.group(job.name)
-        except RequestError:
-            return None
-
     def _goes(self, job: Job, event: JobEvent) -> Goes:
         return _GOES.get(event, Goes.ENDED)
 
@@ -656,7 +669,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         if not job.holds:
-            self._told_to_pause.discard(job.id)
+            self.told_to_pause.discard(job.id)
             if held:
                 self._turns.pop(job.id, None)
                 job.entry.may_preempt = True
@@ -666,6 +679,18 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:
             self._claim(event.at)
+
+
+def by_task(placement: Placement, spec: JobSpec) -> Placement:
+    """A placement with a pod for each task: where jobs take turns they have GPUs of a server, whosever these are."""
+    if len(placement.pods) == spec.tasks and all(len(pod.leaf_cells) == spec.gpus for pod in placement.pods):
+        return placement
+    devices = list(placement.devices())
+    if len(devices) != spec.tasks * spec.gpus:
+        return placement  # some are no more
+    tasks = [devices[at : at + spec.gpus] for at in range(0, len(devices), spec.gpus)]
+    pods = tuple(PodPlacement(of[0][0], tuple(device for _, device in of)) for of in tasks)
+    return replace(placement, pods=pods, reserved_levels=placement.reserved_levels[:1] * len(pods))
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:

@@ -77,7 +77,7 @@ class _Ground:
 
     def __init__(self, owners: list[Placement], live: bool) -> None:
         self._chain, self._node = owners[0].chain, owners[0].pods[0].node
-        self._levels = owners[0].reserved_levels if live else ()
+        self._levels = owners[0].reserved_levels[:1] if live else ()
         self.devices = [device for placement in owners for pod in placement.pods for device in pod.leaf_cells]
         self._places: dict[tuple[int, ...], Placement] = {}
 
