@@ -260,7 +260,8 @@ def _places(stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 def _where(chains: Sequence[Chain], holder: Holder) -> str:
     words, more = named(holder.parts, chains, 4)
-    note = "  stopping" if holder.stopping else "  kept for it" if holder.kind == "reserved" else ""
+    note = "  kept for it" if holder.kind == "reserved" else "  suspended" if holder.suspended else ""
+    note = "  stopping" if holder.stopping else note
     return " ".join(words) + (f" +{more} nodes" if more else "") + note
 
 

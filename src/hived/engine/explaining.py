@@ -22,6 +22,7 @@ from hived.cluster.explain.reasons import (
 from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import OPPORTUNISTIC, Request
 from hived.scheduling import Entry, Scheduler, Status, loan_of
+from hived.scheduling.extension import TakingTurns
 from hived.words import counted, duration
 
 from .dispatcher import Dispatcher
@@ -172,10 +173,14 @@ class Explainer(Generic[J]):
         """Whether a job has got turns on the GPUs of its VC, and waits at most for the first of them."""
         return job.entry.status in (Status.SHARING, Status.GUARANTEED)
 
-    def turns(self, job: J) -> list[str]:
-        """How a job takes turns with others of its VC; [] where it does not. O(jobs of its server)."""
+    def turns_of(self, job: J) -> TakingTurns | None:
+        """How a job takes turns with others of its VC; None: it does not. O(jobs of its server)."""
         extension = self._jobs.scheduler.extension
-        found = None if extension is None else extension.describe(job.entry)
+        return None if extension is None else extension.describe(job.entry)
+
+    def turns(self, job: J) -> list[str]:
+        """The same as a sentence; [] where it does not."""
+        found = self.turns_of(job)
         if found is None:
             return []
         others = f"{counted(found.jobs, 'job')} {'shares' if found.jobs == 1 else 'share'} {counted(found.gpus, 'GPU')}"

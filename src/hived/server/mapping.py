@@ -79,6 +79,7 @@ class Map:
             "kind": "guaranteed" if placement.guaranteed else "opportunistic",
             "since": job.since,
             "stopping": job.state is JobState.STOPPING,
+            "suspended": job.state is JobState.SUSPENDED,
         }
         if job.state is JobState.RESERVED:
             fields["kind"] = "reserved"

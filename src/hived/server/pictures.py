@@ -89,6 +89,7 @@ class Holder(JobHeader):
     rate: float = 1.0  #: work per second, against running alone at best affinity
     since: float
     stopping: bool = False
+    suspended: bool = False  #: its tasks stand still there, and others may have their turn
     priority: int = 0
     parts: list[Stretch]
     #: per part: the cell of its VC that is bound here, in words; "" for opportunistic ones

@@ -122,6 +122,20 @@ class Limits(Model):
     since: float
 
 
+class Turns(Model):
+    """How a job takes turns with others of its virtual cluster on the GPUs of a server."""
+
+    share: float
+    """Of the time, in which it has GPUs."""
+    jobs: int
+    """That share them, it included."""
+    gpus: int
+    """Which they share."""
+    slice_s: float
+    packed_with: tuple[str, ...]
+    """Names of jobs that run beside it on the same GPUs."""
+
+
 class Job(JobHeader):
     """A job as it is now: processes of one machine, or on Kubernetes an affinity group of pods."""
 
@@ -148,6 +162,8 @@ class Job(JobHeader):
     evicted or deleted. None: any other."""
     limits: Limits | None = None
     """None: none."""
+    turns: Turns | None = None
+    """None: it has its GPUs for itself, or waits for some."""
     process: Process | None
     """None: on Kubernetes."""
 

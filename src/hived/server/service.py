@@ -204,6 +204,7 @@ class Service(ABC, Generic[J]):
 
     def shown(self, job: J) -> schema.Job:
         """A job as a type of the API."""
+        turns = self.explainer().turns_of(job)
         return schema.Job(
             **of(job),
             early=job.entry.early,
@@ -218,6 +219,7 @@ class Service(ABC, Generic[J]):
             started_at=job.started_at,
             ended_at=job.ended_at,
             finished=self.finished(job),
+            turns=None if turns is None else schema.Turns(**turns._asdict()),
             limits=None if job.limits is None else schema.Limits(**job.limits._asdict()),
             process=self.process(job),
         )

@@ -121,7 +121,7 @@ export class Cells {
     const seen = (this.look[leaf] >> 2) - 1;
     this.stirred.add(leaf);
     const others = this.more.get(leaf) ?? [];
-    const covers = this.slots[slot].kind !== "guest" || this.slots[seen].kind === "guest";
+    const covers = !isBelow(this.slots[slot]) || isBelow(this.slots[seen]);
     this.more.set(leaf, [...others, covers ? seen : slot]);
     if (covers) this.look[leaf] = value;
   }
@@ -132,7 +132,7 @@ export class Cells {
     this.stirred.add(leaf);
     const others = this.more.get(leaf).filter((one) => one !== slot);
     if (!this.look[leaf]) {
-      const next = others.findLast((one) => this.slots[one].kind !== "guest") ?? others.at(-1);
+      const next = others.findLast((one) => !isBelow(this.slots[one])) ?? others.at(-1);
       this.look[leaf] = 4 * (next + 1) + kindBits(this.slots[next]);
       others.splice(others.indexOf(next), 1);
     }
@@ -211,8 +211,11 @@ const keyOf = (holder) => (holder.kind === "reserved" ? "k" : "r") + holder.id;
 // guests are hatched as what is given back: they hold no GPUs
 const kindBits = (holder) => (holder.kind === "opportunistic" || holder.kind === "guest" ? OPPORTUNISTIC : GUARANTEED) | (holder.stopping ? STOPPING : 0);
 
+// who is seen only where nobody else is: a guest, and a job that stands still while others have their turn
+const isBelow = (holder) => holder.kind === "guest" || holder.suspended;
+
 function same(a, b) {
-  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.since !== b.since || a.share !== b.share || a.rate !== b.rate || a.parts.length !== b.parts.length) return false;
+  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.suspended !== b.suspended || a.since !== b.since || a.share !== b.share || a.rate !== b.rate || a.parts.length !== b.parts.length) return false;
   for (let i = 0; i < a.parts.length; i++) for (let j = 0; j < 4; j++) if (a.parts[i][j] !== b.parts[i][j]) return false;
   return true;
 }

@@ -25,7 +25,7 @@ export function about(cells, leaf, clock, now) {
   for (const holder of [runner, keeper].filter(Boolean)) {
     if (holder === keeper && runner) lines.push(["kept for", `${holder.name} (${holder.vc})`]);
     else {
-      lines.push(["VC", holder.vc], ["kind", holder.stopping ? `stopping (was ${holder.kind})` : KINDS[holder.kind]]);
+      lines.push(["VC", holder.vc], ["kind", holder.stopping ? `stopping (was ${holder.kind})` : holder.suspended ? `${KINDS[holder.kind]}; suspended now` : KINDS[holder.kind]]);
       if (sharing(holder)) lines.push(["works", sharing(holder)]);
       lines.push(["job", `${holder.gpus} GPU${holder.gpus === 1 ? "" : "s"}, priority ${holder.priority}`]);
     }
