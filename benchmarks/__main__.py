@@ -1,7 +1,7 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, scaling, simulation, sharing, runtime, live, dashboard, extender, kube-scheduler;
-all of them by default.
+Suites: core, contract, scaling, simulation, sharing, runtime, live, turns, dashboard, extender,
+kube-scheduler; all of them by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from hived.installed import form
 
-from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, scaling, sharing, simulation
+from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, scaling, sharing, simulation, turns
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
@@ -30,6 +30,7 @@ SUITES = {
     "sharing": sharing.measure,
     "runtime": runtime.measure,
     "live": live.measure,
+    "turns": turns.measure,
     "dashboard": dashboard.measure,
     "extender": extender.measure,
     "kube-scheduler": kube_scheduler.measure,

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -138,6 +138,8 @@ class Engine:
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
         self.job_scheduler.held_up = self._watching.held_up
+        #: by job, how often it was told something: what was seen before that says nothing of what it does now
+        self._times_told: Counter[int] = Counter()
         #: jobs that are being told to pause or to go on
         self._telling: dict[int, asyncio.Task[None]] = {}
         #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
@@ -512,6 +514,7 @@ class Engine:
     def _have_turn(self, job: Job, attempt: int, has: bool) -> None:
         """Have a job that takes turns go on or pause, after what it was told before."""
         before = self._telling.get(job.id)
+        self._times_told[job.id] += 1
 
         async def tell() -> None:
             if before is not None:
@@ -585,11 +588,13 @@ class Engine:
         attempt, why = job.attempt, f"told so by {user}" if user else "told so by hand"
         said = {name: (value, why) for name, value in wish.items() if value is not None}
         self._told[job.id] = self._told.get(job.id, {}) | said
+        self._times_told[job.id] += 1
         try:
             await asyncio.to_thread(tell, agent, job)
         finally:
+            times = self._times_told[job.id]
             doing = await asyncio.to_thread(agent.look, job)
-            if doing is not None:
+            if doing is not None and times == self._times_told[job.id]:
                 self._take_in_doing(job, attempt, doing)
         return job
 
@@ -619,16 +624,18 @@ class Engine:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 holding = [job for job in self.job_scheduler.jobs.values() if job.state.holds]
-                for number in [number for number in self._told if number not in self.job_scheduler.jobs]:
-                    del self._told[number]
+                for number in [number for number in self._times_told if number not in self.job_scheduler.jobs]:
+                    del self._times_told[number]
+                    self._told.pop(number, None)
                 over = self._agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
                 await asyncio.to_thread(self._agent.delete, over)
                 for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
                     # only what is known to be ours: in a copied folder the pages are of the jobs of the original
                     known = self._watching.watches((job.id, attempt, 0)) and job.id not in self._telling
                     if known and self._agent.obeys(job):
+                        times = self._times_told[job.id]
                         doing = await asyncio.to_thread(self._agent.look, job)
-                        if doing is not None:
+                        if doing is not None and times == self._times_told[job.id]:
                             self._take_in_doing(job, attempt, doing)
                 self._refuse_if_failed()
             except (StorageError, InvariantError, PolicyError):

@@ -189,8 +189,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._touched: dict[int, Job] = {}
         #: by job that takes turns with others of its VC, or may: its turn now, None while others have it
         self._turns: dict[int, SharedTurn | None] = {}
-        #: jobs that were told to let others have their turn, and run still
+        #: jobs that were told to let others have their turn, and are not known to have paused; those of them that were
+        #: told to go on since
         self.told_to_pause: set[int] = set()
+        self._called_back: set[int] = set()
 
     @property
     def hardware(self) -> Hardware:
@@ -263,10 +265,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if not doing.suspended:
                 self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
             elif number in self.told_to_pause:
-                self.told_to_pause.discard(number)
+                self._forget_pause(number)
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": OTHERS_TURN, "by_hand": False, **took})
             else:
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
+        elif number in self._called_back and not doing.suspended:
+            self._forget_pause(number)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             data = {"memory": doing.memory, "share": doing.share, "why": why_limited}
@@ -350,6 +354,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.instruct(WakeAt(job.id, job.retry_at))
             elif job.state.stays:
                 self._started(job)
+                if job.state is JobState.RUNNING and self._may_take_turns(job):
+                    self.told_to_pause.add(job.id)  # the last engine may have, and it may have paused since
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
                 job.entry.yields = True
@@ -433,7 +439,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def does_not_obey(self, job: Job) -> None:
         """A job that did not pause, and shares no GPUs any more."""
         job.entry.alone = True
-        self.told_to_pause.discard(job.id)
+        self._forget_pause(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.stale()
 
@@ -447,12 +453,16 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         own = None if group is None else group.placement
         return own is None or set(own.devices()) != set(job.devices())
 
+    def _forget_pause(self, number: int) -> None:
+        self.told_to_pause.discard(number)
+        self._called_back.discard(number)
+
     def wishes(self, number: int) -> bool | None:
         """Whether a job is to run by its turns; None: it takes none."""
         job = self.jobs.get(number)
         if job is None or number not in self._turns:
             return None
-        return number not in self.told_to_pause and job.state is not JobState.SUSPENDED
+        return number in self._called_back or (number not in self.told_to_pause and job.state is not JobState.SUSPENDED)
 
     def _where_it_runs(self, job: Job, core: Placement) -> Placement:
         if job.placement is None or set(core.devices()) == set(job.devices()):
@@ -485,12 +495,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif job.state is JobState.RUNNING:
                 here = turn is not None and set(turn.placement.devices()) == set(job.devices())
                 if here and number in self.told_to_pause:
-                    self.told_to_pause.discard(number)
-                    self.instruct(ResumeTasks(number, job.attempt))
+                    if number not in self._called_back:  # it may have paused, which is not known yet
+                        self._called_back.add(number)
+                        self.instruct(ResumeTasks(number, job.attempt))
                 elif not here and job.entry.alone:
                     self._stop(job, at, "moved", NOT_ALONE)
-                elif not here and number not in self.told_to_pause:
+                elif not here and (number not in self.told_to_pause or number in self._called_back):
                     self.told_to_pause.add(number)
+                    self._called_back.discard(number)
                     self.instruct(SuspendTasks(number, job.attempt))
             elif turn is not None and (job.state.waits or (job.state.stays and not job.by_hand)):
                 wanted = list(turn.placement.devices())
@@ -669,7 +681,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         if not job.holds:
-            self.told_to_pause.discard(job.id)
+            self._forget_pause(job.id)
             if held:
                 self._turns.pop(job.id, None)
                 job.entry.may_preempt = True

@@ -42,7 +42,8 @@ class MeasuredProbe:
         if doing.suspended or not doing.mini_batch_s:
             return
         self._last[job] = doing
-        self._most[job] = max(self._most.get(job, 0.0), doing.peak_bytes / _GIB)
+        if doing.peak_bytes:
+            self._most[job] = max(self._most.get(job, 0.0), doing.peak_bytes / _GIB)
         if alone:
             self._alone[job] = doing.mini_batch_s
 

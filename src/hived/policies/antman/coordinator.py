@@ -13,7 +13,7 @@ A limit of compute is a part of the owner's idle time. 0 holds a job at the end 
 of memory changes at the end of a mini-batch alone (4.1): what is allocated above it goes to the host at once, never
 fails, and raises the limit at that moment, if memory is left (Figure 7a). For an owner, its guests shrink for that.
 
-Its caller is the agent of a node, which live engines do not have yet: so far tests alone run it.
+Its caller is to be the agent of a machine (`engines/local/agent.py`): so far tests alone run it.
 """
 
 from __future__ import annotations
