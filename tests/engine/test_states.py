@@ -90,6 +90,7 @@ def test_every_event_has_a_sentence() -> None:
         "at": 60.0,
         "memory": 0,
         "share": 0.5,
+        "priority": 3,
     }
     said = {
         event: event_text(Event(1, 0.0, event.value, data={"why": "so", **one_of_each}), "train") for event in JobEvent

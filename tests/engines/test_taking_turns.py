@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from hived import ConflictError
 from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import JobScheduler, SuspendTasks
 from hived.engines.local.model import Job, Obeying
@@ -169,6 +170,29 @@ def by_hand(engine: Turns, found: Job, pause: bool) -> None:
             engine.paused.discard(found.id)
             engine.look(found)
         engine.settle()
+
+
+def test_priorities_change_while_jobs_run() -> None:
+    """A higher one is never suspended for a lower one (Gandiva, 4.2); it survives the engine."""
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    first, second, third = (engine.submit(job("vision")) for _ in range(3))
+    engine.pass_time(100)
+    engine.do(lambda jobs: jobs.prioritize(first, 5, "told so", engine.now))
+    engine.obey()
+    engine.ran.clear()
+    engine.pass_time(200)
+    assert round(engine.ran[first.id] / 200_000, 1) == 1.0
+    assert {round(engine.ran[found.id] / 200_000, 1) for found in (second, third)} == {0.5}
+    (first,) = engine.restart(first)
+    assert first.priority == 5
+    engine.obey()
+    engine.ran.clear()
+    engine.pass_time(200)
+    assert round(engine.ran[first.id] / 200_000, 1) == 1.0
+    plain = engine.submit(job("speech"))
+    with pytest.raises(ConflictError, match="does not share its GPUs"):
+        engine.job_scheduler.prioritize(plain, 5, "told so", engine.now)
+    engine.check_record()
 
 
 PACKS = "gandiva:quantum_s=10:profile_s=20:trial_s=20"

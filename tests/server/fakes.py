@@ -327,6 +327,9 @@ class FakeService(LocalService):
     async def scale(self, ref: str, how: schema.Scaling, user: str) -> schema.Job:
         return self._trains(ref)
 
+    async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
+        return self.change(self._trains(ref), priority=how.priority)
+
     async def training(self, ref: str) -> schema.Training:
         job = self._trains(ref)
         process = schema.TrainingProcess(

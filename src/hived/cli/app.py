@@ -143,6 +143,7 @@ VERBS = (
         ("limit", "Change its device memory and its share of the device's time", "training", "limit"),
         ("migrate", "Move it to another device, or to another host", "training", "migrate"),
         ("scale", "Grow or shrink it, if it is elastic", "training", "scale"),
+        ("priority", "Another priority, while it takes turns with others", "training", "priority"),
     ),
     _noun(
         "context",

@@ -160,6 +160,8 @@ class EngineJob:
         match kind:
             case JobEvent.SUSPENDED:  # why it runs, or runs as it does, stays
                 self.suspended_for, self.by_hand = str(data["why"]), bool(data.get("by_hand"))
+            case JobEvent.PRIORITIZED:
+                self.entry.priority = int(data["priority"])
             case JobEvent.LIMITED:
                 limits = Limits(int(data["memory"]), float(data["share"]), str(data["why"]), event.at)
                 self.limits = limits if limits.any else None
@@ -199,8 +201,8 @@ class EngineJob:
 
     @property
     def priority(self) -> int:
-        """The requested priority; -1: opportunistic."""
-        return self.entry.request.priority
+        """The requested priority, or the one that it was given since; -1: opportunistic."""
+        return self.entry.priority
 
     def devices(self) -> Iterator[Device]:
         """Devices that it holds or has reserved."""

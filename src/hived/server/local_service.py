@@ -124,6 +124,10 @@ class LocalService(Service[Job]):
         """Have an elastic training job go on with another number of workers."""
         return self.shown(await self._engine.scale(ref, how.workers, how.timeout_s, user))
 
+    async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
+        """Give a job another priority among those that share its GPUs."""
+        return self.shown(self._engine.prioritize(ref, how.priority, user))
+
     async def training(self, ref: str) -> schema.Training:
         """What the processes of a training job say of themselves."""
         job, found = await self._engine.training(ref)

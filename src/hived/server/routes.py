@@ -297,6 +297,11 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         """Have an elastic training job go on with another number of workers."""
         return await service.scale(ref, how, asking(request))
 
+    @jobs.post("/jobs/{ref:path}/priority", responses=declared(*BODY, *_TELLING))
+    async def prioritize_job(ref: Ref, how: schema.Prioritizing, request: Request) -> schema.Job:
+        """Give a job that takes turns another priority: a higher one is never suspended for a lower one."""
+        return await service.prioritize(ref, how, asking(request))
+
     @jobs.get("/training/{ref:path}", responses=declared(403, 404, 409, 422, 503))
     async def get_training(ref: Ref) -> schema.Training:
         """What the processes of a training job say of themselves: mini-batches, memory, limits, what they were told."""

@@ -202,6 +202,13 @@ class Scaling(Model):
     timeout_s: Patience = 60.0
 
 
+class Prioritizing(Model):
+    """Another priority of a job among those that share its GPUs."""
+
+    priority: Annotated[int, Field(strict=True, ge=0, le=1000)]
+    """A higher one is never suspended for a lower one."""
+
+
 class TrainingProcess(Model):
     """What a process of a training job says of itself. Bytes are of its device unless a field says otherwise."""
 

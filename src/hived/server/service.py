@@ -136,6 +136,10 @@ class Service(ABC, Generic[J]):
         """Have an elastic training job go on with another number of workers."""
         raise self._unsupported(_ON_ITS_NODE)
 
+    async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
+        """Give a job another priority among those that share its GPUs."""
+        raise self._unsupported(_ON_ITS_NODE)
+
     async def training(self, ref: str) -> schema.Training:
         """What the processes of a training job say of themselves."""
         raise self._unsupported(_ON_ITS_NODE)

@@ -578,6 +578,14 @@ class Engine:
         """Have an elastic job go on with so many workers on the GPUs that it has. Raises as :meth:`suspend`."""
         return await self._tell(ref, {}, user, lambda agent, job: agent.scale(job, workers, timeout_s))
 
+    def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
+        """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
+        job = self.find(ref)
+        with self._failing():
+            self.job_scheduler.prioritize(job, priority, f"told so by {user or 'hand'}", self.clock())
+        self._advance_or_raise()
+        return job
+
     async def training(self, ref: str) -> tuple[Job, JobStatus]:
         """A training job, and what its processes say of themselves. Raises as :meth:`suspend`."""
         job, agent = self._obeying(ref)

@@ -436,6 +436,18 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         turn = self._turns.get(number)
         return () if turn is None else turn.beside
 
+    def prioritize(self, job: Job, priority: int, why: str, at: float) -> None:
+        """Change the priority of a job among those that share its GPUs; its place in line, if it waits again, stays.
+
+        Raises :class:`ConflictError` for a job that shares none.
+        """
+        if not (job.state.stays and job.id in self._turns and self._may_take_turns(job)) or job.entry.alone:
+            raise ConflictError(
+                f"{job.name} does not share its GPUs: only jobs that take turns get another priority while they run"
+            )
+        self.becomes(job, JobEvent.PRIORITIZED, None, at, {"priority": priority, "why": why})
+        self.scheduler.set_priority(job.entry, priority, at)
+
     def does_not_obey(self, job: Job) -> None:
         """A job that did not pause, and shares no GPUs any more."""
         job.entry.alone = True

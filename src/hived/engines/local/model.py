@@ -146,6 +146,8 @@ class Job(EngineJob):
             plain["suspended_for"], plain["by_hand"] = self.suspended_for, self.by_hand
         if self.limits is not None:
             plain["limits"] = self.limits
+        if self.priority != self.spec.priority:
+            plain["priority"] = self.priority
         return plain
 
     @classmethod
@@ -160,6 +162,7 @@ class Job(EngineJob):
         job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
         job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
         job.limits = Limits(*status["limits"]) if "limits" in status else None
+        job.entry.priority = status.get("priority", job.entry.priority)
         return job
 
 
