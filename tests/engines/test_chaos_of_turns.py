@@ -114,13 +114,17 @@ class Turns:
 
     def all_go_on(self) -> None:
         """Every job ends more mini-batches: nobody stands still for good."""
-        jobs = self.client.get("/v1/jobs", params={"phase": ["waiting", "holding"], "limit": 100}).json()["jobs"]
-        ids = [job["id"] for job in jobs if job["state"] != "stopping"]
-        before = {number: self.lines(number) for number in ids}
+        before: dict[str, int] = {}
         last = time.monotonic() + PATIENCE_S
-        while ids:
-            assert time.monotonic() < last, f"{ids} do not go on: {self.client.get('/v1/jobs').text[:3000]}"
-            ids = [number for number in ids if len(self.lines(number)) < len(before[number]) + 5]
+        while True:
+            there = self.client.get("/v1/jobs", params={"phase": ["waiting", "holding"], "limit": 100}).json()["jobs"]
+            ids = [job["id"] for job in there if job["state"] != "stopping"]  # one may have been killed just now
+            for number in ids:
+                before.setdefault(number, len(self.lines(number)))
+            late = [number for number in ids if len(self.lines(number)) < before[number] + 5]
+            if not late:
+                return
+            assert time.monotonic() < last, f"{late} do not go on: {there}"
             time.sleep(0.1)
 
     def lines(self, number: str) -> list[float]:

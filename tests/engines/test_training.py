@@ -22,6 +22,7 @@ from hived.errors import ConflictError, NotFoundError, NotYetError, PolicyError,
 from hived_control.commands import TrainingJob
 from hived_control.folder import JobFolder
 
+from .driver import shares
 from .living import STAYS, Lives, ended, noted, printed, record_faults, running, shell, state
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -296,3 +297,34 @@ def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pyte
         monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
         with pytest.raises(PolicyError, match=why):
             lives.live(story)
+
+
+@pytest.mark.torch
+def test_weights_after_turns_are_as_undisturbed(lives: Lives) -> None:
+    """Three PyTorch jobs on two devices, in short slices, and each again with nobody beside it."""
+    path = {"PYTHONPATH": str(Path(__file__).parents[1] / "runtime" / "light"), "PATH": os.environ["PATH"]}
+    plain = shares(("vision", 2), ("speech", 2), devices=4)
+    first, *others = plain.virtual_clusters
+    sliced_vc = replace(first, policy="gandiva:packs=false:quantum_s=0.5")
+    lives.spec = replace(plain, virtual_clusters=(sliced_vc, *others))
+
+    def script(vc: str, seed: int) -> JobSpec:
+        code = TORCH.replace("manual_seed(3)", f"manual_seed({seed})").replace(
+            "import light_torch", "import light_torch, time"
+        )
+        code = code.replace("    steps.step()\n", "    steps.step()\n    time.sleep(0.01)\n")
+        return JobSpec.model_construct(vc=vc, command=(sys.executable, "-c", code, "250"), name="j", environment=path)
+
+    async def story(engine: Engine) -> tuple[list[str], list[str], int]:
+        sliced = [engine.submit(script("vision", seed)) for seed in (1, 2, 3)]
+        await ended(engine, *sliced)
+        alone = [engine.submit(script("speech", seed)) for seed in (1, 2, 3)]
+        await ended(engine, *alone)
+        last = [[engine.task(job, 0).output.read_text().splitlines()[-1] for job in of] for of in (sliced, alone)]
+        events = engine.store.events(0, 100_000, None)
+        return last[0], last[1], sum(event.kind == "resumed" for event in events)
+
+    sliced, alone, turns = lives.live(story)
+    assert sliced == alone
+    assert turns > 3
+    assert all(line.startswith("weights ") for line in sliced)
