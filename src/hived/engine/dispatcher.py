@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
@@ -100,6 +100,10 @@ class Usage(Generic[J]):
         self._count(job, -1)
         self.displaced.pop(job.name, None)
         self.aside.pop(job.name, None)
+
+    def on(self, place: Device) -> Sequence[J]:
+        """The jobs that hold a device: one, or those that take turns there or run beside each other."""
+        return self._on.get(place, ())
 
     def others(self, known: Container[str]) -> list[str]:
         """Virtual clusters that have GPUs and are not ``known``, since they were removed; by name. O(VCs)."""

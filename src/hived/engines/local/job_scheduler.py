@@ -493,11 +493,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return True
 
     def _take_turns(self, at: float) -> None:
-        """Pause the jobs whose turn is over; start and resume those whose GPUs are free of others. O(jobs).
+        """Pause the jobs whose turn is over; start and resume those whose GPUs are free of others.
 
         A job is on its GPUs until it is known to be suspended, or has ended; so no two are on one that may not be.
         """
-        running = self._running()
         for number in list(self._turns):
             job = self.jobs[number]
             turn = self._turn_of(job)
@@ -516,21 +515,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                     self.told_to_pause.add(number)
                     self._called_back.discard(number)
                     self.instruct(SuspendTasks(number, job.attempt))
-            elif turn is not None and (job.state.waits or (job.state.stays and not job.by_hand)):
-                wanted = list(turn.placement.devices())
-                if all(running.get(place, set()) <= {number, *turn.beside} for place in wanted):
-                    for place in wanted:
-                        running.setdefault(place, set()).add(number)
-                    self._begin_turn(job, turn.placement, at)
-
-    def _running(self) -> dict[Device, set[int]]:
-        """The jobs on each device: those that are not known to be suspended. O(jobs)."""
-        found: dict[Device, set[int]] = {}
-        for job in self.jobs.values():
-            if job.state.holds and job.state is not JobState.SUSPENDED:
-                for place in job.devices():
-                    found.setdefault(place, set()).add(job.id)
-        return found
+            elif turn is None or job.state is JobState.STOPPING or job.by_hand:
+                continue
+            elif not self._is_taken(job, turn.placement, turn.beside):
+                self._begin_turn(job, turn.placement, at)
 
     def _turn_of(self, job: Job) -> SharedTurn | None:
         """The turn of a job now; of one that shares no GPUs any more, those that are its own."""
@@ -558,9 +546,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         else:
             self._start_on(job, placement, at)
 
-    def _is_taken(self, job: Job, placement: Placement) -> bool:
-        running = self._running()
-        return any(running.get(place, set()) - {job.id} for place in placement.devices())
+    def _is_taken(self, job: Job, placement: Placement, beside: Collection[int] = ()) -> bool:
+        """Whether others than those ``beside`` a job are on these GPUs, and are not known to be suspended."""
+        return any(
+            other is not job and other.id not in beside and other.state is not JobState.SUSPENDED
+            for place in placement.devices()
+            for other in self.usage.on(place)
+        )
 
     def _start_on(self, job: Job, placement: Placement, at: float) -> None:
         placement = by_task(placement, job.spec)
