@@ -32,6 +32,7 @@ class Turns(Driver):
         super().__init__(spec, shares=True)
         self.paused: set[int] = set()  #: jobs whose tasks stand still
         self.ran: Counter[int] = Counter()
+        self._together: dict[tuple[str, int], set[int]] = {}
         self.slower = 1.2  #: a mini-batch while another job is on the same device, over alone
 
     def obey(self, most: int = 1_000) -> None:
@@ -78,7 +79,10 @@ class Turns(Driver):
             for number in numbers:
                 beside = {*self.job_scheduler.beside(number), number}
                 told = {told.job for told in self.told}  # to pause: packed no more, and there yet
-                assert numbers <= beside or numbers & (told | self.job_scheduler.told_to_pause), f"two jobs on {place}"
+                allowed = numbers <= beside or numbers <= self._together.get(place, set())
+                assert allowed or numbers & (told | self.job_scheduler.told_to_pause), f"two jobs on {place}"
+        self._together = on  # those that were packed may be so no more, and are there yet
+        assert min([0, *self.job_scheduler.usage.used.values(), *self.job_scheduler.usage.lent.values()]) == 0
         gpus = sum(self.job_scheduler.usage.used.values()) + sum(self.job_scheduler.usage.lent.values())
         assert gpus == len({place for found in self.jobs.values() if found.holds for place in found.devices()})
 
@@ -127,6 +131,61 @@ def test_successor_waits_for_the_fact() -> None:
     assert len({place for found in engine.running() for place in found.devices()}) == 2
 
 
+def test_drained_jobs_come_back_and_turns_go_on() -> None:
+    """A job that only takes turns is in line again too, when it is sent away; and a drain changes nobody's turns."""
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    jobs = [engine.submit(job("vision")) for _ in range(4)]
+    engine.pass_time(35)
+    engine.drain([("node", device) for device in range(4)], now=True)
+    for found in jobs:
+        engine.gone(found)
+    assert {found.state for found in jobs} == {JobState.QUEUED}
+    engine.drain([("node", device) for device in range(4)], undo=True)
+    engine.pass_time(60)
+    assert {found.attempt for found in jobs} == {2}
+    (at,) = {place for found in engine.running()[:1] for place in found.devices()}
+    engine.drain([at])
+    engine.ran.clear()
+    engine.pass_time(200)
+    assert all(engine.ran[found.id] > 50_000 for found in jobs)
+
+
+def test_who_is_suspended_by_hand_takes_no_turns_of_others() -> None:
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    jobs = [engine.submit(job("vision")) for _ in range(4)]
+    engine.pass_time(35)
+    for found in jobs[:2]:
+        by_hand(engine, found, pause=True)
+        engine.job_scheduler.hold(found, "told so", None, engine.now)
+        engine.settle()
+    engine.obey()
+    engine.ran.clear()
+    engine.pass_time(100)
+    assert [round(engine.ran[found.id] / 100_000, 1) for found in jobs] == [0.0, 0.0, 1.0, 1.0]
+    for found in jobs[:2]:
+        by_hand(engine, found, pause=False)
+    engine.ran.clear()
+    engine.pass_time(400)
+    assert {round(engine.ran[found.id] / 400_000, 1) for found in jobs} == {0.5}
+
+
+def test_restart_without_turns_stops_who_has_none_left() -> None:
+    """Under a policy whose jobs do not share, each has GPUs of its own, or waits in line: none stands still."""
+    spec = sliced(("vision", 2), ("speech", 2), devices=4)
+    engine = Turns(spec)
+    jobs = [engine.submit(job("vision")) for _ in range(4)]
+    engine.pass_time(35)
+    jobs = engine.restart(*jobs, spec=shares(("vision", 2), ("speech", 2), devices=4))
+    for _ in range(3):
+        engine.obey()
+        for found in jobs:
+            if found.state is JobState.STOPPING:
+                engine.gone(found)
+        engine.pass_time(20)
+    assert sorted(found.state.value for found in jobs) == ["queued", "queued", "running", "running"]
+    assert engine.job_scheduler.usage.used["vision"] == 2
+
+
 def test_end_of_an_owner_leaves_no_one_without_turns() -> None:
     engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
     jobs = [engine.submit(job("vision")) for _ in range(4)]
@@ -165,10 +224,7 @@ def by_hand(engine: Turns, found: Job, pause: bool) -> None:
         engine.paused.add(found.id)
         engine.look(found)
     elif not pause and found.state is JobState.SUSPENDED:
-        waits = engine.job_scheduler.goes_on(found, "by hand", engine.now)
-        if not waits:
-            engine.paused.discard(found.id)
-            engine.look(found)
+        engine.job_scheduler.goes_on(found, "by hand", engine.now)
         engine.settle()
 
 
@@ -229,7 +285,7 @@ def test_any_facts(seed: int) -> None:
         active = [found for found in engine.jobs.values() if not found.state.ended]
         stay = [found for found in active if found.state.stays]
         stopping = [found for found in active if found.state is JobState.STOPPING]
-        match choose.randrange(16):
+        match choose.randrange(18):
             case 0 | 1 | 2:
                 vc = choose.choice(("vision", "vision", "vision", "speech"))
                 gpus, tasks = choose.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2)))
@@ -248,7 +304,13 @@ def test_any_facts(seed: int) -> None:
             case 8:
                 engine.set_health([("node", choose.randrange(8))], choose.choice((None, None, "NVML: lost")))
             case 9 if choose.random() < 0.4:
-                engine.restart()
+                engine.restart(spec=choose.choice((None, None, *specs)))
+            case 14:
+                chosen = [("node", device) for device in choose.sample(range(4), 2)]
+                engine.drain(chosen, undo=choose.random() < 0.6, now=choose.random() < 0.3)
+            case 15 if stay and choose.random() < 0.5:
+                held, until = choose.choice(stay), choose.choice((None, engine.now + 5))
+                engine.do(partial(JobScheduler.hold, job=held, why="by hand", until=until, at=engine.now))
             case 10 if choose.random() < 0.4:
                 engine.reconfigure(choose.choice(specs))
                 engine.spec = engine.job_scheduler.trading.base
@@ -262,7 +324,8 @@ def test_any_facts(seed: int) -> None:
             assert found.name in engine.explain(found)
     engine.check_record()
     # everything healthy, nobody suspended by hand, everybody obeys: nothing hangs
-    engine.reconfigure(specs[0])
+    engine.reconfigure(choose.choice((specs[0], specs[3])))
+    engine.drain(undo=True)
     engine.set_health([("node", device) for device in range(8)], None)
     for _ in range(12 * len(engine.jobs) + 20):
         for found in engine.jobs.values():

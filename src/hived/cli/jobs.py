@@ -180,7 +180,8 @@ def _where_or_why(job: Job) -> str:
         return f"{place} before its turn" if job.early else place
     if job.turns is not None and job.state.holds:
         packed = f", beside {', '.join(job.turns.packed_with)}" if job.turns.packed_with else ""
-        return f"{place} sliced {job.turns.share:.0%}, {job.turns.jobs} jobs on {job.turns.gpus} GPUs{packed}"
+        shared = f"{counted(job.turns.jobs, 'job')} on {counted(job.turns.gpus, 'GPU')}"
+        return f"{place} sliced {job.turns.share:.0%}, {shared}{packed}"
     if job.state is JobState.RUNNING or not why:
         return place or "-"
     return f"{place} {why}" if place else why

@@ -239,18 +239,18 @@ def resume(ask: Asking, job: _Job, timeout: _Timeout = None) -> None:
       hived train resume train
       hived train resume train-12 --timeout 5m
     """
-    patience = _PATIENCE_S if timeout is None else timeout
+    patience, waits = _PATIENCE_S if timeout is None else timeout, False
     there = _here(job)
     if there is None:
         found = _told(ask, job, "resume", patience, {"timeout_s": patience})
         if found is None:
             return
-        job = found.name
+        job, waits = found.name, any(each.state == "suspended" for each in found.processes)
     else:
         there.resume(patience)
         if ask.printed(there.status().plain()):
             return
-    typer.echo(f"{clean(job)}: runs")
+    typer.echo(f"{clean(job)}: {'goes on at its turn' if waits else 'runs'}")
 
 
 @_training

@@ -74,6 +74,8 @@ class Usage(Generic[J]):
         #: the job that holds each device, of several that take turns there or run beside each other the latest
         self.at: dict[Device, J] = {}
         self._on: dict[Device, list[J]] = {}
+        #: the VC that each device is counted for, and whether as guaranteed
+        self._counted: dict[Device, tuple[str, bool]] = {}
 
     def add(self, job: J) -> None:
         """Count a job."""
@@ -123,13 +125,16 @@ class Usage(Generic[J]):
             self.waiting[vc] += sign
             return
         for place in job.devices():
-            if place in self._on:  # others are on it, and it is counted for them
+            if place in self._on:  # others are on it, and it is counted for one of them
+                continue
+            of, guaranteed = self._counted.setdefault(place, (vc, job.guaranteed))
+            if sign < 0:
+                del self._counted[place]
+            if not guaranteed:
+                self.lent[of] += sign
                 continue
             node = place[0]
-            if not job.guaranteed:
-                self.lent[vc] += sign
-                continue
-            self.used[vc] += sign
+            self.used[of] += sign
             self.nodes[node] += sign
             if not self.nodes[node]:
                 del self.nodes[node]

@@ -114,6 +114,8 @@ class EngineJob:
         self.suspended_for = ""
         #: and whether somebody has told it so, past the scheduler
         self.by_hand = False
+        #: when it goes on by itself; None: when it is told to
+        self.resumes_at: float | None = None
         #: limits in force of a job under the runtime; None: there are none
         self.limits: Limits | None = None
         #: why it waits, by the core's last answer
@@ -154,12 +156,13 @@ class EngineJob:
         if effect is Effect.RELEASE:
             self.limits = None
         if self.state is not JobState.SUSPENDED:
-            self.suspended_for, self.by_hand = "", False
+            self.suspended_for, self.by_hand, self.resumes_at = "", False, None
         if before.aside and not self.state.aside:
             self.reason = ""
         match kind:
             case JobEvent.SUSPENDED:  # why it runs, or runs as it does, stays
                 self.suspended_for, self.by_hand = str(data["why"]), bool(data.get("by_hand"))
+                self.resumes_at = data.get("until")
             case JobEvent.PRIORITIZED:
                 self.entry.priority = int(data["priority"])
             case JobEvent.LIMITED:

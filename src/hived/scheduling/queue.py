@@ -94,6 +94,13 @@ class Entry:
         self.equivalence_class: Hashable = self.request_class
         #: whether it shares no GPUs with others of its VC, since it would not obey
         self.alone = False
+        #: whether somebody has suspended it, so that it has no use for turns
+        self.halted = False
+
+    def stand_alone(self) -> None:
+        """Share no GPUs with others from now on; the job is in no queue: they find it by its class."""
+        self.alone = True
+        self.exclude(self.excluded)
 
     def resize(self, request: Request, gpus: int) -> None:
         """Take over a request for other members; the job is in no queue."""
@@ -114,6 +121,8 @@ class Entry:
         """Exclude nodes for the job, which is in no queue: they find it by its class."""
         self.excluded, self._loan_class = nodes, None
         self.equivalence_class = (self.request_class, nodes) if nodes else self.request_class
+        if self.alone:
+            self.equivalence_class = self.equivalence_class, "alone"
 
     @property
     def loan_class(self) -> Hashable:

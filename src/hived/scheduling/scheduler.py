@@ -257,6 +257,8 @@ class Scheduler:
         self.now = max(self.now, now)
         if was is SHARING:
             self._free_shared(entry)
+            if waits:
+                self.wait(entry)
             return
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
@@ -294,6 +296,8 @@ class Scheduler:
             entry.status = WAIT[entry.status]
             entry.made_way = False
             self.enqueue(entry)
+            if self._extension is not None and not self.simulated:
+                self._extension.queued(entry)
         else:
             self.leave_queues(entry)
             entry.status = LEAVE[entry.status]

@@ -91,13 +91,13 @@ class Agent:
         with self._commanding(job) as training:
             return training.status()
 
-    def suspend(self, job: Job, timeout_s: float, lease_s: float) -> None:
-        """Suspend all its processes at one mini-batch; with a lease, for so long if nobody renews it.
+    def suspend(self, job: Job, timeout_s: float) -> None:
+        """Suspend all its processes at one mini-batch, until they are told to go on.
 
         Raises :class:`~hived.errors.NotYetError` where it has not come to the end of one: it is suspended there.
         """
         with self._commanding(job) as training:
-            training.suspend(timeout_s, lease_s)
+            training.suspend(timeout_s)
 
     def resume(self, job: Job, timeout_s: float) -> None:
         """Let all its processes go on. Raises :class:`~hived.errors.NotYetError` where one does not answer."""

@@ -17,10 +17,11 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
 
@@ -42,6 +43,7 @@ from hived.errors import (
     InvariantError,
     NeverFitsError,
     NotFoundError,
+    NotYetError,
     PolicyError,
     RequestError,
     StorageError,
@@ -75,7 +77,7 @@ HEALTH_EVERY_S = 5.0
 #: period of the looks at what training jobs do, in seconds
 LOOK_EVERY_S = 0.5
 #: how long a job that takes turns is waited for at a time, in seconds
-TURN_S = 30.0
+TURN_S = 5.0
 #: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
 OBEYS_WITHIN_S = 300.0
 #: why a training job does other than the engine has told it
@@ -138,6 +140,7 @@ class Engine:
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended)
         self.job_scheduler.held_up = self._watching.held_up
+        self._threads = ThreadPoolExecutor(64, "training")
         #: by job, how often it was told something: what was seen before that says nothing of what it does now
         self._times_told: Counter[int] = Counter()
         #: jobs that are being told to pause or to go on
@@ -199,6 +202,7 @@ class Engine:
         for timer in (*self._timers, self._review):
             if timer is not None:
                 timer.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self.let_go()
         self.devices.close()
         with contextlib.suppress(StorageError):
@@ -534,9 +538,9 @@ class Engine:
         while agent is not None and job.state.stays and job.attempt == attempt:
             try:
                 if has:
-                    await asyncio.to_thread(agent.resume, job, TURN_S)
+                    await self._off_the_loop(agent.resume, job, TURN_S)
                 else:
-                    await asyncio.to_thread(agent.suspend, job, TURN_S, 0.0)
+                    await self._off_the_loop(agent.suspend, job, TURN_S)
             except HivedError:
                 await asyncio.sleep(LOOK_EVERY_S)
                 if self.job_scheduler.wishes(job.id) is not has:
@@ -547,7 +551,7 @@ class Engine:
                     return
             else:
                 break
-        doing = None if agent is None else await asyncio.to_thread(agent.look, job)
+        doing = None if agent is None else await self._off_the_loop(agent.look, job)
         if doing is not None:
             self._take_in_doing(job, attempt, doing)
 
@@ -557,17 +561,26 @@ class Engine:
         It keeps its GPUs. Raises :class:`NotFoundError`, :class:`ConflictError` for one that does not run under the
         runtime, or has ended no mini-batch yet, and :class:`~hived.errors.NotYetError` after ``timeout_s``.
         """
-        return await self._tell(ref, {"suspended": True}, user, lambda a, job: a.suspend(job, timeout_s, lease_s))
+        job = await self._tell(ref, {"suspended": True}, user, lambda a, job: a.suspend(job, timeout_s))
+        until = self.clock() + lease_s if lease_s else None
+        with self._failing():
+            self.job_scheduler.hold(job, _by(user), until, self.clock())
+        self._advance_or_raise()
+        return job
 
     async def resume(self, ref: str, timeout_s: float, user: str = "") -> Job:
         """Let a suspended job go on. Raises as :meth:`suspend`."""
         job, _ = self._obeying(ref)
+        if job.state is not JobState.SUSPENDED:  # it may have been told to pause, and has not yet
+            return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
         with self._failing():
-            waits = self.job_scheduler.goes_on(job, f"told so by {user or 'hand'}", self.clock())
-        if waits:
-            self._advance_or_raise()
-            return job
-        return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
+            self.job_scheduler.goes_on(job, _by(user), self.clock())
+        self._advance_or_raise()
+        if (telling := self._telling.get(job.id)) is not None:
+            await asyncio.wait([telling], timeout=timeout_s)
+            if not telling.done():
+                raise NotYetError(f"{job.name} has not gone on after {timeout_s:g} s; it is told so")
+        return job
 
     async def limit(self, ref: str, limiting: Limiting, user: str = "") -> Job:
         """Limit a training job from its next mini-batch on. Raises as :meth:`suspend`."""
@@ -582,26 +595,26 @@ class Engine:
         """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
         job = self.find(ref)
         with self._failing():
-            self.job_scheduler.prioritize(job, priority, f"told so by {user or 'hand'}", self.clock())
+            self.job_scheduler.prioritize(job, priority, _by(user), self.clock())
         self._advance_or_raise()
         return job
 
     async def training(self, ref: str) -> tuple[Job, JobStatus]:
         """A training job, and what its processes say of themselves. Raises as :meth:`suspend`."""
         job, agent = self._obeying(ref)
-        return job, await asyncio.to_thread(agent.status, job)
+        return job, await self._off_the_loop(agent.status, job)
 
     async def _tell(self, ref: str, wish: Mapping[str, object], user: str, tell: Callable[[Agent, Job], None]) -> Job:
         job, agent = self._obeying(ref)
-        attempt, why = job.attempt, f"told so by {user}" if user else "told so by hand"
+        attempt, why = job.attempt, _by(user)
         said = {name: (value, why) for name, value in wish.items() if value is not None}
         self._told[job.id] = self._told.get(job.id, {}) | said
         self._times_told[job.id] += 1
         try:
-            await asyncio.to_thread(tell, agent, job)
+            await self._off_the_loop(tell, agent, job)
         finally:
             times = self._times_told[job.id]
-            doing = await asyncio.to_thread(agent.look, job)
+            doing = await self._off_the_loop(agent.look, job)
             if doing is not None and times == self._times_told[job.id]:
                 self._take_in_doing(job, attempt, doing)
         return job
@@ -614,6 +627,11 @@ class Engine:
         if self._agent is None or not self._agent.obeys(job):
             raise ConflictError(f"{job.name} does not run under the runtime of training jobs; submit it with --share")
         return job, self._agent
+
+    async def _off_the_loop(self, work: Callable[..., T], *of: Any) -> T:
+        """Do what may wait for a job in a thread: of its own pool, so that jobs that do not answer keep nobody else."""
+        assert self._loop is not None
+        return await self._loop.run_in_executor(self._threads, work, *of)
 
     def _take_in_doing(self, job: Job, attempt: int, doing: Obeying) -> None:
         told = self._told.get(job.id, {})
@@ -636,13 +654,13 @@ class Engine:
                     del self._times_told[number]
                     self._told.pop(number, None)
                 over = self._agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
-                await asyncio.to_thread(self._agent.delete, over)
+                await self._off_the_loop(self._agent.delete, over)
                 for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
                     # only what is known to be ours: in a copied folder the pages are of the jobs of the original
                     known = self._watching.watches((job.id, attempt, 0)) and job.id not in self._telling
                     if known and self._agent.obeys(job):
                         times = self._times_told[job.id]
-                        doing = await asyncio.to_thread(self._agent.look, job)
+                        doing = await self._off_the_loop(self._agent.look, job)
                         if doing is not None and times == self._times_told[job.id]:
                             self._take_in_doing(job, attempt, doing)
                 self._refuse_if_failed()
@@ -673,6 +691,10 @@ class Engine:
     def _take_in(self, changed: Mapping[tuple[str, int], str | None]) -> None:
         for place, why in changed.items():
             self.job_scheduler.set_health([place], why, self.clock())
+
+
+def _by(user: str) -> str:
+    return f"told so by {user or 'hand'}"
 
 
 def _agent(folder: Path) -> Agent | None:

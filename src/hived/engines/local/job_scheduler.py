@@ -193,6 +193,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: told to go on since
         self.told_to_pause: set[int] = set()
         self._called_back: set[int] = set()
+        #: jobs of an earlier engine, which may have told them to pause
+        self._unsure: set[int] = set()
 
     @property
     def hardware(self) -> Hardware:
@@ -204,7 +206,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def submit(self, number: int, spec: JobSpec, at: float) -> Job:
         """Queue a new job."""
         job = Job(number, spec, at)
-        job.entry.alone = spec.share is False
+        if spec.share is False:
+            job.entry.stand_alone()
         self.jobs[number] = job
         self.note("submitted", number, at, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
@@ -249,6 +252,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self.becomes(job, JobEvent.QUEUED, None, at, {})
+        elif job.by_hand and job.resumes_at is not None and at >= job.resumes_at:
+            self.goes_on(job, "its time is over", at)
         elif job.state.stays and (limit := job.limit_at) is not None and at >= limit:
             if any(held[:2] == (number, job.attempt) for held in self.held_up):
                 return  # it has not begun: its supervisors see to the limit once it has
@@ -264,7 +269,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
             if not doing.suspended:
                 self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
-            elif number in self.told_to_pause:
+            elif number in self.told_to_pause or number in self._unsure:
                 self._forget_pause(number)
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": OTHERS_TURN, "by_hand": False, **took})
             else:
@@ -327,7 +332,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         jobs = list(jobs)
         for job in jobs:
             self.jobs[job.id] = job
-            job.entry.alone = job.spec.share is False
+            if job.spec.share is False:
+                job.entry.stand_alone()
+            job.entry.halted = job.by_hand
             self.usage.add(job)
             if job.holds and job.state is not JobState.SUSPENDED:
                 self.probe.runs(job.id, at)
@@ -354,8 +361,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.instruct(WakeAt(job.id, job.retry_at))
             elif job.state.stays:
                 self._started(job)
+                if job.state is JobState.SUSPENDED and job.resumes_at is not None:
+                    self.instruct(WakeAt(job.id, job.resumes_at))
                 if job.state is JobState.RUNNING and self._may_take_turns(job):
-                    self.told_to_pause.add(job.id)  # the last engine may have, and it may have paused since
+                    self._unsure.add(job.id)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
                 job.entry.yields = True
@@ -372,13 +381,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         sharers: set[int] = set()
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
-        woken = {job.id for job in holding if job.state is JobState.STOPPING and self._may_take_turns(job)}
-        # one that was suspended, and is woken to be stopped, may be where others have their turn
-        for job in sorted(holding, key=lambda job: (job.id in woken, job.started_at or 0.0, job.id)):
+        # those that run first: the others may be where these have their turn, suspended or woken to be stopped
+        later = {job.id for job in holding if self._shares and job.state is not JobState.RUNNING}
+        for job in sorted(holding, key=lambda job: (job.id in later, job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
-            shares = self._may_take_turns(job)
-            if shares and (job.state is JobState.SUSPENDED or not taken.isdisjoint(job.devices())):
+            # whatever its policy is by now
+            pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
+            beside = self._shares and job.spec.share is not False and not taken.isdisjoint(job.devices())
+            if self._shares and (pauses or beside):
                 sharers.add(job.id)
                 continue
             pods = _without(placement.pods, taken)
@@ -450,7 +461,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def does_not_obey(self, job: Job) -> None:
         """A job that did not pause, and shares no GPUs any more."""
-        job.entry.alone = True
+        if job.entry.status not in (Status.GUARANTEED, Status.SHARING):
+            return
+        job.entry.stand_alone()
         self._forget_pause(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.stale()
@@ -468,6 +481,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _forget_pause(self, number: int) -> None:
         self.told_to_pause.discard(number)
         self._called_back.discard(number)
+        self._unsure.discard(number)
 
     def wishes(self, number: int) -> bool | None:
         """Whether a job is to run by its turns; None: it takes none."""
@@ -481,16 +495,20 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return by_task(core, job.spec)
         return replace(job.placement, reserved_levels=core.reserved_levels[:1] * len(job.placement.pods))
 
-    def goes_on(self, job: Job, why: str, at: float) -> bool:
-        """A job that was suspended by hand takes turns again, if it does; whether that is all that is to be done."""
-        if job.state is not JobState.SUSPENDED or job.placement is None:
-            return False
-        if job.id not in self._turns:
-            if not self._is_taken(job, job.placement):
-                return False
-            self._turns[job.id] = SharedTurn(job.placement)  # others run on its GPUs yet
-        self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": False})
-        return True
+    def goes_on(self, job: Job, why: str, at: float) -> None:
+        """Have a suspended job go on, as soon as nobody else is on its GPUs, or at its turn."""
+        if job.state is JobState.SUSPENDED and job.placement is not None:
+            if job.id not in self._turns and not self._is_taken(job, job.placement):
+                self._begin_turn(job, job.placement, at, why)
+                return
+            self._turns.setdefault(job.id, SharedTurn(job.placement))
+            if job.by_hand:
+                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": f"it is to go on: {why}", "by_hand": False})
+
+    def hold(self, job: Job, why: str, until: float | None, at: float) -> None:
+        """A job was suspended by hand: it has no turns until it is to go on, at ``until`` by itself."""
+        if job.state is JobState.SUSPENDED and not (job.by_hand and until is None):
+            self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, "until": until})
 
     def _take_turns(self, at: float) -> None:
         """Pause the jobs whose turn is over; start and resume those whose GPUs are free of others.
@@ -505,7 +523,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._stop(job, at, "moved", "its VC has no GPUs on which it could take turns any more")
             elif job.state is JobState.RUNNING:
                 here = turn is not None and set(turn.placement.devices()) == set(job.devices())
-                if here and number in self.told_to_pause:
+                if number in self._unsure:
+                    self._unsure.discard(number)
+                    self.told_to_pause.add(number)
+                    if here:
+                        self._called_back.add(number)
+                    self.instruct((ResumeTasks if here else SuspendTasks)(number, job.attempt))
+                elif here and number in self.told_to_pause:
                     if number not in self._called_back:  # it may have paused, which is not known yet
                         self._called_back.add(number)
                         self.instruct(ResumeTasks(number, job.attempt))
@@ -515,6 +539,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                     self.told_to_pause.add(number)
                     self._called_back.discard(number)
                     self.instruct(SuspendTasks(number, job.attempt))
+            elif job.entry.status in (Status.WAITING, Status.NOWHERE, Status.RESERVED):
+                if job.state.waits:
+                    del self._turns[number]
             elif turn is None or job.state is JobState.STOPPING or job.by_hand:
                 continue
             elif not self._is_taken(job, turn.placement, turn.beside):
@@ -531,12 +558,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 return SharedTurn(job.placement)
         return self._turns[job.id]
 
-    def _begin_turn(self, job: Job, placement: Placement, at: float) -> None:
+    def _begin_turn(self, job: Job, placement: Placement, at: float, why: str = ITS_TURN) -> None:
         if job.state.waits:
             self.count_wait(job, at)
             self._start_on(job, placement, at)
         else:
-            self.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": ITS_TURN})
+            self.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": why})
             self.instruct(ResumeTasks(job.id, job.attempt))
 
     def _start(self, job: Job, placement: Placement, at: float) -> None:
@@ -682,6 +709,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.probe.runs(job.id, event.at)
         else:
             self.probe.stands(job.id, event.at)
+        if job.by_hand is not job.entry.halted:
+            job.entry.halted = job.by_hand
+            if self.scheduler.extension is not None:
+                self.scheduler.extension.stale()
+        if job.resumes_at is not None and event.kind == JobEvent.SUSPENDED:
+            self.instruct(WakeAt(job.id, job.resumes_at))
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         if not job.holds:

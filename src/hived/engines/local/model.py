@@ -143,7 +143,7 @@ class Job(EngineJob):
         plain["guaranteed"] = self.holds and self.guaranteed
         plain["placement"] = None if self.placement is None else placement_data(self.placement)
         if self.state is JobState.SUSPENDED:
-            plain["suspended_for"], plain["by_hand"] = self.suspended_for, self.by_hand
+            plain |= {"suspended_for": self.suspended_for, "by_hand": self.by_hand, "resumes_at": self.resumes_at}
         if self.limits is not None:
             plain["limits"] = self.limits
         if self.priority != self.spec.priority:
@@ -161,6 +161,7 @@ class Job(EngineJob):
         job.displaced_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
         job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
         job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
+        job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.entry.priority = status.get("priority", job.entry.priority)
         return job

@@ -246,7 +246,8 @@ class RunQueue:
             if not owners:
                 return [(seat, (), 0.0) for seat in self.seats]
             ground = self._ground = _Ground(owners, self._live)
-        if not self.overloaded:
+        halted = any(seat.entry.halted for seat in self.seats)
+        if not self.overloaded and not halted:
             return self._all_the_time(ground)
         number = {unit: at for at, unit in enumerate(self.units)}
 
@@ -255,7 +256,7 @@ class RunQueue:
 
         left, chosen = self.gpus, []
         for unit in sorted(self.units, key=order):
-            if unit[0].gpus <= left:
+            if unit[0].gpus <= left and not all(seat.entry.halted for seat in unit):
                 left -= unit[0].gpus
                 chosen.append(unit)
         at = {device: position for position, device in enumerate(ground.devices)}

@@ -66,6 +66,8 @@ class Slicer:
         self._cluster, self._take, self._carry_out = cluster, take, carry_out
         self._call_at, self._on_change = call_at, on_change
         self._per_second, self._served = per_second, served
+        #: live: the jobs of which the engine was told, since it may have known others before
+        self._told: set[int] = set()
         self._now = 0.0
         #: every job here, by number
         self.seats: dict[int, Seat] = {}
@@ -176,6 +178,7 @@ class Slicer:
         """A job has ended; the core has released what it held."""
         self._now = now
         seat = self.seats.pop(entry.number)
+        self._told.discard(seat.job)
         self._stays(seat)
         self._elastic.pop(seat, None)
         self._moved.pop(seat, None)
@@ -376,6 +379,7 @@ class Slicer:
                     homeless.append(seat.entry)
                     self.sharers -= 1
                     del self.seats[seat.job]
+                    self._told.discard(seat.job)
                     self._elastic.pop(seat, None)
                     self._moved.pop(seat, None)
                     queue.remove(seat)
@@ -643,8 +647,11 @@ class Slicer:
         now, new, of_moved, quantum = self._now, [], self._moved, self.parameters.quantum_s
         for seat, turns, resumes in found:
             moved = of_moved.pop(seat, False) if of_moved else False
-            if (turns is seat.turns or turns == seat.turns) and not moved:
+            untold = self._served is not None and seat.job not in self._told
+            if (turns is seat.turns or turns == seat.turns) and not moved and not untold:
                 continue
+            if untold:
+                self._told.add(seat.job)
             seat.ran += seat.share * (now - seat.since)
             seat.since, seat.turns = now, turns
             seat.share = turns[0][1] if len(turns) == 1 else sum([turn[1] for turn in turns])

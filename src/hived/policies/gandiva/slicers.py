@@ -96,6 +96,8 @@ class Slicers(Extension):
         slicer = None if entry.request.opportunistic else self.of(entry.vc)
         if slicer is None or entry.status is RESERVED:
             return None
+        if not self._scheduler.simulated and entry.request.priority > 0 and slicer.can_oversubscribe(entry):
+            return False  # those of lower priorities are suspended for it, and not stopped
         # live, loans are not stopped within the instruction: the scheduler reserves their GPUs
         return slicer.start(entry, now) or (False if self._scheduler.simulated else None)
 
@@ -262,6 +264,7 @@ class Slicers(Extension):
     def _renew(self, now: float) -> None:
         """Make all slicers anew, of the jobs that hold GPUs and of those that take turns beside them. O(jobs)."""
         sharers, scheduler = self._sharers(), self._scheduler
+        turns = {seat.job: seat.turns for of in self._of.values() if of is not None for seat in of.seats.values()}
         self._is_stale = False
         self._returning, self._of, self._wakes, self._servers = {}, {}, [], None
         self._restless.clear()
@@ -289,6 +292,9 @@ class Slicers(Extension):
                 scheduler.leave_queues(sharer)
             if slicer is not None and host is not None:
                 slicer.oversubscribe(sharer, now, host)
+        for of in self._of.values():
+            for seat in () if of is None else of.seats.values():
+                seat.turns = turns.get(seat.job, seat.whole)  # who runs keeps its GPUs
 
     def before_loans(self, now: float) -> None:
         """Live, loans do not leave at once: what is idle is for jobs that take turns before it is lent."""
