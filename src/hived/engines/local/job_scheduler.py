@@ -11,6 +11,7 @@ killed in between repeats it, and nothing happens twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -23,8 +24,8 @@ from hived.engine.hardware import Hardware
 from hived.engine.job import NO_LIMITS, Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
-from hived.errors import ConflictError
-from hived.policies import by_vc
+from hived.errors import ConflictError, InputError
+from hived.policies import by_vc, make_policy
 from hived.scheduling import Policy, SomePolicies, Status
 from hived.scheduling.exact import VirtualState
 from hived.scheduling.instructions import Share
@@ -388,7 +389,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             assert placement is not None
             # whatever its policy is by now
             pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
-            beside = self._shares and job.spec.share is not False and not taken.isdisjoint(job.devices())
+            beside = self._took_turns(job) and not taken.isdisjoint(job.devices())
             if self._shares and (pauses or beside):
                 sharers.add(job.id)
                 continue
@@ -429,6 +430,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _may_take_turns(self, job: Job) -> bool:
         return job.priority >= 0 and self.policies[job.vc].gpu_sharing is not None
+
+    def _took_turns(self, job: Job) -> bool:
+        """Whether the jobs of its VC share GPUs, or did so by the spec that the core has still."""
+        if not self._shares or job.priority < 0 or job.spec.share is False:
+            return False
+        names = [vc.policy for vc in self.cluster.spec.virtual_clusters if vc.name == job.vc and vc.policy]
+        with suppress(InputError):  # a policy that is no more
+            return self._may_take_turns(job) or any(make_policy(name).gpu_sharing for name in names)
+        return False
 
     def _returns(self, job: Job) -> None:
         """A job whose processes are there takes turns again, after a restart."""
