@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -115,6 +116,23 @@ def test_outlives_its_engine(lives: Lives) -> None:
 
     lives.live(first, killed=True)
     lives.live(second)
+
+
+def test_folder_is_deleted_under_a_suspended_job(lives: Lives) -> None:
+    """It is woken, and goes on, though it obeys no more."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        await engine.suspend("train", 20.0)
+        before = steps(engine, job)
+        shutil.rmtree(lives.folder / "training")
+        await engine.resume("train", 20.0)
+        while steps(engine, job) < before + 3:
+            await asyncio.sleep(0.01)
+        with pytest.raises(ConflictError, match="does not run under the runtime"):
+            await engine.suspend("train", 1.0)
+
+    lives.live(story)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "preempted", "killed", "drained"])

@@ -42,6 +42,8 @@ def obey(page: Page, answer: Answer, signals: Deferred) -> Answer:
         wants = command.wanted
         if command.suspended_until and time.monotonic() >= command.suspended_until:
             wants = Wanted.RUN
+        if not page.file.exists():  # by which alone it could be resumed
+            wants = Wanted.RUN
         state = State.SUSPENDED if wants is Wanted.SUSPEND and not signals.have_come() else State.RUNNING
         now = Answer(
             noted=command.number, state=state, memory_limit=command.memory_limit, share=command.share, tier=answer.tier,

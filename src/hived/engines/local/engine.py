@@ -58,7 +58,7 @@ from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
 from .devices import Devices
-from .environment import free_port, task_environment
+from .environment import free_port, task_environment, wake_marked
 from .job_scheduler import Instruction, JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
 from .ownership import jobs_folder, label, next_number
@@ -542,6 +542,10 @@ class Engine:
                 else:
                     await self._off_the_loop(agent.suspend, job, TURN_S)
             except HivedError:
+                if has and not agent.obeys(job):  # its folder was deleted: it goes on by itself, once it is woken
+                    for rank in range(job.spec.tasks):
+                        await self._off_the_loop(wake_marked, self.task(job, rank).mark)
+                    break
                 await asyncio.sleep(LOOK_EVERY_S)
                 if self.job_scheduler.wishes(job.id) is not has:
                     return
@@ -570,7 +574,7 @@ class Engine:
 
     async def resume(self, ref: str, timeout_s: float, user: str = "") -> Job:
         """Let a suspended job go on. Raises as :meth:`suspend`."""
-        job, _ = self._obeying(ref)
+        job = self.find(ref)
         if job.state is not JobState.SUSPENDED:  # it may have been told to pause, and has not yet
             return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
         with self._failing():

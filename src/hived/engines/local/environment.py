@@ -105,6 +105,12 @@ def kill_marked(mark: str) -> None:
         _wait_for(killed, last)
 
 
+def wake_marked(mark: str) -> None:
+    """Continue all processes with this mark that are stopped. O(processes)."""
+    for fd in _kill(f"{MARK}={mark}".encode(), signal.SIGCONT):
+        os.close(fd)
+
+
 def _environment(process: Path) -> list[bytes]:
     """Read the environment of a process. In the middle of ``execve(2)`` it looks empty, and is read again then."""
     for _ in range(_TRIES):
@@ -120,8 +126,8 @@ def _has_none(process: Path) -> bool:
     return state in b"ZX" or bool(int(numbers[5]) & _OF_THE_KERNEL)
 
 
-def _kill(wanted: bytes) -> list[int]:
-    """Kill the processes that have ``wanted`` in their environment. Returns their pidfds, which the caller closes."""
+def _kill(wanted: bytes, number: int = signal.SIGKILL) -> list[int]:
+    """Signal the processes that have ``wanted`` in their environment. Returns their pidfds, which the caller closes."""
     found = []
     for pid, environment in environments():
         if wanted not in environment:
@@ -133,7 +139,7 @@ def _kill(wanted: bytes) -> list[int]:
             if wanted in _environment(Path(f"/proc/{pid}")):
                 found.append(fd)
                 to_close.pop_all()
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                signal.pidfd_send_signal(fd, number)
     return found
 
 

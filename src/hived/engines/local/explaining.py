@@ -90,7 +90,9 @@ class JobExplainer(Explainer[Job]):
 
     def _beside(self, job: Job) -> list[str]:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
-        return [f"it was preempted {times} before"] if job.resumes else []
+        alone = job.entry.alone and job.spec.share is not False
+        apart = ["it does not pause for others of its VC, and has its GPUs for itself"] if alone else []
+        return apart + ([f"it was preempted {times} before"] if job.resumes else [])
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
         return [f"it is being stopped ({job.reason}); it has {self._jobs.grace_s(job):g} s for that"]
