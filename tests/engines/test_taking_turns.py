@@ -55,6 +55,12 @@ class Turns(Driver):
             )  # fmt: skip
             self.do(lambda jobs: jobs.obeys(found.id, found.attempt, doing, "by hand", "by hand", self.now))
 
+    def turns_share(self, found: Job) -> float | None:
+        """The part of the time that it is said to run for."""
+        extension = self.job_scheduler.scheduler.extension
+        turns = None if extension is None else extension.describe(found.entry)
+        return None if turns is None else turns.share
+
     def running(self) -> list[Job]:
         """Jobs whose tasks are there and do not stand still."""
         alive = {number for number, _, _ in self.alive}
@@ -158,12 +164,14 @@ def test_who_is_suspended_by_hand_takes_no_turns_of_others() -> None:
         by_hand(engine, found, pause=True)
         engine.job_scheduler.hold(found, "told so", None, engine.now)
         engine.settle()
+    assert [engine.turns_share(found) for found in jobs] == [0.0, 0.0, 1.0, 1.0]
     engine.obey()
     engine.ran.clear()
     engine.pass_time(100)
     assert [round(engine.ran[found.id] / 100_000, 1) for found in jobs] == [0.0, 0.0, 1.0, 1.0]
     for found in jobs[:2]:
         by_hand(engine, found, pause=False)
+    assert {engine.turns_share(found) for found in jobs} == {0.5}
     engine.ran.clear()
     engine.pass_time(400)
     assert {round(engine.ran[found.id] / 400_000, 1) for found in jobs} == {0.5}

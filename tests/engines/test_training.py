@@ -194,20 +194,37 @@ def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     lives.live(not_installed)
 
 
+#: a mini-batch after the second lasts until the gate is open
+GATED = """
+nap, naps = time.sleep, []
+def gated(seconds):
+    nap(seconds)
+    naps.append(seconds)
+    if len(naps) == 3:
+        print("waits", flush=True)
+    while len(naps) > 2 and not Path({gate!r}).exists():
+        nap(0.005)
+time.sleep = gated
+"""
+
+
 def test_not_yet(lives: Lives) -> None:
     """A command that meets no end of a mini-batch stays in force."""
+    gate = lives.folder / "gate"
 
     async def story(engine: Engine) -> None:
-        job = await training(engine, trains(seconds=1.0))
+        job = await training(engine, trains(code=GATED.format(gate=str(gate))))
+        await printed(engine, job, "waits")
         with pytest.raises(NotYetError, match=r"train-1 is not suspended after 0\.05 s"):
             await engine.suspend("train", 0.05)
+        gate.touch()
         await state(engine, job, JobState.SUSPENDED)
 
     lives.live(story)
 
 
 TORCH = """
-import light_torch, torch, sys
+import light_torch, pathlib, time, torch, sys
 torch.manual_seed(3)
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -217,6 +234,8 @@ for number in range(int(sys.argv[1])):
     (net(torch.randn(32, 64)) ** 2).mean().backward()
     steps.step()
     print(number, flush=True)
+    if len(sys.argv) > 2 and not pathlib.Path(sys.argv[2]).exists():  # it has not to end before it is told to
+        time.sleep(0.05)
 print("weights", sum(float(p.double().abs().sum()) for p in net.parameters()), flush=True)
 """
 
@@ -225,9 +244,10 @@ print("weights", sum(float(p.double().abs().sum()) for p in net.parameters()), f
 def test_pytorch_as_it_is(lives: Lives) -> None:
     """Suspended and limited again and again, it ends with the weights that it has undisturbed."""
     path = {"PYTHONPATH": str(Path(__file__).parents[1] / "runtime" / "light"), "PATH": os.environ["PATH"]}
+    gate = lives.folder / "gate"
 
     def script(share: bool, name: str) -> JobSpec:
-        command = (sys.executable, "-c", TORCH, "400")
+        command = (sys.executable, "-c", TORCH, "400", str(gate))
         return JobSpec.model_construct(vc="vision", command=command, name=name, environment=path, share=share)
 
     async def story(engine: Engine) -> list[str]:
@@ -239,6 +259,7 @@ def test_pytorch_as_it_is(lives: Lives) -> None:
             assert tier == "framework"
             await engine.limit("told", Limiting(None, 0.5 + 0.1 * number))
             await engine.resume("told", 60.0)
+        gate.touch()
         await ended(engine, alone, told)
         return [engine.task(job, 0).output.read_text().splitlines()[-1] for job in (alone, told)]
 
@@ -327,9 +348,7 @@ def test_weights_after_turns_are_as_undisturbed(lives: Lives) -> None:
     lives.spec = replace(plain, virtual_clusters=(sliced_vc, *others))
 
     def script(vc: str, seed: int) -> JobSpec:
-        code = TORCH.replace("manual_seed(3)", f"manual_seed({seed})").replace(
-            "import light_torch", "import light_torch, time"
-        )
+        code = TORCH.replace("manual_seed(3)", f"manual_seed({seed})")
         code = code.replace("    steps.step()\n", "    steps.step()\n    time.sleep(0.01)\n")
         return JobSpec.model_construct(vc=vc, command=(sys.executable, "-c", code, "250"), name="j", environment=path)
 

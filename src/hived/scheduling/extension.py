@@ -95,7 +95,7 @@ class Extension:
 
     # -- in a live engine -------------------------------------------------------------------------------------------
 
-    def stale(self) -> None:
+    def invalidate(self) -> None:
         """Hardware, the spec, or what jobs hold has changed otherwise than by this scheduler."""
 
     def succeed(self, before: Extension) -> None:

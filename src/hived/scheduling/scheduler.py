@@ -365,7 +365,7 @@ class Scheduler:
         self.leave_queues(entry)
         self._regained[entry.vc] = None
         if self._extension is not None:
-            self._extension.stale()
+            self._extension.invalidate()
         entry.status = (RESTORE if guaranteed else DOWNGRADE)[entry.status]
         if guaranteed:
             entry.near, entry.made_way = None, False
@@ -426,7 +426,7 @@ class Scheduler:
         self._dirty.update(dict.fromkeys(self.queues))
         self._idle = self._all_otherwise = True
         if self._extension is not None:
-            self._extension.stale()
+            self._extension.invalidate()
         lost = [e for e in self.reserved.values() if self.cluster.group(e.name).state is GroupState.PENDING]
         for entry in lost:
             self._drop_reservation(entry)
@@ -494,7 +494,7 @@ class Scheduler:
         self._dirty.update(dict.fromkeys(vc for vc in effect.vcs if vc in self.queues))
         self._idle = self._all_otherwise = True
         if self._extension is not None:
-            self._extension.stale()
+            self._extension.invalidate()
         return changed
 
     def stranded(self, vc: str, spec: ClusterSpec, reserved: ClusterSpec, aside: Iterable[Entry] = ()) -> list[str]:

@@ -476,7 +476,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         job.entry.stand_alone()
         self._forget_pause(job.id)
         if self.scheduler.extension is not None:
-            self.scheduler.extension.stale()
+            self.scheduler.extension.invalidate()
 
     def takes_turns(self, job: Job) -> bool:
         """Whether a job runs, by its turns, on GPUs where others of its VC have their cells."""
@@ -722,7 +722,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.by_hand is not job.entry.halted:
             job.entry.halted = job.by_hand
             if self.scheduler.extension is not None:
-                self.scheduler.extension.stale()
+                self.scheduler.extension.invalidate()
         if job.resumes_at is not None and event.kind == JobEvent.SUSPENDED:
             self.instruct(WakeAt(job.id, job.resumes_at))
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:

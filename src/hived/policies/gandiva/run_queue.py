@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.scheduling.instructions import Turn
 
-from .rotation import rotation
+from .rotation import Rotation, rotation
 from .servers import Host, Spread
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ Unit = tuple[Seat, ...]
 
 def _largest_first(unit: Unit) -> int:
     return -unit[0].gpus
+
+
+def _halted(unit: Unit) -> bool:
+    """Whether all of it is told to pause by hand."""
+    return all(seat.entry.halted for seat in unit)
 
 
 class _Ground:
@@ -203,22 +208,14 @@ class RunQueue:
 
         ``exact``: the number of a slice since the last change, for the turns of that slice alone.
         """
-        ground = self._ground
+        ground = self._its_gpus()
         if ground is None:
-            owners = [seat.placement for seat in self.seats if seat.placement is not None]
-            if not owners:
-                return [(seat, (), 0.0) for seat in self.seats]
-            ground = self._ground = _Ground(owners, self._live)
+            return [(seat, (), 0.0) for seat in self.seats]
         if not self.overloaded:
             return self._all_the_time(ground)
         on = ground.on
         units = sorted(self.units, key=_largest_first)  # so that equal ones have equal cycles
-        weights: tuple[int, ...] = ()
-        priorities: tuple[int, ...] = ()
-        if self.graded:
-            weights = tuple([max(seat.weight for seat in unit) for unit in units])
-            priorities = tuple([max(seat.priority for seat in unit) for unit in units])
-        cycle = rotation(self.gpus, tuple([unit[0].gpus for unit in units]), weights, priorities)
+        cycle = self._cycle(units)
         found: list[tuple[Seat, tuple[Turn, ...], float]] = []
         now = None if exact < 0 else dict(cycle.slices[exact % len(cycle.slices)])
         for number, unit in enumerate(units):
@@ -240,12 +237,9 @@ class RunQueue:
         As :meth:`turns`, but by what each has really run: so whoever pauses late has less later (Gandiva, 4.1).
         Who runs already stays on its GPUs. O(jobs log jobs + GPUs).
         """
-        ground = self._ground
+        ground = self._its_gpus()
         if ground is None:
-            owners = [seat.placement for seat in self.seats if seat.placement is not None]
-            if not owners:
-                return [(seat, (), 0.0) for seat in self.seats]
-            ground = self._ground = _Ground(owners, self._live)
+            return [(seat, (), 0.0) for seat in self.seats]
         halted = any(seat.entry.halted for seat in self.seats)
         if not self.overloaded and not halted:
             return self._all_the_time(ground)
@@ -256,7 +250,7 @@ class RunQueue:
 
         left, chosen = self.gpus, []
         for unit in sorted(self.units, key=order):
-            if unit[0].gpus <= left and not all(seat.entry.halted for seat in unit):
+            if unit[0].gpus <= left and not _halted(unit):
                 left -= unit[0].gpus
                 chosen.append(unit)
         at = {device: position for position, device in enumerate(ground.devices)}
@@ -279,6 +273,32 @@ class RunQueue:
                 turn = (Turn(ground.on(places[unit]), 1.0, beside),) if unit in places else ()
                 found.append((seat, turn, 0.0))
         return found
+
+    def share(self, unit: Unit) -> float:
+        """The fraction of the time for which a unit runs; those told to pause leave their turns. O(jobs * GPUs)."""
+        awake = [other for other in self.units if not _halted(other)]
+        if unit not in awake:
+            return 0.0
+        if sum([other[0].gpus for other in awake]) <= self.gpus:
+            return 1.0
+        awake.sort(key=_largest_first)
+        return sum([share for _, share in self._cycle(awake).turns[awake.index(unit)]])
+
+    def _its_gpus(self) -> _Ground | None:
+        """What its owners hold; None: it has none."""
+        if self._ground is None:
+            owners = [seat.placement for seat in self.seats if seat.placement is not None]
+            self._ground = _Ground(owners, self._live) if owners else None
+        return self._ground
+
+    def _cycle(self, units: list[Unit]) -> Rotation:
+        """The cycle of these units, the largest first, which need more GPUs than it has."""
+        weights: tuple[int, ...] = ()
+        priorities: tuple[int, ...] = ()
+        if self.graded:
+            weights = tuple([max(seat.weight for seat in unit) for unit in units])
+            priorities = tuple([max(seat.priority for seat in unit) for unit in units])
+        return rotation(self.gpus, tuple([unit[0].gpus for unit in units]), weights, priorities)
 
     def _all_the_time(self, ground: _Ground) -> list[tuple[Seat, tuple[Turn, ...], float]]:
         """Every unit on GPUs of its own: an owner's, or those that are left."""

@@ -393,14 +393,14 @@ class Slicer:
         self._promote_sharers()
 
     def describe(self, entry: Entry) -> TakingTurns | None:
-        """How a job takes turns now. O(jobs of its server)."""
+        """How a job takes turns now. O(jobs * GPUs of its server)."""
         seat = self.seats.get(entry.number)
         queue = None if seat is None else seat.queue
         if seat is None or queue is None or not (queue.overloaded or len(queue.units) < len(queue.seats)):
             return None
         unit = next(unit for unit in queue.units if seat in unit)
         packed = tuple([other.entry.name for other in unit if other is not seat])
-        share = next((sum([turn.share for turn in turns]) for of, turns, _ in queue.turns() if of is seat), 0.0)
+        share = 0.0 if entry.halted else queue.share(unit)
         return TakingTurns(share, len(queue.seats), queue.gpus, self.parameters.quantum_s, packed)
 
     def _promote_sharers(self) -> None:

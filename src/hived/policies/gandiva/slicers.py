@@ -232,7 +232,7 @@ class Slicers(Extension):
 
     # -- in a live engine -------------------------------------------------------------------------------------------
 
-    def stale(self) -> None:
+    def invalidate(self) -> None:
         """All slicers are made anew at the next dispatch: rare, and so O(jobs)."""
         self._is_stale = not self._scheduler.simulated
 
@@ -240,12 +240,12 @@ class Slicers(Extension):
         """See :meth:`Extension.succeed`."""
         if isinstance(before, Slicers):
             self._returning = before._sharers()
-            self.stale()
+            self.invalidate()
 
     def returns(self, entry: Entry, node: str) -> None:
         """See :meth:`Extension.returns`."""
         self._returning[entry.number] = node
-        self.stale()
+        self.invalidate()
 
     def describe(self, entry: Entry) -> TakingTurns | None:
         """See :meth:`Extension.describe`."""
