@@ -90,6 +90,8 @@ def test_every_event_has_a_sentence() -> None:
         "at": 60.0,
         "memory": 0,
         "share": 0.5,
+        "guest": True,
+        "beside": ["other"],
         "priority": 3,
     }
     said = {

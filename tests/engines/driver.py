@@ -18,7 +18,15 @@ from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import JobExplainer
-from hived.engines.local.job_scheduler import JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from hived.engines.local.job_scheduler import (
+    Instruction,
+    JobScheduler,
+    ResumeTasks,
+    StartTasks,
+    StopTasks,
+    SuspendTasks,
+    WakeAt,
+)
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
 from hived.policies import YarnCS, by_vc
@@ -198,19 +206,23 @@ class Driver:
             if state is not None:
                 self.virtual[name] = state
         for instruction in turn.instructions:
-            found = self.jobs[instruction.job]
-            match instruction:
-                case StartTasks(attempt=attempt):
-                    self.started[found.id, attempt] += 1
-                    if self.started[found.id, attempt] == 1:
-                        self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
-                case StopTasks(attempt=attempt):
-                    self.stopped.add((found.id, attempt))
-                case SuspendTasks() | ResumeTasks():
-                    self.told.append(instruction)
-                case WakeAt(at=at):
-                    heappush(self.wakes, (at, found.id))
+            self.carry_out(instruction)
         self.check()
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Have an instruction's effect."""
+        found = self.jobs[instruction.job]
+        match instruction:
+            case StartTasks(attempt=attempt):
+                self.started[found.id, attempt] += 1
+                if self.started[found.id, attempt] == 1:
+                    self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
+            case StopTasks(attempt=attempt):
+                self.stopped.add((found.id, attempt))
+            case SuspendTasks() | ResumeTasks():
+                self.told.append(instruction)
+            case WakeAt(at=at):
+                heappush(self.wakes, (at, found.id))
 
     def check(self) -> None:
         """Check the invariants that hold after every fact."""

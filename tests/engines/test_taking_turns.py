@@ -323,7 +323,7 @@ def test_any_facts(seed: int) -> None:
                 engine.reconfigure(choose.choice(specs))
                 engine.spec = engine.job_scheduler.trading.base
             case 11 if stay and choose.random() < 0.2:
-                engine.do(partial(JobScheduler.does_not_obey, job=choose.choice(stay)))
+                engine.do(partial(JobScheduler.does_not_obey, job=choose.choice(stay), at=engine.now))
             case 12 | 13:
                 engine.obey(choose.randint(1, 4))
             case _:

@@ -62,7 +62,7 @@ def test_suspended_limited_and_resumed_by_hand(lives: Lives) -> None:
         assert list(job.devices()) == [("node", 0)], "its GPUs stay its own"
         assert (await engine.resume("train", 20.0)).state is JobState.RUNNING
         found = await noted(engine, "limited")
-        assert found.data == {"memory": 2**30, "share": 0.5, "why": "told so by ann"}
+        assert found.data == {"memory": 2**30, "share": 0.5, "why": "told so by ann", "by_hand": True}
         assert "it is limited to 50% of the time and 1 GiB: told so by ann" in JobExplainer(
             engine.job_scheduler
         ).explain(job, None)
@@ -331,7 +331,11 @@ def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pyte
     async def story(engine: Engine) -> None:
         raise AssertionError("it did not start")
 
-    for policy, why in (("gandiva", "hived-runtime is not installed"), ("antman", "only simulated so far")):
+    for policy, why in (
+        ("gandiva", "hived-runtime is not installed"),
+        ("antman", "hived-runtime is not installed"),
+        ("antman:limits=false", "only simulated"),
+    ):
         lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
         monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
         with pytest.raises(PolicyError, match=why):

@@ -71,7 +71,7 @@ class Usage(Generic[J]):
         self.displaced: dict[str, J] = {}
         #: jobs that wait for something else than GPUs, by name, the latest last
         self.aside: dict[str, J] = {}
-        #: the job that holds each device, of several that take turns there or run beside each other the latest
+        #: the job that holds each device, of several there the latest that is guaranteed
         self.at: dict[Device, J] = {}
         self._on: dict[Device, list[J]] = {}
         #: the VC that each device is counted for, and whether as guaranteed
@@ -87,7 +87,7 @@ class Usage(Generic[J]):
                 self.displaced[job.name] = job
             for place in job.devices():
                 self._on.setdefault(place, []).append(job)
-                self.at[place] = job
+                self._count_device(place)
 
     def remove(self, job: J) -> None:
         """Subtract a job."""
@@ -95,10 +95,9 @@ class Usage(Generic[J]):
             for place in job.devices():
                 others = self._on[place]
                 others.remove(job)
-                if others:
-                    self.at[place] = others[-1]
-                else:
+                if not others:
                     del self._on[place], self.at[place]
+                self._count_device(place)
         self._count(job, -1)
         self.displaced.pop(job.name, None)
         self.aside.pop(job.name, None)
@@ -123,21 +122,25 @@ class Usage(Generic[J]):
         self.states[vc, job.state.value] += sign
         if not job.holds:
             self.waiting[vc] += sign
+
+    def _count_device(self, place: Device) -> None:
+        """Count a device for one of the jobs there: a guaranteed one, if there is any."""
+        on, before = self._on.get(place, ()), self._counted.pop(place, None)
+        if before is not None:
+            self._count_for(place[0], *before, -1)
+        if on:
+            first = self.at[place] = next((job for job in reversed(on) if job.guaranteed), on[-1])
+            self._counted[place] = first.vc, first.guaranteed
+            self._count_for(place[0], first.vc, first.guaranteed, 1)
+
+    def _count_for(self, node: str, vc: str, guaranteed: bool, sign: int) -> None:
+        if not guaranteed:
+            self.lent[vc] += sign
             return
-        for place in job.devices():
-            if place in self._on:  # others are on it, and it is counted for one of them
-                continue
-            of, guaranteed = self._counted.setdefault(place, (vc, job.guaranteed))
-            if sign < 0:
-                del self._counted[place]
-            if not guaranteed:
-                self.lent[of] += sign
-                continue
-            node = place[0]
-            self.used[of] += sign
-            self.nodes[node] += sign
-            if not self.nodes[node]:
-                del self.nodes[node]
+        self.used[vc] += sign
+        self.nodes[node] += sign
+        if not self.nodes[node]:
+            del self.nodes[node]
 
 
 class Dispatcher(ABC, Generic[J, D]):

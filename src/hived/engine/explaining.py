@@ -27,7 +27,7 @@ from hived.words import counted, duration
 
 from .dispatcher import Dispatcher
 from .job import EngineJob
-from .sentences import limits_text
+from .sentences import beside_text, limits_text
 from .states import JobState
 from .trading import LiveTrading
 
@@ -189,7 +189,7 @@ class Explainer(Generic[J]):
 
     def obeying(self, job: J) -> list[str]:
         """How a job under the runtime shares GPUs, and what it was told: that it is suspended, and its limits."""
-        lines = self.turns(job)
+        lines = self.turns(job) + ([f"it {beside_text(job.guest, job.beside)}"] if job.beside else [])
         lines += [f"it is suspended: {job.suspended_for}"] if job.state is JobState.SUSPENDED else []
         if (limits := job.limits) is not None:
             lines.append(f"it {limits_text(limits.memory, limits.share)}: {limits.why}")

@@ -58,6 +58,7 @@ class Limits(NamedTuple):
     share: float  #: of its GPUs' time, 1: all of it
     why: str
     since: float
+    by_hand: bool = True  #: not by what shares GPUs among jobs
 
     @property
     def any(self) -> bool:
@@ -116,6 +117,9 @@ class EngineJob:
         self.by_hand = False
         #: when it goes on by itself; None: when it is told to
         self.resumes_at: float | None = None
+        #: whether it is a guest of the owner of its GPUs; and beside whom it runs, by name: that one, or its own guests
+        self.guest = False
+        self.beside: tuple[str, ...] = ()
         #: limits in force of a job under the runtime; None: there are none
         self.limits: Limits | None = None
         #: why it waits, by the core's last answer
@@ -154,7 +158,7 @@ class EngineJob:
         if effect is Effect.RELEASE or kind in (JobEvent.STARTED, JobEvent.STOP_CANCELLED):
             self.stopping_for = ""
         if effect is Effect.RELEASE:
-            self.limits = None
+            self.limits, self.guest, self.beside = None, False, ()
         if self.state is not JobState.SUSPENDED:
             self.suspended_for, self.by_hand, self.resumes_at = "", False, None
         if before.aside and not self.state.aside:
@@ -166,8 +170,11 @@ class EngineJob:
             case JobEvent.PRIORITIZED:
                 self.entry.priority = int(data["priority"])
             case JobEvent.LIMITED:
-                limits = Limits(int(data["memory"]), float(data["share"]), str(data["why"]), event.at)
+                by_hand = bool(data.get("by_hand", True))
+                limits = Limits(int(data["memory"]), float(data["share"]), str(data["why"]), event.at, by_hand)
                 self.limits = limits if limits.any else None
+            case JobEvent.SHARED:
+                self.guest, self.beside = bool(data["guest"]), tuple(map(str, data["beside"]))
             case JobEvent.STARTED:
                 self.started_at, self.reason = event.at, ""
             case JobEvent.STOP_CANCELLED:  # it has run on all the time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hived.cluster.explain.sentences import MAX_NAMED
@@ -63,6 +63,8 @@ def event_text(event: Event, job: str = "") -> str:
             return f"{job} goes on {sharing_text(data['share'], data['rate']) or 'at full speed'} from now on"
         case "limited":
             return f"{job} {limits_text(data['memory'], data['share']) or 'has no limits any more'}: {data['why']}"
+        case "shared":
+            return f"{job} {beside_text(data['guest'], data['beside'])}"
         case "bound":
             return f"{data['pod']} is on {data['node'] or 'its node'}"
         case "task_ended":
@@ -118,6 +120,18 @@ def limits_text(memory: int, share: float) -> str:
     """``is limited to 30% of the time and 6 GiB``; "" without limits."""
     parts = [f"{100 * share:.3g}% of the time"] * (share < 1.0) + [f"{memory / 2**30:.3g} GiB"] * bool(memory)
     return f"is limited to {' and '.join(parts)}" if parts else ""
+
+
+def beside_text(guest: bool, beside: Sequence[str]) -> str:
+    """How a job shares its GPUs with others.
+
+    >>> beside_text(True, ["detection-23"]), beside_text(False, ["a", "b"]), beside_text(False, [])
+    ('runs as a guest beside detection-23', 'shares its GPUs with a, b', 'has its GPUs for itself')
+    """
+    names = ", ".join(beside[:MAX_NAMED]) + (f" and {len(beside) - MAX_NAMED:,} more" * (len(beside) > MAX_NAMED))
+    if not beside:
+        return "has its GPUs for itself"
+    return f"runs as a guest beside {names}" if guest else f"shares its GPUs with {names}"
 
 
 def _pace(data: Mapping[str, Any]) -> str:

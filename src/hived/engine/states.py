@@ -80,6 +80,7 @@ class JobEvent(StrEnum):
     SUSPENDED = "suspended"  #: its tasks stand still, and most of the memory of its GPUs is free
     RESUMED = "resumed"  #: its tasks go on
     LIMITED = "limited"  #: it has other limits of memory or compute than before
+    SHARED = "shared"  #: it runs beside other jobs on its GPUs than before: as their guest, or with guests of its own
     PRIORITIZED = "prioritized"  #: it has another priority among those that share its GPUs
     STOPPING = "stopping"  #: its tasks are being stopped, and why
     STOP_CANCELLED = "stop_cancelled"  #: its preemption is cancelled before a pod was evicted
@@ -121,7 +122,9 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     **{(state, JobEvent.SUSPENDED): (_P, Effect.KEEP) for state in (_R, _P)},
     (_P, JobEvent.RESUMED): (_R, Effect.REBIND),  # perhaps on other GPUs, of those with whose jobs it takes turns
     **{
-        (state, event): (state, Effect.KEEP) for state in (_R, _P) for event in (JobEvent.LIMITED, JobEvent.PRIORITIZED)
+        (state, event): (state, Effect.KEEP)
+        for state in (_R, _P)
+        for event in (JobEvent.LIMITED, JobEvent.SHARED, JobEvent.PRIORITIZED)
     },
     **{(state, JobEvent.STOPPING): (_S, Effect.KEEP) for state in (_R, _P, _S)},
     (_S, JobEvent.STOP_CANCELLED): (_R, Effect.KEEP),

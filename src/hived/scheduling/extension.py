@@ -85,9 +85,8 @@ class Extension:
         """A job has another priority among those that share its GPUs; ``False``: none do."""
         return False
 
-    def leaves(self, entry: Entry, now: float) -> bool:
-        """A job is about to release its cells; whether the core has taken them already."""
-        return False
+    def leaves(self, entry: Entry, now: float) -> None:
+        """A job is about to release its cells."""
 
     def left(self, entry: Entry, now: float) -> bool:
         """A job has left its GPUs, or its turns on those of others; whether its VC is to be looked at."""
@@ -100,6 +99,9 @@ class Extension:
 
     def succeed(self, before: Extension) -> None:
         """Go on where another extension of this kind was, under a new spec or other policies."""
+
+    def measured(self, entry: Entry, now: float) -> None:
+        """What a running job uses of its GPUs is measured to be other than before."""
 
     def returns(self, entry: Entry, node: str) -> None:
         """A job that waits in line has processes on a node, where it took turns: it does so again if it can."""

@@ -99,14 +99,23 @@ class Entry:
 
     def stand_alone(self) -> None:
         """Share no GPUs with others from now on; the job is in no queue: they find it by its class."""
-        self.alone = True
-        self.exclude(self.excluded)
+        if not self.alone:
+            self.alone = True
+            self.become_guest(False)
+            self.request_class = self.request_class, "alone"
+            self.exclude(self.excluded)
+
+    def become_guest(self, guest: bool) -> None:
+        """Run as a guest before its turn from now on, or on a loan."""
+        self.guest, self._loan, self._loan_class = guest, None, None
 
     def resize(self, request: Request, gpus: int) -> None:
         """Take over a request for other members; the job is in no queue."""
         self.request, self._loan = request, None
         self.view = self.view._replace(gpus=gpus)
         self.request_class = replace(request, group="any")
+        if self.alone:
+            self.request_class = self.request_class, "alone"
         self.exclude(self.excluded)
         self.demand = self.loan_demand = None
 
@@ -121,8 +130,6 @@ class Entry:
         """Exclude nodes for the job, which is in no queue: they find it by its class."""
         self.excluded, self._loan_class = nodes, None
         self.equivalence_class = (self.request_class, nodes) if nodes else self.request_class
-        if self.alone:
-            self.equivalence_class = self.equivalence_class, "alone"
 
     @property
     def loan_class(self) -> Hashable:

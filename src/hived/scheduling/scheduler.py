@@ -193,6 +193,8 @@ class Scheduler:
         # reasons to wait per equivalence class, valid for one version of the cluster
         self._reasons: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
         self._reasons_version = -1
+        #: guests that the core has requeued, and that have not been stopped yet
+        self.evicted: set[str] = set()
         # None: no jobs share GPUs
         self._extension = self._extended()
 
@@ -263,7 +265,11 @@ class Scheduler:
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
         extension = self._extension
-        if extension is None or not extension.leaves(entry, self.now):
+        if extension is not None:
+            extension.leaves(entry, self.now)
+        if entry.name in self.evicted:
+            self.evicted.discard(entry.name)
+        else:
             self.cluster.release(entry.name)
         if extension is not None and extension.left(entry, self.now):
             self._dirty[entry.vc] = None
@@ -295,6 +301,8 @@ class Scheduler:
             entry.status = LEAVE[entry.status]  # and keeps its place in line
             entry.status = WAIT[entry.status]
             entry.made_way = False
+            if not self.simulated:  # as which it was there, it may be no more
+                self._mark_guest(entry)
             self.enqueue(entry)
             if self._extension is not None and not self.simulated:
                 self._extension.queued(entry)
@@ -356,6 +364,19 @@ class Scheduler:
         entry.made_way = entry.request.lazy_preemption and not guaranteed
         self.became(entry, guaranteed)
 
+    def loan(self, entry: Entry) -> Request:
+        """The request of a job before its turn, which this does not know yet: for a loan, or as a guest."""
+        if entry.policy is None:
+            self._introduce(entry)
+        self._mark_guest(entry)
+        return entry.loan
+
+    def _mark_guest(self, entry: Entry) -> None:
+        """Whether a job is a guest before its turn; one that is there as such stays so."""
+        guest = self._extension is not None and self._extension.is_guest(entry)
+        if guest is not entry.guest and (guest or not entry.holds):
+            entry.become_guest(guest)
+
     def became(self, entry: Entry, guaranteed: bool) -> None:
         """Follow a running job that the core made guaranteed or opportunistic on its own.
 
@@ -369,7 +390,7 @@ class Scheduler:
         entry.status = (RESTORE if guaranteed else DOWNGRADE)[entry.status]
         if guaranteed:
             entry.near, entry.made_way = None, False
-        entry.placement = self.cluster.group(entry.name).placement
+        entry.placement = None if entry.name in self.evicted else self.cluster.group(entry.name).placement
         if not guaranteed and entry.view.running:
             entry.view = entry.view._replace(running=False)
             entry.key = self._key(entry)
@@ -465,7 +486,12 @@ class Scheduler:
             if entry.status is WAITING:
                 self._join(entry)
             elif entry.holds:
-                self.became(entry, self.cluster.group(entry.name).guaranteed)
+                group = None if entry.name in self.evicted else self.cluster.group(entry.name)
+                if (
+                    group is not None and group.state is GroupState.PENDING
+                ):  # not accepted any more: the engine stops it
+                    self.evict(entry)
+                self.became(entry, group is not None and group.guaranteed)
         return self.hardware_changed()
 
     def traded(self, effect: TradeEffect) -> list[Entry]:
@@ -1009,6 +1035,13 @@ class Scheduler:
         """Have a running job give up its GPUs for another."""
         self.carry_out(Stop(victim.number, by.number, self._keeps_work(victim, by)))
 
+    def evict(self, guest: Entry) -> None:
+        """Follow the core, which has requeued a guest: its processes are there until they are stopped."""
+        if guest.name not in self.evicted:
+            self.cluster.cancel(guest.name)
+            self.evicted.add(guest.name)
+            guest.yields = not self.simulated
+
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
         policy = victim.policy
         assert policy is not None
@@ -1195,8 +1228,8 @@ class Scheduler:
 
     def _find_queues(self, entry: Entry) -> None:
         """Find a job's line and backlog, None where its request can never fit. O(1) for a cached class."""
-        if self._extension is not None and not entry.guest:
-            entry.guest = self._extension.is_guest(entry)
+        if self._extension is not None or entry.guest:
+            self._mark_guest(entry)
         key = entry.vc, entry.request_class, entry.early
         found = self._request_classes.get(key)
         if found is None:

@@ -45,7 +45,7 @@ def stays(events: Iterable[Event], until: float | None = None) -> list[Stay]:
     for event in events:
         at = max(at, event.at)
         before, state = state, state_after(state, event.kind)
-        if state is None or (state is before and not {"placement", "rate"} & event.data.keys()):
+        if state is None or (state is before and not {"placement", "rate", "guest"} & event.data.keys()):
             continue
         data = {**data, **event.data}
         doing = _doing(state, data)

@@ -18,11 +18,14 @@ from hived.errors import ConflictError, HivedError, NotFoundError, NotYetError, 
 from hived_control import commands, errors
 from hived_control.commands import JobStatus as JobStatus
 from hived_control.commands import TrainingJob
-from hived_control.environment import JOB, JOBS, LAUNCH
+from hived_control.environment import JOB, JOBS, LAUNCH, SHARE
 from hived_control.folder import JobFolder
 from hived_control.page import State
 
 from .model import Job, Limiting, Obeying
+
+#: share of the time of a guest of which nobody takes care
+FLOOR = 0.05
 
 
 class Agent:
@@ -36,7 +39,7 @@ class Agent:
     def environment(self, job: Job, given: Mapping[str, str]) -> dict[str, str]:
         """The variables that make a task obey, beside those ``given`` to it; makes the folder of its job.
 
-        Raises ``OSError``.
+        A guest has little of the time until it is told more, and again if nobody tells it any more. Raises ``OSError``.
         """
         self._path(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
@@ -44,6 +47,8 @@ class Agent:
         found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
             found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
+        if job.entry.runs_as_guest:
+            found[SHARE] = str(FLOOR)
         return found
 
     def idle(self, jobs: Iterable[Job]) -> list[Path]:
@@ -83,6 +88,10 @@ class Agent:
                     max(each.sample.utilization for each in found),
                     max(each.sample.peak_bytes for each in found),
                     max(each.sample.least_bytes for each in found),
+                    *min((each.progress.iterations, each.progress.at) for each in found),
+                    max(each.sample.device_bytes for each in found),
+                    max(each.sample.host_bytes for each in found),
+                    first.device,
                 )
         return None
 

@@ -59,6 +59,7 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment, wake_marked
+from .guests import LimitTasks
 from .job_scheduler import Instruction, JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
 from .ownership import jobs_folder, label, next_number
@@ -78,8 +79,6 @@ HEALTH_EVERY_S = 5.0
 LOOK_EVERY_S = 0.5
 #: how long a job that takes turns is waited for at a time, in seconds
 TURN_S = 5.0
-#: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
-OBEYS_WITHIN_S = 300.0
 #: why a training job does other than the engine has told it
 ELSEWHERE = "told so on its machine, not by the engine"
 
@@ -145,6 +144,9 @@ class Engine:
         self._times_told: Counter[int] = Counter()
         #: jobs that are being told to pause or to go on
         self._telling: dict[int, asyncio.Task[None]] = {}
+        #: by job, the limits that it is to be told next
+        self._to_limit: dict[int, LimitTasks] = {}
+        self._limits: set[asyncio.Task[None]] = set()
         #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
         self._told: dict[int, dict[str, tuple[object, str]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
@@ -195,7 +197,7 @@ class Engine:
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next engine finds them."""
-        for check in (*self._checks, *self._telling.values()):
+        for check in (*self._checks, *self._telling.values(), *self._limits):
             check.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await check
@@ -459,6 +461,8 @@ class Engine:
                 self._have_turn(job, attempt, False)
             case ResumeTasks(attempt=attempt):
                 self._have_turn(job, attempt, True)
+            case LimitTasks(attempt=attempt):
+                self._limit_tasks(job, instruction)
             case WakeAt(at=at):
                 assert self._loop is not None
                 delay = max(0.0, at - self.clock())
@@ -549,8 +553,8 @@ class Engine:
                 await asyncio.sleep(LOOK_EVERY_S)
                 if self.job_scheduler.wishes(job.id) is not has:
                     return
-                if not has and time.monotonic() - first > OBEYS_WITHIN_S:
-                    self.job_scheduler.does_not_obey(job)
+                if not has and time.monotonic() - first > self.job_scheduler.patience_s(job):
+                    self.job_scheduler.does_not_obey(job, self.clock())
                     self._soon()
                     return
             else:
@@ -558,6 +562,27 @@ class Engine:
         doing = None if agent is None else await self._off_the_loop(agent.look, job)
         if doing is not None:
             self._take_in_doing(job, attempt, doing)
+
+    def _limit_tasks(self, job: Job, wanted: LimitTasks) -> None:
+        """Tell a job its limits; one that cannot be told yet is told again."""
+        said = {"memory": wanted.limiting.memory, "share": wanted.limiting.share}
+        why = {name: (value, wanted.why) for name, value in said.items() if value is not None}
+        self._told[job.id] = self._told.get(job.id, {}) | why
+        waits = job.id in self._to_limit
+        self._to_limit[job.id] = wanted
+
+        async def tell() -> None:
+            while (latest := self._to_limit.get(job.id)) is not None:
+                if self._agent is not None and job.state.stays and job.attempt == latest.attempt:
+                    with contextlib.suppress(HivedError):
+                        await self._off_the_loop(self._agent.limit, job, latest.limiting)
+                if self._to_limit[job.id] is latest:
+                    del self._to_limit[job.id]
+
+        if not waits:
+            assert self._loop is not None
+            self._limits.add(task := self._loop.create_task(tell()))
+            task.add_done_callback(self._limits.discard)
 
     async def suspend(self, ref: str, timeout_s: float, lease_s: float = 0.0, user: str = "") -> Job:
         """Suspend a training job at the end of a mini-batch; ``lease_s``: for so long, 0: until it is resumed.
@@ -657,6 +682,8 @@ class Engine:
                 for number in [number for number in self._times_told if number not in self.job_scheduler.jobs]:
                     del self._times_told[number]
                     self._told.pop(number, None)
+                if self.job_scheduler.guests is not None:
+                    self._advance()  # time alone may raise what guests may use
                 over = self._agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
                 await self._off_the_loop(self._agent.delete, over)
                 for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:

@@ -57,10 +57,17 @@ class JobExplainer(Explainer[Job]):
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return [f"it failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"]
 
+    def turns(self, job: Job) -> list[str]:
+        """See :meth:`Explainer.turns`; before it starts: who is on its GPUs yet."""
+        yet = self._jobs.in_the_way(job)
+        names = ", ".join(other.name for other in yet[:MAX_NAMED])
+        return [f"it starts once {names} {'has' if len(yet) == 1 else 'have'} paused"] if yet else super().turns(job)
+
     def _placed(self, job: Job) -> list[str]:
         left = self._jobs.beyond.get(job.id)
         if self._jobs.takes_turns(job):
-            return [f"{job.name} takes turns on GPUs of {job.vc}:", *self._on(job)]
+            turns = "runs" if self._jobs.guests is not None else f"takes turns on GPUs of {job.vc}"
+            return [f"{job.name} {turns}:", *self._on(job)]
         if left is None:
             return self._jobs.cluster.explained(job.name, _by_rank(job.size))
         assert job.placement is not None

@@ -26,12 +26,14 @@ from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError, InputError
 from hived.policies import by_vc, make_policy
+from hived.policies.antman.guest_scheduler import GuestScheduler
 from hived.scheduling import Policy, SomePolicies, Status
 from hived.scheduling.exact import VirtualState
 from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
+from .guests import Guests, LimitTasks
 from .measured import MeasuredProbe
 from .model import Job, JobSpec, Obeying, outcome
 
@@ -139,7 +141,7 @@ class WakeAt:
     at: float
 
 
-Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | WakeAt
+Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | LimitTasks | WakeAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,11 @@ class Turn:
 #: why a job that takes turns is suspended, or goes on
 OTHERS_TURN, ITS_TURN = "others of its VC have their turn on these GPUs", "its turn has come"
 
+ONCE_HELD = "it was to pause when it was a guest, and is to go on"
+NO_TURNS = "its VC has no GPUs on which it could take turns any more"
+NO_GUESTS = "it ran beside others, where no guests are accepted any more"
+#: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
+OBEYS_WITHIN_S = 300.0
 NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
@@ -196,11 +203,23 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._called_back: set[int] = set()
         #: jobs of an earlier engine, which may have told them to pause
         self._unsure: set[int] = set()
+        #: guests that did not pause: they share no GPUs once they have ended there
+        self._apart: set[int] = set()
+        #: None: no VC has guests
+        self.guests = self._guests_now(None)
 
     @property
     def hardware(self) -> Hardware:
         """The devices of the machine."""
         return self.health
+
+    def _guests_now(self, before: Guests | None) -> Guests | None:
+        """What carries out the guests of the present policies; ``before``: that of the former ones."""
+        extension = self.scheduler.extension
+        if not self._shares or not isinstance(extension, GuestScheduler):
+            return None
+        same = before is not None and before.sharing == extension.parameters
+        return before if same else Guests(self, extension.parameters)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -265,22 +284,32 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         job = self.jobs.get(number)
         if job is None or not job.state.stays or attempt != job.attempt:
             return
-        self.probe.measure(number, doing, alone=number not in self._turns or not self.beside(number))
+        changed = self.probe.measure(number, doing, alone=not self.beside(number))
+        if changed and self.scheduler.extension is not None:
+            self.scheduler.extension.measured(job.entry, at)
         if doing.suspended is not (job.state is JobState.SUSPENDED):
             took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
             if not doing.suspended:
                 self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
             elif number in self.told_to_pause or number in self._unsure:
                 self._forget_pause(number)
-                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": OTHERS_TURN, "by_hand": False, **took})
+                because = OTHERS_TURN if self.guests is None else self.guests.why(number) or ONCE_HELD
+                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": because, "by_hand": False, **took})
+                if self.guests is not None:
+                    self._has_turns_as_guest(job)
+                elif job.entry.holds and job.placement is not None:
+                    self._turns.setdefault(number, SharedTurn(job.placement))
             else:
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
         elif number in self._called_back and not doing.suspended:
             self._forget_pause(number)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
-            data = {"memory": doing.memory, "share": doing.share, "why": why_limited}
+            by_hand = self.guests is None or not self.guests.is_ours(job, doing)
+            data = {"memory": doing.memory, "share": doing.share, "why": why_limited, "by_hand": by_hand}
             self.becomes(job, JobEvent.LIMITED, None, at, data)
+        if self.guests is not None:
+            self.guests.measure(job, doing, at)
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
         """Take in the health of devices: bad, for this reason, or (None) healthy."""
@@ -316,7 +345,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             for job in self.usage.displaced.values()
         }
         self._guarantees_changed(report, at, still, why)
-        self.lost_reservations(self.scheduler.reconfigured(), why, at)
+        lost = self.scheduler.reconfigured()
+        self.guests = self._guests_now(self.guests)
+        for job in list(self.jobs.values()) if self._shares else ():
+            if job.state.stays and (job.name in report.cancelled or (self.guests is None and job.entry.runs_as_guest)):
+                self._stop(job, at, "moved", NO_GUESTS)
+            elif self.guests is not None and job.holds and job.entry.holds and job.placement is not None:
+                self.guests.follow(job, job.placement, at)
+        self.lost_reservations(lost, why, at)
 
     def recover(
         self,
@@ -346,6 +382,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.becomes(job, JobEvent.REBOUND, placement, at, {"why": why})
         records, sharers = self._records()
         report = self.cluster.recover(records)
+        for name in (*report.cancelled, *self.cluster.evicted()):  # it is stopped, and has no turns
+            self.cluster.cancel(name)
+            sharers.add(next(job.id for job in jobs if job.name == name))
         self.note("recovered", None, at, {"running": len(records), "active": len(self.jobs)})
         self._guarantees_changed(report, at)
         for job in self.jobs.values():
@@ -353,9 +392,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
             if job.id in sharers:
                 if job.state.stays:
-                    self._returns(job)
+                    self._returns(job, at)
             elif job.state.holds:
                 self.scheduler.adopt(job.entry, self.cluster.group(job.name).guaranteed, at)
+                if self.guests is not None and job.placement is not None:
+                    self.guests.recovered(job)
+                    self.guests.follow(job, job.placement, at)
             if job.state is JobState.QUEUED:
                 self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
@@ -364,8 +406,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._started(job)
                 if job.state is JobState.SUSPENDED and job.resumes_at is not None:
                     self.instruct(WakeAt(job.id, job.resumes_at))
-                if job.state is JobState.RUNNING and self._may_take_turns(job):
+                if job.state is JobState.RUNNING and (self._may_take_turns(job) or job.entry.runs_as_guest):
                     self._unsure.add(job.id)
+                if self.guests is not None and not job.by_hand:
+                    self._has_turns_as_guest(job)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
                 job.entry.yields = True
@@ -383,13 +427,17 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
         # those that run first: the others may be where these have their turn, suspended or woken to be stopped
-        later = {job.id for job in holding if self._shares and job.state is not JobState.RUNNING}
+        later = {job.id for job in holding if self._shares and (_was_beside(job) or job.state is not JobState.RUNNING)}
         for job in sorted(holding, key=lambda job: (job.id in later, job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
+            if not placement.guaranteed and (job.spec.early or job.spec.opportunistic):
+                if (loan := self.scheduler.loan(job.entry)).guest:
+                    records.append(Record(job.name, loan, placement))
+                    continue
             # whatever its policy is by now
             pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
-            beside = self._took_turns(job) and not taken.isdisjoint(job.devices())
+            beside = (self._took_turns(job) or _was_beside(job)) and not taken.isdisjoint(job.devices())
             if self._shares and (pauses or beside):
                 sharers.add(job.id)
                 continue
@@ -414,9 +462,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def dispatch(self, at: float) -> None:
         """Run the scheduler, and have jobs that take turns start, go on and pause as it has decided."""
         super().dispatch(at)
+        if self.guests is not None:
+            self.guests.pass_time(at)
         if self._turns:
             self._take_turns(at)
             super().dispatch(at)
+        if self.guests is not None:
+            self.guests.tell(at)
 
     def active(self) -> Iterable[Job]:
         """All jobs that have not ended."""
@@ -429,7 +481,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     # -- turns on GPUs that jobs share --------------------------------------------------------------------------------
 
     def _may_take_turns(self, job: Job) -> bool:
-        return job.priority >= 0 and self.policies[job.vc].gpu_sharing is not None
+        return job.priority >= 0 and self.guests is None and self.policies[job.vc].gpu_sharing is not None
+
+    def shares_gpus(self, job: Job) -> bool:
+        """Whether a job runs under the runtime, and may have guests beside it."""
+        shares = self.policies[job.vc].gpu_sharing is not None if job.spec.share is None else job.spec.share
+        return shares and not job.entry.alone
 
     def _took_turns(self, job: Job) -> bool:
         """Whether the jobs of its VC share GPUs, or did so by the spec that the core has still."""
@@ -440,9 +497,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return self._may_take_turns(job) or any(make_policy(name).gpu_sharing for name in names)
         return False
 
-    def _returns(self, job: Job) -> None:
+    def _returns(self, job: Job, at: float) -> None:
         """A job whose processes are there takes turns again, after a restart."""
         assert job.placement is not None
+        if self.guests is not None:
+            self._stop(job, at, "moved", NO_GUESTS)
+            return
         self._turns[job.id] = None
         job.entry.may_preempt = False  # where it finds no turns it is stopped
         self.scheduler.wait(job.entry)
@@ -450,10 +510,17 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.scheduler.extension.returns(job.entry, job.placement.pods[0].node)
 
     def _share(self, job: Job, share: Share, at: float) -> None:
+        if self.guests is not None:
+            self.guests.share(job, share)
+            return
         self._turns[job.id] = share.turns[0] if share.turns else None
 
     def beside(self, number: int) -> tuple[int, ...]:
-        """The jobs that are packed with one on its GPUs."""
+        """The jobs that are packed with one on its GPUs, or run there as its guests."""
+        if self.guests is not None:
+            job = self.jobs.get(number)
+            on = () if job is None else [other for place in job.devices() for other in self.usage.on(place)]
+            return tuple(sorted({other.id for other in on} - {number}))
         turn = self._turns.get(number)
         return () if turn is None else turn.beside
 
@@ -469,8 +536,16 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.becomes(job, JobEvent.PRIORITIZED, None, at, {"priority": priority, "why": why})
         self.scheduler.set_priority(job.entry, priority, at)
 
-    def does_not_obey(self, job: Job) -> None:
+    def patience_s(self, job: Job) -> float:
+        """For how long a job that is told to pause may go on: a guest as long as a loan may, that is to end."""
+        return float(self.health.grace_of_loans(job.vc)) if job.entry.runs_as_guest else OBEYS_WITHIN_S
+
+    def does_not_obey(self, job: Job, at: float) -> None:
         """A job that did not pause, and shares no GPUs any more."""
+        if job.entry.runs_as_guest and job.state.stays:
+            self._apart.add(job.id)
+            self._stop(job, at, "moved", NOT_ALONE)
+            return
         if job.entry.status not in (Status.GUARANTEED, Status.SHARING):
             return
         job.entry.stand_alone()
@@ -530,7 +605,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             turn = self._turn_of(job)
             if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE):
                 self.scheduler.withdraw(job.entry)
-                self._stop(job, at, "moved", "its VC has no GPUs on which it could take turns any more")
+                self._stop(job, at, "moved", NO_GUESTS if _was_beside(job) else NO_TURNS)
             elif job.state is JobState.RUNNING:
                 here = turn is not None and set(turn.placement.devices()) == set(job.devices())
                 if number in self._unsure:
@@ -557,8 +632,17 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif not self._is_taken(job, turn.placement, turn.beside):
                 self._begin_turn(job, turn.placement, at)
 
+    def _has_turns_as_guest(self, job: Job) -> None:
+        """Have a guest pause and go on as its coordinators say, and who was one go on."""
+        if job.entry.placement is not None and (
+            job.entry.runs_as_guest or job.id in self.told_to_pause or job.state is JobState.SUSPENDED
+        ):
+            self._turns[job.id] = SharedTurn(job.entry.placement)
+
     def _turn_of(self, job: Job) -> SharedTurn | None:
         """The turn of a job now; of one that shares no GPUs any more, those that are its own."""
+        if self.guests is not None and job.entry.holds:
+            return None if self.guests.may_run(job) is False else self._turns[job.id]
         if job.entry.holds and not (job.entry.status is Status.GUARANTEED and self._may_take_turns(job)):
             group = self._group(job)
             own = None if group is None else group.placement
@@ -568,16 +652,24 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 return SharedTurn(job.placement)
         return self._turns[job.id]
 
-    def _begin_turn(self, job: Job, placement: Placement, at: float, why: str = ITS_TURN) -> None:
+    def _begin_turn(self, job: Job, placement: Placement, at: float, why: str = "") -> None:
         if job.state.waits:
             self.count_wait(job, at)
             self._start_on(job, placement, at)
         else:
+            why = why or (self.guests.why(job.id) if self.guests is not None else "") or ITS_TURN
             self.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": why})
             self.instruct(ResumeTasks(job.id, job.attempt))
 
     def _start(self, job: Job, placement: Placement, at: float) -> None:
-        if job.holds or (self._turns and self._is_taken(job, placement)):
+        if self.guests is not None and job.holds and set(placement.devices()) != set(job.devices()):
+            self.scheduler.release(job.entry, False, at)
+            self._stop(job, at, "moved", "it has other GPUs now")
+            return
+        if self.guests is not None:
+            self.guests.follow(job, placement, at)
+            self._has_turns_as_guest(job)
+        if job.holds or ((self._turns or self.guests is not None) and self._is_taken(job, placement)):
             # it was in line with its processes, and goes on there; or others run there yet, though it is its own by now
             self._turns[job.id] = SharedTurn(placement)
         else:
@@ -586,10 +678,27 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _is_taken(self, job: Job, placement: Placement, beside: Collection[int] = ()) -> bool:
         """Whether others than those ``beside`` a job are on these GPUs, and are not known to be suspended."""
         return any(
-            other is not job and other.id not in beside and other.state is not JobState.SUSPENDED
+            other is not job
+            and other.id not in beside
+            and other.state is not JobState.SUSPENDED
+            and not self._may_meet(job, other)
             for place in placement.devices()
             for other in self.usage.on(place)
         )
+
+    def in_the_way(self, job: Job) -> list[Job]:
+        """The guests that have not paused yet on the GPUs on which a job is about to start."""
+        turn = self._turns.get(job.id)
+        if self.guests is None or turn is None or not job.state.waits:
+            return []
+        on = {other.id: other for place in turn.placement.devices() for other in self.usage.on(place)}
+        return [other for other in on.values() if other is not job and other.state is not JobState.SUSPENDED]
+
+    def _may_meet(self, job: Job, other: Job) -> bool:
+        """Whether a job may run where another runs: a guest does; an owner starts once guests there have paused."""
+        if self.guests is None or (other.state is JobState.STOPPING and other.stopping_for == "preempted"):
+            return False
+        return job.entry.runs_as_guest or (job.holds and other.entry.runs_as_guest)
 
     def _start_on(self, job: Job, placement: Placement, at: float) -> None:
         placement = by_task(placement, job.spec)
@@ -617,6 +726,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """A job that has got GPUs, and was not started on them yet, waits again."""
         self._turns.pop(job.id, None)
         self.scheduler.release(job.entry, True, at)
+        if self.guests is not None:
+            self.guests.left(job, at)
 
     # -- transitions of jobs --------------------------------------------------------------------------------------
 
@@ -670,7 +781,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 reason = reasons.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state.stays:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
-                if job.id in self._turns:
+                if (job.id in self._turns and self.guests is None) or job.name in report.cancelled:
                     continue
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
@@ -691,7 +802,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         now = None if group is None else group.placement
         if now is None or job.placement is None:
             return
-        if job.id in self._turns and set(now.devices()) != set(job.devices()):
+        if job.id in self._turns and self.guests is None and set(now.devices()) != set(job.devices()):
             # it runs where others of its VC have their cells
             if not now.guaranteed and job.state.stays:
                 self._stop(job, at, "moved", why)
@@ -715,6 +826,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         self._touched[job.id] = job
+        if self.guests is not None:
+            self._follow_guests(job, event)
         if job.holds and job.state is not JobState.SUSPENDED:
             self.probe.runs(job.id, event.at)
         else:
@@ -738,6 +851,26 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:
             self._claim(event.at)
+
+    def _follow_guests(self, job: Job, event: Event) -> None:
+        assert self.guests is not None
+        if job.holds and job.entry.holds and job.placement is not None and event.kind != JobEvent.SHARED:
+            self.guests.follow(job, job.placement, event.at)
+            if event.kind == JobEvent.PROMOTED and job.state.stays:
+                self._has_turns_as_guest(job)
+        elif not job.entry.holds:
+            self.guests.left(job, event.at)
+        if job.id in self._apart and not job.holds:
+            self._apart.discard(job.id)
+            if not job.state.ended:
+                self.scheduler.withdraw(job.entry)
+                job.entry.stand_alone()
+                self.line_up(job)
+
+
+def _was_beside(job: Job) -> bool:
+    """Whether a job ran beside others, and not as their owner."""
+    return bool(job.beside) and not job.guaranteed
 
 
 def by_task(placement: Placement, spec: JobSpec) -> Placement:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import ceil, inf
 
 from .model import Obeying
 
 _GIB = 2.0**30
+#: smaller differences are noise: of a utilization, and of memory in GiB
+_STEP, _STEP_GIB = 0.05, 0.25
 
 
 class MeasuredProbe:
@@ -21,6 +23,8 @@ class MeasuredProbe:
         #: seconds for which it ran, and since when it runs
         self._ran: dict[int, float] = {}
         self._since: dict[int, float] = {}
+        #: by job, its utilization and memory when a caller was last told that they have changed
+        self._told: dict[int, tuple[float, float, float]] = {}
 
     def runs(self, job: int, at: float) -> None:
         """It runs from now on."""
@@ -37,19 +41,24 @@ class MeasuredProbe:
         since = self._since.get(job, now)
         return self._ran.get(job, 0.0) + max(0.0, now - since)
 
-    def measure(self, job: int, doing: Obeying, alone: bool) -> None:
-        """Take in what a job does; ``alone``: with nobody beside it on its GPUs."""
+    def measure(self, job: int, doing: Obeying, alone: bool) -> bool:
+        """Take in what a job does; ``alone``: with nobody beside it on its GPUs. Whether its load is another now."""
         if doing.suspended or not doing.mini_batch_s:
-            return
+            return False
         self._last[job] = doing
         if doing.peak_bytes:
             self._most[job] = max(self._most.get(job, 0.0), doing.peak_bytes / _GIB)
         if alone:
             self._alone[job] = doing.mini_batch_s
+        now, before = (doing.utilization, self.memory_gib(job), self.memory_min_gib(job)), self._told.get(job)
+        if before is not None and abs(now[0] - before[0]) < _STEP and now[1:] == before[1:]:
+            return False
+        self._told[job] = now
+        return True
 
     def forget(self, job: int) -> None:
         """It has ended."""
-        for known in (self._last, self._alone, self._most, self._ran, self._since):
+        for known in (self._last, self._alone, self._most, self._ran, self._since, self._told):
             known.pop(job, None)
 
     def utilization(self, job: int) -> float:
@@ -58,11 +67,11 @@ class MeasuredProbe:
 
     def memory_gib(self, job: int) -> float:
         """See :meth:`Probe.memory_gib`."""
-        return self._most.get(job, inf)
+        return _rounded(self._most[job]) if job in self._most else inf
 
     def memory_min_gib(self, job: int) -> float:
-        """See :meth:`Probe.memory_min_gib`."""
-        return self._last[job].least_bytes / _GIB if job in self._last else inf
+        """See :meth:`Probe.memory_min_gib`; nothing of a job that was not measured: what it lacks is on the host."""
+        return _rounded(self._last[job].least_bytes / _GIB) if job in self._last else 0.0
 
     def packed(self, jobs: Sequence[int]) -> float:
         """Nobody has measured them together: as if they took turns."""
@@ -72,3 +81,7 @@ class MeasuredProbe:
         """See :meth:`Probe.rate`."""
         last, alone = self._last.get(job), self._alone.get(job)
         return 1.0 if last is None or alone is None else min(1.0, alone / last.mini_batch_s)
+
+
+def _rounded(gib: float) -> float:
+    return ceil(gib / _STEP_GIB) * _STEP_GIB

@@ -146,6 +146,8 @@ class Job(EngineJob):
             plain |= {"suspended_for": self.suspended_for, "by_hand": self.by_hand, "resumes_at": self.resumes_at}
         if self.limits is not None:
             plain["limits"] = self.limits
+        if self.beside:
+            plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.priority != self.spec.priority:
             plain["priority"] = self.priority
         return plain
@@ -163,6 +165,7 @@ class Job(EngineJob):
         job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
+        job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
         job.entry.priority = status.get("priority", job.entry.priority)
         return job
 
@@ -181,6 +184,11 @@ class Obeying(NamedTuple):
     utilization: float = 0.0  #: part of the time in which its processes were in mini-batches
     peak_bytes: int = 0  #: most device memory of a process
     least_bytes: int = 0  #: of a process, between two mini-batches
+    mini_batches: int = 0  #: ended, by its slowest process
+    ended_at: float = 0.0  #: when that one ended its last, by ``time.monotonic``
+    device_bytes: int = 0  #: most that a process has on its device now, its cache too
+    host_bytes: int = 0  #: and of its device tensors in host memory
+    device: str = ""  #: of its first process
 
 
 class Limiting(NamedTuple):

@@ -8,7 +8,8 @@ guaranteed job, is protected from its *guests*:
                 ->  raising: guests get the memory that it leaves; their compute rises by a step, every step_s
     two of five mini-batches beyond the reference -> half the steps, and up again to one below; that one after retry_s
     slow at the first step, or faster than alone  -> it has changed by itself: measured anew
-    no mini-batch for long -> it does not use the GPU (a phase on the processor): its guests do, until the next one
+    no mini-batch for long -> it does not use the GPU (a phase on the processor): its guests do, until the next one;
+                    before its first one it may load its model, or be no training job: they wait
     owner goes  ->  one guest: no limits; several: no limits of compute, and memory by trial and error
 
 So one slow mini-batch stops nobody, and neither do times that vary by themselves. A limit of compute is a part of the
@@ -17,7 +18,7 @@ mini-batch alone (4.1): what is allocated above it goes to the host at once, nev
 moment, if memory is left (Figure 7a). Limits follow what was used lately, up and down (Figure 7b), the owner's own too:
 it has what its guests leave, and they shrink for it.
 
-Its caller is to be the agent of a machine (`engines/local/agent.py`): so far tests alone run it.
+Its caller is the job scheduler of a machine (`engines/local/coordination.py`).
 """
 
 from __future__ import annotations
@@ -198,8 +199,9 @@ class Coordinator:
         #: the times before those that are measured now
         self._former: _Times | None = None
         self._settles_at = 0.0
-        # when the owner came, or ended its last mini-batch; and mini-batches without guests: when, and seconds
-        self._heard_at = 0.0
+        # whether the owner has ended a mini-batch; when it came, or ended its last one; and mini-batches without
+        # guests: when, and seconds
+        self._heard, self._heard_at = False, 0.0
         self._alone: deque[tuple[float, float]] = deque()
         # of its last five beside guests, whether each was beyond the reference, and whether it was below
         self._recent: deque[tuple[bool, bool]] = deque(maxlen=5)
@@ -223,7 +225,7 @@ class Coordinator:
                 self.guests.pop(event.job, None)
                 self.owner, self.owner_limit, self.reference = event.job, None, None
                 self._owner_needed = _Peaks(self.protection.memory_s)
-                self._heard_at = now
+                self._heard, self._heard_at = False, now
                 self._begin(now)
                 self._jobs_changed(now)
             case GuestArrived():
@@ -273,6 +275,9 @@ class Coordinator:
         now = event.at
         self._owner_needed.add(now, event.peak_gib + event.host_gib)
         silent, self._heard_at = now - self._heard_at, now
+        if not self._heard and silent > self.protection.step_s:  # it has loaded its model until now
+            self._begin(now)
+        self._heard = True
         if self.is_away:  # this one has the phase in it in which it did not use the GPU
             self.is_away = False
             if self.reference is None:
@@ -315,7 +320,7 @@ class Coordinator:
                 self._settle(now)
         else:
             silent = max(protection.away_s, protection.away * reference.longest)
-        if now - self._heard_at > silent + _EXACT:
+        if self._heard and now - self._heard_at > silent + _EXACT:
             self.is_away = True
         if self.reference is not None and self.most < protection.steps and now >= self._retry_at:
             for guest in self.guests.values():

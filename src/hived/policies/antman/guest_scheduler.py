@@ -116,8 +116,6 @@ class GuestScheduler(Extension):
         self._per_second = scheduler.per_second
         #: whose guests the jobs of each VC accept
         self._accepts = {vc.name: vc.guests for vc in cluster.spec.virtual_clusters}
-        #: guests that the core has requeued, and that have not been stopped yet
-        self._evicted: set[str] = set()
         self._leaves = [_Leaf(number, pod) for number, pod in enumerate(cluster.leaves())]
         self._by_name = {(leaf.pod.node, leaf.pod.leaf_cells[0]): leaf for leaf in self._leaves}
         #: GPUs with room, the freest first
@@ -153,7 +151,7 @@ class GuestScheduler(Extension):
     def is_guest(self, entry: Entry) -> bool:
         """Whether a job may start before its turn, or has none."""
         sharing = None if entry.policy is None else entry.policy.gpu_sharing
-        return sharing is not None and (entry.early or entry.request.opportunistic)
+        return sharing is not None and not entry.alone and (entry.early or entry.request.opportunistic)
 
     def backlog(self, entry: Entry) -> GuestQueue:
         """The queue of the jobs that fit where this one does."""
@@ -191,21 +189,20 @@ class GuestScheduler(Extension):
 
     def follow(self, entry: Entry, now: float) -> None:
         """A job has GPUs, or has them otherwise than before; guests that its VC does not accept have to go."""
-        evicted = self._cluster.evicted()
-        self._evicted.update(evicted)
-        for name in evicted:
-            self._cluster.cancel(name)
-            self._scheduler.stop(self._scheduler.by_name[name], entry)
+        for name in self._cluster.evicted():
+            victim = self._scheduler.by_name[name]
+            self._scheduler.evict(victim)
+            self._scheduler.stop(victim, entry)
         guest, before = entry.runs_as_guest, self._at.get(entry)
         if entry.status is GUARANTEED:
             self._got_turn(entry, now)
         if before is not None:
-            if not guest and entry in self._since and before[0].owner is entry:
+            if not guest and entry in self._since and all(leaf.owner is entry for leaf in before):
                 return  # it was an owner before
             self._gone(entry, now)
-        assert entry.placement is not None
         by_name = self._by_name
-        leaves = [by_name[node, leaf] for node, of_pod in entry.placement.pods for leaf in of_pod]
+        pods = () if entry.placement is None else entry.placement.pods  # None, live: see Scheduler.reconfigured
+        leaves = [by_name[node, leaf] for node, of_pod in pods for leaf in of_pod]
         self._at[entry] = leaves
         settles = now + self.parameters.settle_s * self._per_second
         since = now
@@ -226,6 +223,16 @@ class GuestScheduler(Extension):
             self._shared[entry] = self._shared[entry]._replace(kind=Kind.GUARANTEED)
             self._changed[entry] = None
 
+    def measured(self, entry: Entry, now: float) -> None:
+        """Count the GPUs of a job anew: there may be room for more guests."""
+        for leaf in self._at.get(entry, ()):
+            self._count(leaf, now)
+        self._try_again()
+
+    def invalidate(self) -> None:
+        """Have waiting jobs tried again."""
+        self._try_again()
+
     def _gone(self, entry: Entry, now: float) -> None:
         """A job has left its GPUs."""
         for leaf in self._at.pop(entry):
@@ -244,21 +251,18 @@ class GuestScheduler(Extension):
             self._trying.update(self._lacking)
             self._lacking.clear()
 
-    def leaves(self, entry: Entry, now: float) -> bool:
-        """A job runs no more; whether the core has evicted it."""
-        evicted = entry.name in self._evicted
-        self._evicted.discard(entry.name)
-        self._left = [] if evicted else self._at[entry]
+    def leaves(self, entry: Entry, now: float) -> None:
+        """A job runs no more."""
+        self._left = [] if entry.name in self._scheduler.evicted else self._at[entry]
         self._gone(entry, now)
         del self._shared[entry]
-        return evicted
 
     def left(self, entry: Entry, now: float) -> bool:
         """On the GPUs that a job has left, have guests hold the cells as loans: other jobs take these last."""
         for leaf in self._left:
             if leaf.owner is None:
                 for guest in leaf.guests:
-                    if self._cluster.hold(guest.name, True):
+                    if self._hold(guest, True):
                         break
         self._left = []
         return False
@@ -270,7 +274,10 @@ class GuestScheduler(Extension):
 
     def stays(self, victim: Entry, owner: Entry) -> bool:
         """Have a victim stay as a guest of the job that gets its GPUs, where that one's VC accepts it."""
-        return self._accepted(victim, owner) and self._cluster.hold(victim.name, False)
+        return self._accepted(victim, owner) and self._hold(victim, False)
+
+    def _hold(self, guest: Entry, loan: bool) -> bool:
+        return guest.name not in self._scheduler.evicted and self._cluster.hold(guest.name, loan)
 
     def promote(self, entry: Entry) -> bool | None:
         """Upgrade a guest where it runs, and have those who hold its GPUs as loans stay as its guests."""
@@ -278,7 +285,7 @@ class GuestScheduler(Extension):
         held = [other for other in beside if self.stays(other, entry)]
         promoted = self._cluster.promote(entry.request, None, (), entry.demand) if held else False
         for other in held if not promoted else ():
-            self._cluster.hold(other.name, True)
+            self._hold(other, True)
         return promoted
 
     def moves(self, entry: Entry) -> bool:
@@ -295,7 +302,7 @@ class GuestScheduler(Extension):
             memory += probe.memory_min_gib(guest.number) if limits else probe.memory_gib(guest.number)
             self._changed[guest] = None
         if leaf.owner is not None:
-            load += probe.utilization(leaf.owner.number)
+            load += 1.0 if self._is_apart(leaf.owner) else probe.utilization(leaf.owner.number)
             memory += probe.memory_gib(leaf.owner.number)
             if leaf.guests or self._shared.get(leaf.owner, _ALONE).beside:
                 self._changed[leaf.owner] = None
@@ -311,6 +318,12 @@ class GuestScheduler(Extension):
             heappush(self._rests, (at, leaf.number))
         if had is not leaf.has_room:
             self._room_changed(leaf)
+
+    def _is_apart(self, owner: Entry) -> bool:
+        """Whether a job shares its GPUs with nobody, so that guests there are held."""
+        return owner.alone or (
+            not self._scheduler.simulated and owner.policy is not None and owner.policy.gpu_sharing is None
+        )
 
     def _room_changed(self, leaf: _Leaf) -> None:
         here, node = self._on_node, leaf.pod.node
@@ -498,7 +511,7 @@ class GuestScheduler(Extension):
             if leaf.owner is not None:
                 kind = Kind.GUEST
                 idle -= self._probe.utilization(leaf.owner.number)
-            part = idle / (leaf.load - (1.0 - idle))  # of what guests would use
+            part = idle / max(leaf.load - (1.0 - idle), 1e-9)  # of what guests would use
             if part < least:
                 busiest, least = leaf, part
             if leaf.memory > gpu_memory and not self._fits(entry, leaf):
@@ -531,8 +544,8 @@ class GuestScheduler(Extension):
         entries = list(self._scheduler.jobs.values())
         ensure(set(self._at) == {entry for entry in entries if entry.holds}, "the jobs on GPUs")
         for entry, leaves in self._at.items():
-            assert entry.placement is not None
-            names = [(node, leaf) for node, of_pod in entry.placement.pods for leaf in of_pod]
+            pods = () if entry.placement is None else entry.placement.pods
+            names = [(node, leaf) for node, of_pod in pods for leaf in of_pod]
             ensure([self._by_name[name] for name in names] == leaves, f"{entry} is where it is")
             for leaf in leaves:
                 ensure((leaf.owner is entry) is not entry.runs_as_guest, f"{entry} on {leaf.pod}")

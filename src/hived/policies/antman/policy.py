@@ -36,4 +36,4 @@ class AntMan(Policy):
             steps=steps, gpu_memory_gib=gpu_memory_gib, moves=moves,
             limits=limits,
         )  # fmt: skip
-        self.gpu_sharing = GpuSharing(guests_of, parameters)
+        self.gpu_sharing = GpuSharing(guests_of, parameters, live=limits)

@@ -121,11 +121,10 @@ class Slicers(Extension):
         elif self._servers is not None:
             self._servers.allocate(self._cluster.hosts_of(entry.name), entry.view.gpus)
 
-    def leaves(self, entry: Entry, now: float) -> bool:
+    def leaves(self, entry: Entry, now: float) -> None:
         """A job is about to release its GPUs, guaranteed ones if a server is to know."""
         if entry.status is GUARANTEED and self._servers is not None and self.of(entry.vc) is None:
             self._servers.release(self._cluster.hosts_of(entry.name))
-        return False
 
     def left(self, entry: Entry, now: float) -> bool:
         """A job has left its GPUs, or its turns on those of others: its VC is looked at if it has a slicer."""

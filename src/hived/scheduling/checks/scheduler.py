@@ -37,7 +37,9 @@ def _check_queues(scheduler: Scheduler) -> None:
     for number, entry in scheduler.jobs.items():
         ensure(entry.number == number and scheduler.by_name[entry.name] is entry, f"{entry} by number and name")
         ensure(scheduler._of_vc[entry.vc].get(number) is entry, f"{entry} among the jobs of its VC")
-        if entry.holds:
+        if entry.name in scheduler.evicted:
+            ensure(entry.holds and entry.yields and entry.name not in groups, f"{entry} is being stopped")
+        elif entry.holds:
             core = scheduler.cluster.group(entry.name)
             ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
             ensure(core.state is not GroupState.PREEMPTING, f"{entry} waits for nobody")
