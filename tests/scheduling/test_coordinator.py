@@ -147,7 +147,7 @@ def test_guest_is_raised_while_the_owner_is_fast(varies: bool) -> None:
 
 
 def test_owner_that_is_away_leaves_the_gpu_to_its_guests() -> None:
-    """In a phase on the processor (Figure 3), until the next mini-batch. Before its first one it may be no training job."""
+    """In a phase on the processor (Figure 3). Before its first mini-batch it may be no training job."""
     gpu = Coordinator(32.0)
     log: list[tuple[int, float]] = []
 

@@ -1035,6 +1035,10 @@ class Scheduler:
         """Have a running job give up its GPUs for another."""
         self.carry_out(Stop(victim.number, by.number, self._keeps_work(victim, by)))
 
+    def lent_otherwise(self) -> None:
+        """Have reservations looked at again: a guest has become a loan, or the reverse."""
+        self._all_otherwise = True
+
     def evict(self, guest: Entry) -> None:
         """Follow the core, which has requeued a guest: its processes are there until they are stopped."""
         if guest.name not in self.evicted:

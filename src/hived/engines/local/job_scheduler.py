@@ -431,10 +431,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         for job in sorted(holding, key=lambda job: (job.id in later, job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
-            if not placement.guaranteed and (job.spec.early or job.spec.opportunistic):
-                if (loan := self.scheduler.loan(job.entry)).guest:
-                    records.append(Record(job.name, loan, placement))
-                    continue
+            before_turn = not placement.guaranteed and (job.spec.early or job.spec.opportunistic)
+            if before_turn and (loan := self.scheduler.loan(job.entry)).guest:
+                records.append(Record(job.name, loan, placement))
+                continue
             # whatever its policy is by now
             pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
             beside = (self._took_turns(job) or _was_beside(job)) and not taken.isdisjoint(job.devices())

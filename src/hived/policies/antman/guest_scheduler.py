@@ -277,7 +277,10 @@ class GuestScheduler(Extension):
         return self._accepted(victim, owner) and self._hold(victim, False)
 
     def _hold(self, guest: Entry, loan: bool) -> bool:
-        return guest.name not in self._scheduler.evicted and self._cluster.hold(guest.name, loan)
+        held = guest.name not in self._scheduler.evicted and self._cluster.hold(guest.name, loan)
+        if held and self._scheduler.reserved:
+            self._scheduler.lent_otherwise()
+        return held
 
     def promote(self, entry: Entry) -> bool | None:
         """Upgrade a guest where it runs, and have those who hold its GPUs as loans stay as its guests."""
@@ -403,7 +406,7 @@ class GuestScheduler(Extension):
         scheduler.dequeue(entry)
         entry.status = LEND[entry.status]
         entry.placement = placed.placement
-        self._cluster.hold(entry.name, True)
+        self._hold(entry, True)
         scheduler.follow(entry)
         scheduler.carry_out(Start(entry.number, kind, placed.placement))
         return True
