@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from hived_runtime import idle
 from hived_runtime.share import Pacer
 
 
@@ -112,3 +115,18 @@ def test_long_wait_is_taken_in_parts(setup: Setup) -> None:
     setup.plant.now += 0.01
     setup.pacer.point()
     assert len(setup.plant.slept) == 2, "the rest is not forgotten"
+
+
+def test_limited_on_the_processor_it_is_in_the_idle_class(setup: Setup) -> None:
+    """And comes back, whatever threads it has by then; nowhere without a way back."""
+
+    def classes() -> set[int]:
+        return {os.sched_getscheduler(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+
+    before = classes()
+    setup.pacer.set(0.5)
+    assert classes() == ({os.SCHED_IDLE} if idle._may_return() else before)
+    setup.mini_batch()
+    setup.pacer.set(0.3)
+    setup.pacer.set(1.0)
+    assert classes() == before

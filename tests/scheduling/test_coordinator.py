@@ -110,7 +110,7 @@ RAISED = [(20, 0.25), (25, 0.5), (30, 0.75), (35, 1.0)]
         # it becomes slower by itself, at the first step too, and is measured anew
         (
             lambda at, limit: 0.5 if at < 100 else 0.7,
-            [*RAISED, (101, 0.25), (103, 0.0), (123, 0.25), (128, 0.5), (133, 0.75), (138, 1.0)],
+            [*RAISED, (102, 0.25), (105, 0.0), (125, 0.25), (130, 0.5), (135, 0.75), (140, 1.0)],
         ),
         # it becomes faster than it was alone: it has another phase, and is measured anew
         (
@@ -121,10 +121,10 @@ RAISED = [(20, 0.25), (25, 0.5), (30, 0.75), (35, 1.0)]
         (lambda at, limit: 0.5 + 0.1 * (at % 2), RAISED),
         # one slow mini-batch
         (lambda at, limit: 0.56 if at in (22, 33) else 0.5, RAISED),
-        # differences below ten milliseconds do not count
-        (lambda at, limit: 0.020 + 0.009 * (at % 2), RAISED),
+        # differences below a millisecond do not count
+        (lambda at, limit: 0.020 + 0.0009 * (limit > 0), RAISED),
     ],
-    ids=["slower by itself", "faster by itself", "varies", "one slow", "below ten milliseconds"],
+    ids=["slower by itself", "faster by itself", "varies", "one slow", "below a millisecond"],
 )
 def test_limits_follow_the_owners_times(owner: Callable[[int, float], float], changes: list[tuple[int, float]]) -> None:
     assert beside(owner)[1] == changes
@@ -138,11 +138,14 @@ def test_guest_is_raised_while_the_owner_is_fast(varies: bool) -> None:
         return (0.5 + 0.1 * (varies and at % 2)) * (1.1 if limit >= 0.75 else 1.0)
 
     gpu, changes = beside(owner)
-    assert [limit for _, limit in changes] == [0.25, 0.5, 0.75, 0.25, 0.5, 0.75, 0.25, 0.5, 0.75, 0.25, 0.5]
+    limits = [limit for _, limit in changes]
+    assert limits[:4] == [0.25, 0.5, 0.75, 0.25]
+    assert 1.0 not in limits
     slow = [at - before for (before, high), (at, _) in pairwise(changes) if high == 0.75]
-    assert max(slow) <= 4, "two of five mini-batches tell"
+    assert max(slow) <= 6, "three of five mini-batches tell"
     tried = [at for at, limit in changes if limit == 0.75]
-    assert all(b - a >= 60 for a, b in pairwise(tried))
+    assert all(b - a >= 60 for a, b in pairwise(tried[1:]))
+    assert len(tried) >= 3
     assert compute(told(gpu, GuestArrived(200, 2, 1.0))) == {2: 0.25}, "others are tried anew"
 
 

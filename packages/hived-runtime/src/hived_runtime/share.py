@@ -4,6 +4,9 @@ AntMan delays launches in the framework's queue of GPU operations. Here the trai
 at points between them: before modules and when the gradient of a parameter is complete. Order is kept. Work between
 mini-batches (loading data, logging) is not counted and not delayed. The hooks are there while a share is in force.
 
+On the CPU, a limited job is in the idle class of the operating system too, where it may come back from there: so it has
+a core when nobody else does, and no other job waits for it.
+
 At a point that comes more than ``_BOUND_S`` after the last wait, what is queued on the device is waited for, and then
 ``active * (1 / share - 1)`` seconds: so queued work is bounded, and another job on the device meets no long burst.
 """
@@ -18,6 +21,8 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
+
+from .idle import yield_processor
 
 _BOUND_S = 0.0015  #: work between two waits, about
 _LONGEST_S = 1.0  #: of one wait: a share that is raised meanwhile is soon noticed
@@ -38,6 +43,8 @@ class Pacer:
         self._device = device
         self._optimizers = optimizers
         self._clock, self._sleep = clock, sleep
+        if device.type == "cuda":
+            yield_processor(False)  # what :mod:`.starting` did before it was known what is limited
         self._work = work or (clock if device.type == "cuda" else time.process_time)
         self._share = 1.0
         self._handles: list[Any] = []
@@ -57,6 +64,8 @@ class Pacer:
         """Pace by another share from now on, in (0, 1]."""
         if share == self._share:
             return
+        if self._device.type == "cpu" and (share < 1) is not (self._share < 1):
+            yield_processor(share < 1)
         self._share = share
         self._owed = 0.0
         if share < 1 and not self._handles:

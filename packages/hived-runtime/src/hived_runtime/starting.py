@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hived_control.environment import JOB, MEMORY, PAGER, SHARE, SWITCH
 
+from .idle import yield_processor
+
 if TYPE_CHECKING:
     from .process import TrainingProcess
 
@@ -38,6 +40,8 @@ def start() -> None:
 
 def on_import_of_torch() -> None:
     """Start the runtime when the script imports torch: now, if it has."""
+    if float(os.environ.get(SHARE, "1")) < 1:
+        yield_processor(True)  # also while it loads
     if "torch" in sys.modules:
         start()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -306,6 +306,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             by_hand = self.guests is None or not self.guests.is_ours(job, doing)
+            if self.guests is not None and job.entry.runs_as_guest:
+                why_limited = self.guests.why(number) or why_limited
             data = {"memory": doing.memory, "share": doing.share, "why": why_limited, "by_hand": by_hand}
             self.becomes(job, JobEvent.LIMITED, None, at, data)
         if self.guests is not None:

@@ -6,8 +6,8 @@ guaranteed job, is protected from its *guests*:
     owner comes ->  initialising: each guest has its least memory and no compute
                     measured for settle_s: its mini-batch times alone, as a distribution, are the reference
                 ->  raising: guests get the memory that it leaves; their compute rises by a step, every step_s
-    two of five mini-batches beyond the reference -> half the steps, and up again to one below; that one after retry_s
-    slow at the first step, or faster than alone  -> it has changed by itself: measured anew
+    three of five mini-batches beyond the reference  -> half the steps, and up to one below; that one after retry_s
+    slow at the first step, or much faster than alone -> it has changed by itself: measured anew
     no mini-batch for long -> it does not use the GPU (a phase on the processor): its guests do, until the next one;
                     before its first one it may load its model, or be no training job: they wait
     owner goes  ->  one guest: no limits; several: no limits of compute, and memory by trial and error
@@ -35,7 +35,7 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """The parameters. All are ours but ``gap_s``: the paper gives no step and does not define "stable"."""
+    """The parameters. All are ours: the paper gives no step and does not define "stable"."""
 
     settle_s: float = 20.0  #: how long an owner's mini-batch times have to agree before guests compute
     step_s: float = 5.0  #: between two steps
@@ -45,7 +45,9 @@ class Protection:
     away_s: float = 1.0  #: and for so long at least
     memory_s: float = 60.0  #: for how long a peak of memory counts
     tolerance: float = 0.02  #: the part by which a mini-batch time may differ from the reference, beside ``gap_s``
-    gap_s: float = 0.010  #: smaller differences do not count (5.3)
+    gap_s: float = 0.001  #: smaller differences do not count
+    faster: float = 0.1  #: the part by which it has to be faster than alone to be measured anew
+    change_s: float = 1.0  #: for which the owner's times say nothing, after guests may compute more or less than before
     trial_s: float = 10.0  #: how long a division of memory among guests without an owner is measured
     trial_gib: float = 1.0  #: memory that a trial moves
 
@@ -196,6 +198,7 @@ class Coordinator:
         #: the owner's limit of memory as last instructed
         self.owner_limit: float | None = None
         self._retry_at = 0.0
+        self._changed_at = -inf
         #: the times before those that are measured now
         self._former: _Times | None = None
         self._settles_at = 0.0
@@ -289,9 +292,11 @@ class Coordinator:
         if reference is None:
             self._alone.append((now, event.seconds))
             return
+        if now < self._changed_at + self.protection.change_s - _EXACT:
+            return
         beyond = event.seconds > reference.most + self._tolerated(reference.most)
-        self._recent.append((beyond, event.seconds < reference.half - self._tolerated(reference.half)))
-        if sum(slow for slow, _ in self._recent) >= 2:
+        self._recent.append((beyond, event.seconds < (1 - self.protection.faster) * reference.half))
+        if sum(slow for slow, _ in self._recent) >= 3:
             self._slowed_down(now)
         elif len(self._recent) == 5 and all(fast for _, fast in self._recent):
             self._begin(now)  # another phase of its own
@@ -397,6 +402,7 @@ class Coordinator:
                 guest.memory = memory[guest.job]
                 found.append(LimitMemory(guest.job, guest.memory))
             if guest.compute != compute:
+                self._changed_at = now
                 guest.compute = compute
                 found.append(LimitCompute(guest.job, compute))
             guest.at_end = guest.at_end and not compute

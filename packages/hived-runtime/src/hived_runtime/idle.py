@@ -1,0 +1,37 @@
+"""A process that yields the processor: what a limited job on the CPU does beside pacing (see :mod:`.share`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+from pathlib import Path
+
+_CAP_SYS_NICE = 23  #: bit of the capability to leave the idle class; without, that takes a limit of nice of 20
+
+
+def yield_processor(idle: bool) -> None:
+    """Put all threads but the monitor into the kernel's idle class, or back; nothing where there is no way back.
+
+    Where the kernel groups processes by session, classes are compared within a session alone: its group yields too.
+    """
+    if not _may_return():
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19" if idle else "0")
+    monitors = {thread.native_id for thread in threading.enumerate() if thread.name == "hived-monitor"}
+    for task in Path("/proc/self/task").iterdir():
+        plain = not idle or int(task.name) in monitors
+        with contextlib.suppress(OSError):  # it has ended
+            os.sched_setscheduler(int(task.name), os.SCHED_OTHER if plain else os.SCHED_IDLE, os.sched_param(0))
+
+
+def _may_return() -> bool:
+    if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20:
+        return True
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
+    return False
