@@ -1,7 +1,7 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, scaling, simulation, sharing, runtime, live, turns, dashboard, extender,
-kube-scheduler; all of them by default.
+Suites: core, contract, scaling, simulation, sharing, runtime, live, turns, beside, dashboard,
+extender, kube-scheduler; all of them by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ from rich.table import Table
 
 from hived.installed import form
 
-from . import contract, core, dashboard, extender, kube_scheduler, live, runtime, scaling, sharing, simulation, turns
+from . import (
+    beside,
+    contract,
+    core,
+    dashboard,
+    extender,
+    kube_scheduler,
+    live,
+    runtime,
+    scaling,
+    sharing,
+    simulation,
+    turns,
+)
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
@@ -31,6 +44,7 @@ SUITES = {
     "runtime": runtime.measure,
     "live": live.measure,
     "turns": turns.measure,
+    "beside": beside.measure,
     "dashboard": dashboard.measure,
     "extender": extender.measure,
     "kube-scheduler": kube_scheduler.measure,

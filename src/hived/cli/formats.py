@@ -191,6 +191,7 @@ def status_text(job: Job) -> str:
     exit_code = None if job.process is None else job.process.exit_code
     code = f" (exit code {exit_code})" if exit_code and not reason else ""
     lent = ", on GPUs that others leave idle" if job.kind == "opportunistic" else ""
+    lent = f" as a guest beside {clean(job.beside[0])}" if job.kind == "guest" and job.beside else lent
     said, otherwise = {
         JobState.RUNNING: (f"runs on {place}{lent}", ""),
         JobState.RESERVED: (f"gets {place}", " as soon as those who are there have gone"),

@@ -16,6 +16,8 @@ from rich.console import Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
+from hived.cluster.explain.sentences import MAX_NAMED
+from hived.engine.sentences import limits_text
 from hived.engine.states import PHASES, JobState, Phase
 from hived.errors import ConflictError, HivedError, InputError, NotFoundError
 from hived.server.schema import Explanation, Job, Jobs, LogPage
@@ -174,6 +176,13 @@ def _where_or_why(job: Job) -> str:
     if job.state.ended:
         exit_code = None if job.process is None else job.process.exit_code
         return why or (f"exit code {exit_code}" if exit_code else "-")
+    if job.beside and job.state.holds:
+        names = ", ".join(job.beside[:MAX_NAMED]) + (", ..." if len(job.beside) > MAX_NAMED else "")
+        limits = None if job.limits is None else limits_text(job.limits.memory, job.limits.share).removeprefix("is ")
+        since = "" if job.limits is None else f" since {clock(job.limits.since)}"
+        return f"{place} {'beside' if job.kind == 'guest' else 'with'} {names}" + (
+            f", {limits}{since}" if limits else ""
+        )
     if job.state.holds and job.kind == "opportunistic" and job.priority >= 0:
         if why:
             return f"{place} as opportunistic: {why}"

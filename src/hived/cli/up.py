@@ -32,12 +32,13 @@ from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import HivedError, InputError, PolicyError, StorageError
 from hived.exchange import ArbiterKind, make_arbiter
-from hived.policies import by_vc, split_policy
+from hived.policies import AntMan, by_vc, make_policy, split_policy
 from hived.server.app import make_app
 from hived.server.dashboard import Source
 from hived.server.local_service import LocalService, local_view
 from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
+from hived.spec.compiled import NO_GUESTS
 from hived.words import counted
 
 from .addresses import ANY, address, exit_signal, link, state_folder, until
@@ -162,7 +163,8 @@ def up(
             check_feasible(chosen.spec)
             last = last_start(store)
             kept = last.spec if last is not None and spec is None and devices is None and not vc else None
-            chosen = chosen._replace(spec=_with_policies(chosen.spec, policy or [], kept))
+            named = _with_policies(chosen.spec, policy or [], kept)
+            chosen = chosen._replace(spec=_with_guests(named, chosen.shares is not None))
         _may_displace(chosen.spec, store, yes)
         door = _Door(listen, group, exchange and exchange.value)
         door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
@@ -339,6 +341,19 @@ def _with_policies(spec: ClusterSpec, given: list[str], last: ClusterSpec | None
     except PolicyError as error:
         raise PolicyError(error.policy, f"{error.what}; mend it, or choose another: hived up --policy NAME") from error
     return changed
+
+
+def _with_guests(spec: ClusterSpec, made: bool) -> ClusterSpec:
+    """The spec, whose VCs under AntMan accept guests of all VCs where it was ``made`` without a file that says so."""
+    hosts = [vc.name for vc in spec.virtual_clusters if vc.policy and isinstance(make_policy(vc.policy), AntMan)]
+    if not hosts or any(vc.guests != NO_GUESTS for vc in spec.virtual_clusters):
+        return spec
+    if made:
+        vcs = tuple(replace(vc, guests="all") if vc.name in hosts else vc for vc in spec.virtual_clusters)
+        return replace(spec, virtual_clusters=vcs)
+    text = "hived: no virtual cluster accepts guests, so nobody runs beside others; guests: all, or own, in the spec"
+    messages().print(text, style="yellow", soft_wrap=True)
+    return spec
 
 
 def _shares(vcs: list[str]) -> Shares:

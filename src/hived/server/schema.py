@@ -120,6 +120,8 @@ class Limits(Model):
     """Of its GPUs' time; 1: all of it."""
     why: str
     since: float
+    by_hand: bool = True
+    """Not by what shares GPUs among jobs."""
 
 
 class Turns(Model):
@@ -142,7 +144,7 @@ class Job(JobHeader):
     early: bool = False
     """Whether it may start before its turn, on GPUs that others leave idle."""
     state: JobState
-    kind: Literal["guaranteed", "opportunistic"] | None
+    kind: Literal["guaranteed", "opportunistic", "guest"] | None
     """Of the GPUs it has; None: has none."""
     size: int
     """Tasks that it consists of; ``tasks`` are those there are."""
@@ -160,6 +162,8 @@ class Job(JobHeader):
     finished: bool | None
     """Of a job that has ended on Kubernetes: whether its pods ended by themselves, how is not known; else they were
     evicted or deleted. None: any other."""
+    beside: tuple[str, ...] = ()
+    """Names of jobs that run on its GPUs all the time too: of a guest the owner first, of an owner its guests."""
     limits: Limits | None = None
     """None: none."""
     turns: Turns | None = None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from hived import __version__
 from hived.cluster.decisions import PodPlacement
@@ -213,7 +213,7 @@ class Service(ABC, Generic[J]):
             **of(job),
             early=job.entry.early,
             state=job.state,
-            kind=("guaranteed" if job.guaranteed else "opportunistic") if job.holds else None,
+            kind=_kind(job) if job.holds else None,
             size=job.size,
             tasks=self.tasks(job),
             victims=list(self.victims(job)),
@@ -224,6 +224,7 @@ class Service(ABC, Generic[J]):
             ended_at=job.ended_at,
             finished=self.finished(job),
             turns=None if turns is None else schema.Turns(**turns._asdict()),
+            beside=job.beside,
             limits=None if job.limits is None else schema.Limits(**job.limits._asdict()),
             process=self.process(job),
         )
@@ -383,3 +384,9 @@ def shown_event(event: Event, name: str) -> schema.Event:
     """An event as a type of the API, with its sentence; ``name``: of its job."""
     job = None if event.job is None else str(event.job)
     return schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=job, text=event_text(event, name))
+
+
+def _kind(job: EngineJob) -> Literal["guaranteed", "opportunistic", "guest"]:
+    if job.guest:
+        return "guest"
+    return "guaranteed" if job.guaranteed else "opportunistic"

@@ -93,7 +93,7 @@ def explain(
                 "it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
             )
         if holds.guest:
-            lines.append("- it is a guest there: it holds no cells, and makes room for groups whose VCs have no guests")
+            lines.append("it is a guest there: it holds no cells, and makes room for groups whose VCs have no guests")
         return [*lines, *map(say, preemption_reasons(state, holds, ended=False))]
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())

@@ -111,6 +111,13 @@ class Guests:
         allowed = self.coordination.allowed(number)
         return "" if allowed is None else allowed.why
 
+    def why_limited(self, number: int, doing: Obeying) -> str:
+        """A guest has the limits that it has now."""
+        allowed = self.coordination.allowed(number)
+        if allowed is not None and allowed.share == doing.share:
+            return allowed.why
+        return "it has not taken note yet that it may use more, or less"
+
     def is_ours(self, job: Job, doing: Obeying) -> bool:
         """Whether the limits of a job are such as it has from here, not by hand."""
         said = self._said.get(job.id)

@@ -284,7 +284,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         job = self.jobs.get(number)
         if job is None or not job.state.stays or attempt != job.attempt:
             return
-        changed = self.probe.measure(number, doing, alone=not self.beside(number))
+        changed = self.probe.measure(number, doing, not self.beside(number), at)
         if changed and self.scheduler.extension is not None:
             self.scheduler.extension.measured(job.entry, at)
         if doing.suspended is not (job.state is JobState.SUSPENDED):
@@ -307,7 +307,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             by_hand = self.guests is None or not self.guests.is_ours(job, doing)
             if self.guests is not None and job.entry.runs_as_guest:
-                why_limited = self.guests.why(number) or why_limited
+                why_limited = self.guests.why_limited(number, doing) or why_limited
             data = {"memory": doing.memory, "share": doing.share, "why": why_limited, "by_hand": by_hand}
             self.becomes(job, JobEvent.LIMITED, None, at, data)
         if self.guests is not None:

@@ -10,6 +10,8 @@ from .model import Obeying
 _GIB = 2.0**30
 #: smaller differences are noise: of a utilization, and of memory in GiB
 _STEP, _STEP_GIB = 0.05, 0.25
+#: over which a utilization is measured (AntMan, 3.3)
+_WINDOW_S = 10.0
 
 
 class MeasuredProbe:
@@ -23,6 +25,8 @@ class MeasuredProbe:
         #: seconds for which it ran, and since when it runs
         self._ran: dict[int, float] = {}
         self._since: dict[int, float] = {}
+        #: utilization, smoothed, and when it was measured last
+        self._busy: dict[int, tuple[float, float]] = {}
         #: by job, its utilization and memory when a caller was last told that they have changed
         self._told: dict[int, tuple[float, float, float]] = {}
 
@@ -41,29 +45,32 @@ class MeasuredProbe:
         since = self._since.get(job, now)
         return self._ran.get(job, 0.0) + max(0.0, now - since)
 
-    def measure(self, job: int, doing: Obeying, alone: bool) -> bool:
+    def measure(self, job: int, doing: Obeying, alone: bool, at: float) -> bool:
         """Take in what a job does; ``alone``: with nobody beside it on its GPUs. Whether its load is another now."""
         if doing.suspended or not doing.mini_batch_s:
             return False
+        before = self._busy.get(job)
+        weight = 1.0 if before is None else min(1.0, (at - before[1]) / _WINDOW_S)
+        self._busy[job] = weight * doing.utilization + (1 - weight) * (before[0] if before is not None else 0.0), at
         self._last[job] = doing
         if doing.peak_bytes:
             self._most[job] = max(self._most.get(job, 0.0), doing.peak_bytes / _GIB)
         if alone:
             self._alone[job] = doing.mini_batch_s
-        now, before = (doing.utilization, self.memory_gib(job), self.memory_min_gib(job)), self._told.get(job)
-        if before is not None and abs(now[0] - before[0]) < _STEP and now[1:] == before[1:]:
+        now, told = (self.utilization(job), self.memory_gib(job), self.memory_min_gib(job)), self._told.get(job)
+        if told is not None and abs(now[0] - told[0]) < _STEP and now[1:] == told[1:]:
             return False
         self._told[job] = now
         return True
 
     def forget(self, job: int) -> None:
         """It has ended."""
-        for known in (self._last, self._alone, self._most, self._ran, self._since, self._told):
+        for known in (self._last, self._alone, self._most, self._ran, self._since, self._told, self._busy):
             known.pop(job, None)
 
     def utilization(self, job: int) -> float:
         """See :meth:`Probe.utilization`."""
-        return self._last[job].utilization if job in self._last else 1.0
+        return self._busy[job][0] if job in self._busy else 1.0
 
     def memory_gib(self, job: int) -> float:
         """See :meth:`Probe.memory_gib`."""
