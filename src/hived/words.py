@@ -72,3 +72,9 @@ def encoded(name: str) -> str:
     'rack%3B1%3Aa'
     """
     return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
+
+
+def limits_text(memory: int, share: float) -> str:
+    """``is limited to 30% of the time and 6 GiB``; "" without limits."""
+    parts = [f"{100 * share:.3g}% of the time"] * (share < 1.0) + [f"{memory / 2**30:.3g} GiB"] * bool(memory)
+    return f"is limited to {' and '.join(parts)}" if parts else ""

@@ -1,7 +1,8 @@
-"""Jobs take turns while engines and jobs are killed, and jobs are stopped by others: their own lines say who ran.
+"""Jobs share devices while engines and jobs are killed, and jobs are stopped by others: their own lines say who ran.
 
 The device of a mini-batch is what the engine's record said while it lasted. No line of two jobs may overlap on more
-devices than there are, nobody may be lost, and nothing may be left behind, nor stand still for ever.
+devices than there are, but of guests of those that have them; nobody may be lost, and nothing may be left behind, nor
+stand still for ever.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ DEVICES, JOBS, STEP_S = 3, 5, 0.02
 TRAINER = Path(__file__).with_name("trainer.py")
 
 
+TURNS, GUESTS = "gandiva:quantum_s=0.4:packs=false", "antman:window_s=0:settle_s=1.5:step_s=0.5"
+
+
 class Turns:
     """One run, in a folder."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, policy: str) -> None:
+        self.policy = policy
         self.state, self.log = folder / "state", folder / "engine.log"
         self.choose = random.Random(seed)
         self.killed = {"engine": 0, "job": 0, "stopped": 0}
@@ -42,7 +47,7 @@ class Turns:
         """An engine, once it answers."""
         command = [
             sys.executable, "-m", "hived", "up", "--devices", str(DEVICES), "--vc", f"team={DEVICES}", "--policy",
-            "gandiva:quantum_s=0.4:packs=false", "--state", str(self.state), "-q",
+            self.policy, "--state", str(self.state), "-q",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -69,9 +74,12 @@ class Turns:
     def keep_jobs(self) -> None:
         """As many jobs as there are to be."""
         active = self.client.get("/v1/jobs", params={"phase": ["waiting", "holding"], "limit": 100}).json()["jobs"]
-        for _ in range(JOBS - len(active)):
+        for number in range(JOBS - len(active)):
             command = [sys.executable, str(TRAINER), str(STEP_S)]
             body = {"vc": "team", "command": command, "cwd": "/", "name": "train", "grace_s": 2.0}
+            owners = sum(job["priority"] >= 0 for job in active) + number
+            if self.policy == GUESTS:
+                body |= {"priority": -1} if owners >= DEVICES else {"early": self.choose.random() < 0.5}
             assert self.client.post("/v1/jobs", json=body).status_code == 201
 
     def pids(self) -> list[int]:
@@ -150,19 +158,20 @@ class Turns:
 
     def check(self) -> None:
         """Their own lines, the record, and what is left of processes."""
+        with closing(Store(self.state)) as store:
+            jobs, _ = store.jobs((), None, 1 << 40, None)
+            mark = store.value("mark")
+            assert record_faults(store)[0] == []
+        owners = {str(job.id) for job in jobs if job.spec.priority >= 0 and not job.spec.early}
         changes: list[tuple[float, int]] = []
         for folder in (self.state / "jobs").iterdir():
-            for at in self.lines(folder.name) if folder.name.isdigit() else ():
+            for at in self.lines(folder.name) if folder.name in owners else ():
                 changes += [(at - STEP_S, 1), (at, -1)]
         now = most = 0
         for _, change in sorted(changes):
             now += change
             most = max(most, now)
         assert most == DEVICES, f"{most} jobs ran at once on {DEVICES} devices"
-        with closing(Store(self.state)) as store:
-            jobs, _ = store.jobs((), None, 1 << 40, None)
-            mark = store.value("mark")
-            assert record_faults(store)[0] == []
         ended = {job.state for job in jobs}
         assert ended <= {JobState.CANCELLED, JobState.FAILED}, ended
         left = [pid for pid, of in environments() if any(word.startswith(f"{MARK}={mark}/".encode()) for word in of)]
@@ -172,8 +181,9 @@ class Turns:
 @pytest.mark.parametrize(
     "happenings", [pytest.param(25, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.release)]
 )
-def test_turns_survive_whatever_is_killed(tmp_path: Path, happenings: int) -> None:
-    turns = Turns(tmp_path, seed=5)
+@pytest.mark.parametrize("policy", [TURNS, GUESTS], ids=["turns", "guests"])
+def test_sharing_survives_whatever_is_killed(tmp_path: Path, happenings: int, policy: str) -> None:
+    turns = Turns(tmp_path, 5, policy)
     turns.start()
     try:
         for number in range(happenings):

@@ -242,6 +242,7 @@ def test_owner_that_shares_with_nobody_has_its_gpus_alone() -> None:
     assert "shares it with nobody" in engine.explain(guest)
     other = engine.submit(job("speech", 1, priority=-1))
     assert states(other) == "queued"
+    assert "no GPU has room for it as a guest: 4 GPUs are used too much" in engine.explain(other)
     for found in owners:
         engine.end(found)
     engine.pass_time(2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hived_control.environment import JOB, JOBS
 from hived_control.folder import JobFolder
-from hived_control.page import Answer, Command, Page, State, Wanted
+from hived_control.page import Answer, Command, Page, Sample, State, Wanted
 from hived_control.stopping import Deferred, stop_self, woken_at
 
 
@@ -29,6 +29,7 @@ def train(seconds: float) -> None:
         if page is None:
             page = folder.join(os.getpid(), Command())
             page.report_answer(answer)
+            page.report_sample(Sample(time.monotonic(), peak_bytes=1 << 20, least_bytes=1 << 10, utilization=0.3))
             page.publish()
         page.report_progress(number, seconds, time.monotonic())
         with Deferred() as signals:

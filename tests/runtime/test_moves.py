@@ -1,20 +1,29 @@
-"""Constructs of scripts that a move once got wrong: the job moves and ends as it does alone, or says why it stays."""
+"""Jobs that name their state move, and end bit for bit as they do alone; what goes wrong is said."""
 
 from __future__ import annotations
 
+import random
+import socket
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from hived_control.commands import RefusedError
-from hived_control.stopping import descendants
+from hived_runtime.moving.named import MoveError, NamedState
 
-from .jobs import PATIENCE_S, Job, command_line, differences, until
+from .jobs import PATIENCE_S, Job, differences, started, until
+from .plain import run_plain
 
 SCRIPT = """
-import light_torch, collections, os, random, subprocess, sys, threading, time, torch
+import light_torch, itertools, logging, os, random, sys, threading, time, torch
+import hived_runtime
 from pacing import pace
 from pathlib import Path
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
@@ -23,225 +32,314 @@ random.seed(3)
 data = TensorDataset(torch.randn(240, 8), torch.randint(0, 3, (240,)))
 model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 3))
 criterion = torch.nn.CrossEntropyLoss()
-optimizer = torch.optim.Adam(model.parameters())
-note, total, step = {{}}, 0.0, 0
-
-def learn(x, y, weight=1.0):
-    optimizer.zero_grad()
-    loss = {loss}
-    loss.backward()
-    optimizer.step()
-    pace(step, 15 * {epochs}, Path(sys.argv[1] + ".hurry"))
-    return loss.item()
-
+optimizer = {optimizer}
 {before}
-for epoch in range({epochs}):
-    {loop}
-        total += learn(x, y)
-        step += 1
-        {body}
-torch.save(dict(model=model.state_dict(), total=total, step=step, note=note), sys.argv[1])
-"""
-#: a library: its loops are in frames of its own
-TRAINER = """
-def batches(loader):
-    for batch in loader:
-        yield batch
+state = hived_runtime.state(model=model, optimizer=optimizer, total=0.0, step=0, note={{}}{names})
 
-def fit(learn, data):
-    for epoch in range(2):
-        for index, (x, y) in enumerate(data):
-            learn(x, y)
+def learn(x, y):
+    loss = criterion(model(x), y)
+    loss.backward()
+    return loss
+
+for epoch in state.range({epochs}):
+    {loop}
+        {learn}
+        state.step += 1
+        {body}
+        pace(state.step, 15 * {epochs}, Path(sys.argv[1] + ".hurry"))
+torch.save(dict(model=model.state_dict(), total=state.total, step=state.step, note=state.note), sys.argv[1])
 """
 USUAL = {
-    "loss": "criterion(model(x), y)",
+    "optimizer": "torch.optim.Adam(model.parameters())",
     "before": "loader = DataLoader(data, 16, shuffle=True)",
+    "names": "",
     "epochs": 40,
-    "loop": "for x, y in loader:",
+    "loop": "for x, y in state.each(loader):",
+    "learn": "optimizer.zero_grad(); loss = learn(x, y); optimizer.step(); state.total += loss.item()",
     "body": "pass",
 }
-
-
 #: several constructs in each, since every move imports PyTorch anew
 SAME: dict[str, dict[str, str]] = {
-    # an operand before the call, loaders in a zip, an ordered dict, frozen layers, functions that change
-    "zip": {
-        "loss": "(1 + step % 7) * criterion(model(x), y)",
+    # a log that stays open from the script's beginning, a file that is closed, a counter, a thread of its own
+    "logging": {
         "before": (
-            "first, second = DataLoader(data, 16, shuffle=True), DataLoader(data, 16, shuffle=True)\n"
-            "recent = collections.OrderedDict()"
-        ),
-        "loop": "for (x, _), (_, y) in zip(first, second):",
-        "body": (
-            "recent[step] = step; recent.move_to_end(step, last=False)\n"
-            "        note['last'] = recent.popitem() if step > 9 else 0\n"
-            "        model[0].weight.requires_grad_(step < 20)\n"
-            "        criterion = torch.nn.functional.cross_entropy if step % 2 else torch.nn.CrossEntropyLoss()"
-        ),
-    },
-    # a loader written in the loop, another default dtype, hashes of texts
-    "loader in the loop": {
-        "before": "hashes = set()",
-        "loop": "for x, y in DataLoader(data, 16, shuffle=True):",
-        "body": (
-            "torch.set_default_dtype(torch.float64) if step == 9 else 0; note['x'] = torch.ones(1)\n"
-            "        hashes.add(hash('a text') % 50); note['hashes'] = len(hashes)"
-        ),
-    },
-    # a batch sampler with a generator that is another loader's too, another folder, variables of the environment,
-    # a counter, a file that is closed
-    "batch sampler": {
-        "before": (
-            "draws = torch.Generator().manual_seed(5)\n"
-            "loader = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data, generator=draws), 16, False))\n"
-            "other = DataLoader(data, 60, shuffle=True, generator=draws)\n"
-            "os.chdir('/')\n"
-            "import itertools\n"
-            "counter, first = itertools.count(), 'HIVED_TEST' not in os.environ\n"
-            "os.environ['HIVED_TEST'] = '1'"
+            "loader = DataLoader(data, 16, shuffle=True)\n"
+            "logging.basicConfig(filename=sys.argv[1] + '.log', filemode='w', level=20, format='%(message)s')\n"
+            "counter = itertools.count()\n"
+            "threading.Thread(target=lambda: [time.sleep(0.1) for _ in counter], daemon=True).start()\n"
+            "lines = open(sys.argv[1] + '.lines', 'w')"
         ),
         "body": (
-            "note['seen'] = sum(y.sum().item() for _, y in other) if step % 5 == 0 else next(counter)\n"
-            "        with open(sys.argv[1] + '.saved', 'w') as saved: print(step, file=saved)"
+            "logging.info('%d', state.step); print(state.step, file=lines); state.note[state.step % 7] = 1\n"
+            "        if state.step == 600: lines.close()"
         ),
     },
-    # a sampler with random numbers of its own, autocast from a step on
-    "sampler": {
-        "loss": "lossy(x, y)",
-        "before": (
-            "class Own:\n"
-            "    def __init__(self): self.draws = random.Random(7)\n"
-            "    def __len__(self): return 240\n"
-            "    def __iter__(self):\n"
-            "        for _ in range(240): yield self.draws.randrange(240)\n"
-            "loader = DataLoader(data, 16, sampler=Own())\n"
-            "def lossy(x, y):\n"
-            "    with torch.autocast('cpu', torch.bfloat16, enabled=step > 20): return criterion(model(x), y)"
-        ),
-    },
-    # workers, a loop of a library
+    # workers, a batch sampler with a generator of its own, gradients that are accumulated, a scheduler
     "workers": {
         "epochs": "30",
-        "before": "loader = DataLoader(data, 16, shuffle=True, num_workers=1)\n"
-        "sys.path.insert(0, sys.argv[1] + '.site-packages')\nimport trainer",
-        "loop": "for x, y in trainer.batches(loader):",
-        "body": "trainer.fit(learn, [(x, y)] * (step % 4))",
+        "before": (
+            "draws = torch.Generator().manual_seed(5)\n"
+            "sampler = BatchSampler(RandomSampler(data, generator=draws), 16, False)\n"
+            "loader = DataLoader(data, batch_sampler=sampler, num_workers=1)\n"
+            "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)"
+        ),
+        "names": ", scheduler=scheduler, draws=draws",
+        "learn": (
+            "state.total += learn(x, y).item()\n"
+            "        if state.step % 3 == 2: optimizer.step(); optimizer.zero_grad(); scheduler.step()"
+        ),
+    },
+    # workers that stay over epochs, numbers of Python and of torch in the loop, a model in evaluation between
+    "persistent workers": {
+        "epochs": "30",
+        "optimizer": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
+        "before": "loader = DataLoader(data, 16, shuffle=True, num_workers=1, persistent_workers=True)",
+        "body": (
+            "state.note['drawn'] = random.random() + torch.rand(()).item()\n        model.train(state.step % 11 != 5)"
+        ),
+    },
+    # a second-order optimizer, which evaluates the model as often as it likes
+    "closure": {
+        "optimizer": "torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)",
+        "learn": (
+            "def closure():\n"
+            "            optimizer.zero_grad()\n"
+            "            return learn(x, y)\n"
+            "        state.total += float(optimizer.step(closure))"
+        ),
     },
 }
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_moved_job_ends_as_alone(start: Callable[..., Job], tmp_path: Path, what: str) -> None:
-    for result in ("result", "alone"):
-        (tmp_path / f"{result}.pt.site-packages").mkdir()
-        (tmp_path / f"{result}.pt.site-packages" / "trainer.py").write_text(TRAINER)
+def test_moved_job_ends_as_alone(start: Callable[..., Job], what: str) -> None:
     job = start(SCRIPT.format(**{**USUAL, **SAME[what]}))
     job.job.limit(1 << 30, 0.7)
     job.job.migrate("cpu", PATIENCE_S)
     (there,) = until(lambda: job.job.status().processes)
+    assert there.abilities.named
     assert (there.command.share, there.command.memory_limit) == (0.7, 1 << 30), "limits go with the job"
     assert there.progress.iterations > 3
+    if what == "logging":
+        until(lambda: job.mini_batches() > there.progress.iterations + 2)
+        job.job.migrate("cpu", PATIENCE_S)  # and again
     job.assert_same_as_alone()
+    for name in ("log", "lines") if what == "logging" else ():
+        lines = Path(f"{job.result}.{name}").read_text().splitlines()
+        assert lines == [str(step) for step in range(1, 601)], "each line once, in its order"
 
 
-#: what cannot move, one after the other: each until the test says so. Steps are written to a log that is never closed
-OBSTACLES = """
-import light_torch, os, subprocess, sys, threading, time, torch
-from concurrent.futures import ThreadPoolExecutor
+DDP = """
+import os, sys, torch, torch.distributed as dist
+import hived_runtime
+from pacing import pace
 from pathlib import Path
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+dist.init_process_group("gloo")
 torch.manual_seed(3)
-data, model = torch.randn(16, 8), torch.nn.Linear(8, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-steps = 0
-
-def goes_on(name):
-    global steps
-    optimizer.zero_grad()
-    model(data).sum().backward()
-    optimizer.step()
-    steps += 1
-    time.sleep(0.01)
-    Path(f"{sys.argv[1]}.at-{name}").touch()
-    return not Path(f"{sys.argv[1]}.after-{name}").exists()
-
-for _ in iter(int, 1):
-    if not goes_on("iterator"): break
-
-loader = torch.utils.data.DataLoader(range(1_000_000), num_workers=1, persistent_workers=True)
-for _ in loader:
-    if not goes_on("workers"): break
-del loader
-
-def work():
-    with torch.no_grad():
-        while not Path(f"{sys.argv[1]}.after-thread").exists(): model(data)
-
-thread = threading.Thread(target=work)
-thread.start()
-while goes_on("thread"): pass
-thread.join()
-
-with ThreadPoolExecutor(1) as pool:
-    for _ in pool.map(lambda _: data, range(30_000)):
-        if not goes_on("pool"): break
-
-child = subprocess.Popen(["sleep", "999"])
-while goes_on("process"): pass
-child.kill(), child.wait()
-
-raw = os.open(sys.argv[1] + ".raw", os.O_CREAT | os.O_WRONLY)
-while goes_on("descriptor"): pass
-os.close(raw)
-
-log = open(sys.argv[1] + ".log", "w")
-before = steps
-while goes_on("log"): print(steps - before, file=log)
-log.close()
-torch.save([steps, model.state_dict()], sys.argv[1])
+data = TensorDataset(torch.randn(480, 8), torch.randint(0, 3, (480,)))
+layers = torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 3)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+torch.manual_seed(3 + dist.get_rank())
+optimizer = torch.optim.Adam(model.parameters())
+sampler = DistributedSampler(data, shuffle=True, seed=3)
+loader = DataLoader(data, 16, sampler=sampler)
+state = hived_runtime.state(model=model, optimizer=optimizer, step=0)
+for epoch in state.range(30):
+    sampler.set_epoch(epoch)
+    for x, y in state.each(loader):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        state.step += 1
+        pace(state.step, 450, Path(sys.argv[1] + ".hurry"))
+if dist.get_rank() == 0:
+    torch.save(dict(model=model.module.state_dict(), step=state.step), sys.argv[1])
+dist.barrier()
+dist.destroy_process_group()
 """
-REFUSALS = {
-    "iterator": "an iterator of type callable_iterator",
-    "workers": "persistent workers",
-    "thread": "code of the script runs in another thread too",
-    "pool": "the thread 'ThreadPoolExecutor.*' of concurrent.futures.thread, which may hold work of the script",
-    "process": "the process .*, which the script has started: sleep 999",
-    "descriptor": "result.pt.raw', which the script has open for writing",
-    "log": "result.pt.log', which the script has open for writing",
-}
 
 
-def trainers(job: Job) -> list[int]:
-    """What its process has started of the same command line."""
-    return [pid for pid in descendants(job.process.pid) if b"train.py" in command_line(pid)]
+def test_moved_ranks_end_as_alone(tmp_path: Path) -> None:
+    """All at one mini-batch."""
+    file = tmp_path / "train.py"
+    file.write_text(DDP)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+
+    def rank_alone(rank: int) -> None:
+        run_plain(file, [str(tmp_path / "alone.pt")], tmp_path / f"{rank}.log", RANK=str(rank), **place)
+
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(rank_alone, range(2)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with started(tmp_path / "jobs", "ddp", [*launcher, str(file), str(tmp_path / "result.pt")]) as job:
+        job.trains(3)
+        before = {each.pid for each in job.job.status().processes}
+        job.job.migrate("cpu", PATIENCE_S)
+        until(lambda: len({each.pid for each in job.job.status().processes} - before) == 2)
+        expected = torch.load(tmp_path / "alone.pt", weights_only=False)
+        assert differences(expected, job.finish()) == []
+
+
+# -- the state, as data -----------------------------------------------------------------------------------------------
+
+
+Script = Callable[[Callable[..., NamedState], list[Any]], None]
+
+
+class Moves:
+    """Two runs of one function: the second takes over from the first at a point of it."""
+
+    def __init__(self) -> None:
+        self.saved: Any = None
+        self.at = -1
+
+    def run(self, script: Script, at: int) -> tuple[list[Any], list[Any]]:
+        """What it notes alone, and when it is taken over at its point number ``at``."""
+        alone: list[Any] = []
+        self._run(script, alone, -1, None)
+        moved: list[Any] = []
+        with pytest.raises(StopIteration):
+            self._run(script, moved, at, None)
+        self._run(script, moved, -1, self.saved)
+        return alone, moved
+
+    def _run(self, script: Any, notes: list[Any], at: int, taken: Any) -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        points = 0
+
+        def name(**named: Any) -> NamedState:
+            def reach() -> None:
+                nonlocal points
+                points += 1
+                if points == at:
+                    self.saved = made.saved()
+                    raise StopIteration
+
+            made = NamedState(named, reach)
+            if taken is not None:
+                made.load(taken)
+            return made
+
+        try:
+            script(name, notes)
+        except RuntimeError as error:  # of a generator
+            raise StopIteration if isinstance(error.__cause__, StopIteration) else error from None
+
+
+def two_loops(name: Callable[..., NamedState], notes: list[Any]) -> None:
+    draws, numbers = random.Random(4), np.random.default_rng(4)
+    weight = torch.zeros(3)
+    state = name(draws=draws, numbers=numbers, weight=weight, seen=[], step=0)
+    loader = DataLoader(TensorDataset(torch.arange(12)), 4, shuffle=True)
+    for epoch in state.range(3):
+        for (x,) in state.each(loader):
+            weight += draws.random() + float(numbers.random()) + torch.rand(())
+            state.step += 1
+            notes.append((epoch, x.tolist(), weight.tolist(), random.random(), np.random.random(), state.step))
+        for word in state.each("ab"):
+            state.seen.append(word)
+            notes.append((epoch, word, list(state.seen)))
+
+
+@pytest.mark.parametrize("at", range(1, 19))
+def test_taken_over_at_any_point(at: int) -> None:
+    """Within the first loop of an epoch, within the second, between them, and at the end."""
+    alone, moved = Moves().run(two_loops, at)
+    assert moved == alone
+
+
+def test_loop_that_is_left_and_own_points() -> None:
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        state = name(left=10, more={})
+        while state.left:
+            state.left -= 1
+            for item in state.each(range(100)):
+                if item == 3:
+                    break
+            notes.append((state.left, random.random()))
+            state.more[state.left] = 1
+            state.point()
+        notes.append(dict(state.more))
+
+    for at in (4, 8, 40):  # every fourth is a point of its own
+        alone, moved = Moves().run(script, at)
+        assert moved == alone
+
+
+def test_workers_that_stay_draw_once() -> None:
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        loader = DataLoader(TensorDataset(torch.arange(8)), 4, shuffle=True, num_workers=1, persistent_workers=True)
+        state = name()
+        for _ in state.range(3):
+            for (x,) in state.each(loader):
+                notes.append((x.tolist(), torch.rand(()).item()))
+
+    for at in (1, 3, 4, 6):  # within a pass, after one
+        alone, moved = Moves().run(script, at)
+        assert moved == alone
+
+
+def test_gradients_and_modes_go_along() -> None:
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = name(model=model, optimizer=optimizer)
+        for step in state.range(8):
+            model(torch.rand(2)).sum().backward()
+            model.train(step % 2 == 0)
+            if step % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+            notes.append((model.training, model.weight.tolist(), model.weight.grad is None))
+
+    for at in range(1, 8):
+        alone, moved = Moves().run(script, at)
+        assert moved == alone
+
+
+def named(**values: Any) -> NamedState:
+    return NamedState(values, lambda: None)
+
+
+def test_names_are_what_they_were() -> None:
+    with pytest.raises(MoveError, match="the script names a here, and a, b there"):
+        named(a=1).load(named(a=1, b=2).saved())
+    with pytest.raises(MoveError, match=r"state.model cannot be taken over: RuntimeError"):
+        named(model=torch.nn.Linear(2, 2)).load(named(model=torch.nn.Linear(3, 3)).saved())
+    state = named(model=torch.nn.Linear(2, 2), step=0)
+    with pytest.raises(AttributeError, match="it has model, step"):
+        _ = state.steps
+    with pytest.raises(AttributeError, match="was not named at first"):
+        state.other = 1
+    with pytest.raises(AttributeError, match="is an object that is named once"):
+        state.model = 1
+
+
+def test_shorter_loop_is_no_place_to_go_on() -> None:
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        state = name()
+        notes.extend(state.each(range(lengths.pop(0))))
+
+    lengths = [9, 9, 2]
+    with pytest.raises(MoveError, match="a loop has 2 items here, and had given 5 there"):
+        Moves().run(script, 5)
 
 
 def test_refused_move_says_why(start: Callable[..., Job]) -> None:
-    """And the job goes on, without a second process. Memory that another thread may use stays while it is suspended."""
-    job = start(OBSTACLES)
-    for name, why in REFUSALS.items():
-        until(Path(f"{job.result}.at-{name}").exists)
-        before = trainers(job)
-        with pytest.raises(RefusedError, match=why):
+    """And the job goes on, without a second process."""
+    before = (
+        f"{USUAL['before']}\nonce = Path(sys.argv[1] + '.once')\n"
+        "name = 'there' if once.exists() else 'here'\nonce.touch()"
+    )
+    job = start(SCRIPT.format(**{**USUAL, "before": before, "names": ", **{name: 1}"}))
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="the script names model, optimizer, total, step, note, there here"):
             job.job.migrate("cpu", PATIENCE_S)
         job.trains(job.mini_batches())
-        until(lambda: trainers(job) == before)  # noqa: B023  # called at once
-        if name == "thread":
-            job.job.suspend(PATIENCE_S)
-            answer = job.first().answer
-            assert answer.tier == "stop"
-            assert "another thread of the script may compute" in answer.note
-            job.job.resume(PATIENCE_S)
-        Path(f"{job.result}.after-{name}").touch()
-    job.ended()
-    lines = Path(f"{job.result}.log").read_text().splitlines()
-    assert lines == [str(step) for step in range(1, len(lines) + 1)]
-    assert lines
-    steps, weights = torch.load(job.result)
-    torch.manual_seed(3)
-    data, model = torch.randn(16, 8), torch.nn.Linear(8, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(data).sum().backward()
-        optimizer.step()
-    assert differences(weights, model.state_dict()) == [], "bit for bit as without the moves"
+    job.assert_same_as_alone()

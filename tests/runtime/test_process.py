@@ -54,6 +54,18 @@ torch.save(dict(model=model.state_dict(), losses=losses, steps=steps), sys.argv[
 PACE = "pace(steps, 500, hurry)"
 
 
+#: it names its state, and so moves; ``steps`` is its loop's
+NAMED = """
+import hived_runtime
+state = hived_runtime.state(model=model, optimizer=optimizer, losses=losses)
+for steps in state.range({most}):"""
+
+
+def named(most: int = 500) -> str:
+    """The loop of a script that moves."""
+    return NAMED.format(most=most)
+
+
 def text(**parts: object) -> str:
     """The script, by default of 500 steps."""
     usual = {"prologue": "", "width": 300, "loop": "for step in range(500):", "body": PACE, "epilogue": ""}
@@ -120,7 +132,7 @@ def test_mini_batches_follow_the_share(start: Callable[..., Job]) -> None:
 
 def test_suspended_until_told(start: Callable[..., Job], tmp_path: Path) -> None:
     """Neither a signal of others nor a command that is refused changes anything; if its folder is gone, it goes on."""
-    job = start(text())
+    job = start(text(loop=named()))
     pid = job.first().pid
     job.job.suspend(PATIENCE_S)
     steps = job.mini_batches()
@@ -425,6 +437,7 @@ def test_waiting_parent_sees_no_move(start: Callable[..., Job]) -> None:
     """Neither one that fails: whoever has started the job sees one process, one output, one exit code."""
     job = start(
         text(
+            loop=named(),
             prologue=(
                 "print('begins'); print('to stderr', file=sys.stderr)\n"
                 "once = Path(sys.argv[1] + '.once')\nif once.exists(): sys.exit('not twice')\nonce.touch()"
@@ -435,7 +448,7 @@ def test_waiting_parent_sees_no_move(start: Callable[..., Job]) -> None:
     )
     first = job.first().pid
     with pytest.raises(
-        RefusedError, match="the destination has ended before it came to where the script is, with exit"
+        RefusedError, match="the destination has ended before it came to where the script names its state, with exit"
     ):
         job.job.migrate("cpu", PATIENCE_S)
     Path(f"{job.result}.once").unlink()
@@ -451,7 +464,7 @@ def test_waiting_parent_sees_no_move(start: Callable[..., Job]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_signal_reaches_the_moved_job(start: Callable[..., Job], number: signal.Signals) -> None:
-    job = start(text(loop="while True:"))
+    job = start(text(loop=named(1_000_000)))
     there = moved(job)
     job.process.send_signal(number)
     assert job.process.wait(PATIENCE_S) == -number
@@ -461,7 +474,7 @@ def test_signal_reaches_the_moved_job(start: Callable[..., Job], number: signal.
 @pytest.mark.parametrize("killed", ["controller", "destination"])
 def test_kill_during_a_move(start: Callable[..., Job], killed: str) -> None:
     """At a random moment of the move."""
-    job = start(text())
+    job = start(text(loop=named()))
     first = job.process.pid
     code = (
         "import sys; from hived_control.commands import TrainingJob\n"
@@ -486,7 +499,7 @@ def test_move_to_another_host(start: Callable[..., Job], tmp_path: Path) -> None
     """The other host is a second folder of jobs: neither side sees the other's processes."""
     folder = tmp_path / "moves"
     folder.mkdir(mode=0o700)
-    job = start(text())
+    job = start(text(loop=named()))
     page = job.folder.pages()[0]
     page.write_command(Command(wanted=Wanted.MOVE, target=f"{folder}/"))
     job.folder.ring(page.pid)

@@ -107,7 +107,7 @@ def test_thread_reaching_a_tensor(target: Callable[..., None], arguments: tuple[
     thread = threading.Thread(target=target, args=arguments)
     thread.start()
     try:
-        until(threads.others_of_script)
+        until(threads._stacks_of_script)
         until(lambda: threads.others_may_compute() is may)
     finally:
         stop.set()

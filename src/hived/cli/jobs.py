@@ -16,12 +16,10 @@ from rich.console import Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from hived.cluster.explain.sentences import MAX_NAMED
-from hived.engine.sentences import limits_text
 from hived.engine.states import PHASES, JobState, Phase
 from hived.errors import ConflictError, HivedError, InputError, NotFoundError
 from hived.server.schema import Explanation, Job, Jobs, LogPage
-from hived.words import counted
+from hived.words import counted, limits_text
 
 from .client import Engine, Retrying, path_of
 from .console import full_screen, has_screen, messages, note
@@ -171,13 +169,17 @@ def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], 
     return headings, [tuple(cell(job) for cell in shown.values()) for job in jobs]
 
 
+#: jobs beside one that are named
+_NAMED = 3
+
+
 def _where_or_why(job: Job) -> str:
     place, why = where(job.tasks), "; ".join(job.why)
     if job.state.ended:
         exit_code = None if job.process is None else job.process.exit_code
         return why or (f"exit code {exit_code}" if exit_code else "-")
     if job.beside and job.state.holds:
-        names = ", ".join(job.beside[:MAX_NAMED]) + (", ..." if len(job.beside) > MAX_NAMED else "")
+        names = ", ".join(job.beside[:_NAMED]) + (", ..." if len(job.beside) > _NAMED else "")
         limits = None if job.limits is None else limits_text(job.limits.memory, job.limits.share).removeprefix("is ")
         since = "" if job.limits is None else f" since {clock(job.limits.since)}"
         return f"{place} {'beside' if job.kind == 'guest' else 'with'} {names}" + (

@@ -404,6 +404,8 @@ def status(ask: Asking, job: _Job) -> None:
         typer.echo("no mini-batch has ended yet: it starts, or it does not train with PyTorch's optimizers")
         return
     print_table(_PROCESSES, map(_row, found.processes))
+    named = found.processes and all(each.moves_by for each in found.processes)
+    typer.echo("it moves: its script names its state" if named else "it does not move: its script names no state")
     for each in found.processes:
         if each.not_now_s:
             typer.echo(

@@ -23,11 +23,11 @@ from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.requests import OPPORTUNISTIC, Request
 from hived.scheduling import Entry, Scheduler, Status, loan_of
 from hived.scheduling.extension import TakingTurns
-from hived.words import counted, duration
+from hived.words import counted, duration, limits_text
 
 from .dispatcher import Dispatcher
 from .job import EngineJob
-from .sentences import beside_text, limits_text
+from .sentences import beside_text
 from .states import JobState
 from .trading import LiveTrading
 
@@ -79,6 +79,10 @@ class Explainer(Generic[J]):
     def _aside(self, job: J, at: float | None) -> list[str]:
         """Why a job waits that is not in line."""
         return [job.reason or f"it is {job.state.value}"]
+
+    def _about(self, job: J) -> str:
+        """What is said of a job that has no reason left to wait."""
+        return _ABOUT
 
     def _waits_on(self, job: J, at: float | None) -> list[str]:
         """What is said of a waiting job beside its reasons."""
@@ -139,7 +143,7 @@ class Explainer(Generic[J]):
             said = [*self.obeying(job), *self.held_up(job)] if job.state.stays else []
             return said or ([job.reason] if job.reason else [])
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self._briefly(job))
-        return (lines or [_ABOUT]) + self._waits_on(job, None)
+        return (lines or [self._about(job)]) + self._waits_on(job, None)
 
     def explain(self, job: J, at: float | None) -> list[str]:
         """A headline and lines about a job; ``at``: now (None: without the time that it waits)."""
@@ -152,7 +156,7 @@ class Explainer(Generic[J]):
             return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at)]
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
-        lines = lines or [_ABOUT]
+        lines = lines or [self._about(job)]
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
         return [head, *lines, *self._waits_on(job, at)]

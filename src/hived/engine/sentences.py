@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hived.cluster.explain.sentences import MAX_NAMED
-from hived.words import counted, duration, ranges
+from hived.words import counted, duration, limits_text, ranges
 
 from .job import Event
 from .trading import EVENTS
@@ -114,12 +114,6 @@ def sharing_text(share: float, rate: float) -> str:
         return ""
     turns = "" if share >= AS_GOOD_AS_ALONE else f"{100 * share:.3g}% of the time, "
     return f"{turns}at {rate:.3g} of its speed alone"
-
-
-def limits_text(memory: int, share: float) -> str:
-    """``is limited to 30% of the time and 6 GiB``; "" without limits."""
-    parts = [f"{100 * share:.3g}% of the time"] * (share < 1.0) + [f"{memory / 2**30:.3g} GiB"] * bool(memory)
-    return f"is limited to {' and '.join(parts)}" if parts else ""
 
 
 def beside_text(guest: bool, beside: Sequence[str]) -> str:

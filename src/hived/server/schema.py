@@ -162,7 +162,7 @@ class Job(JobHeader):
     finished: bool | None
     """Of a job that has ended on Kubernetes: whether its pods ended by themselves, how is not known; else they were
     evicted or deleted. None: any other."""
-    beside: tuple[str, ...] = ()
+    beside: list[str] = Field(default_factory=list)
     """Names of jobs that run on its GPUs all the time too: of a guest the owner first, of an owner its guests."""
     limits: Limits | None = None
     """None: none."""
@@ -248,6 +248,8 @@ class TrainingProcess(Model):
     last_change_s: float
     """That the last suspension, resumption or move took."""
     last_change_bytes: int
+    moves_by: Literal["state"] | None = None
+    """``state``: its script names its state, and so it moves. None: it does not."""
 
 
 class Training(Model):

@@ -224,7 +224,7 @@ class Service(ABC, Generic[J]):
             ended_at=job.ended_at,
             finished=self.finished(job),
             turns=None if turns is None else schema.Turns(**turns._asdict()),
-            beside=job.beside,
+            beside=list(job.beside),
             limits=None if job.limits is None else schema.Limits(**job.limits._asdict()),
             process=self.process(job),
         )

@@ -23,7 +23,7 @@ from .checkpoint import Checkpoints
 from .deciding import decide
 from .errors import ConflictError, NotFoundError, UnavailableError
 from .folder import JobFolder, started_at, unlock
-from .page import Answer, Command, Page, Progress, Sample, State, Wanted
+from .page import Abilities, Answer, Command, Page, Progress, Sample, State, Wanted
 
 _AHEAD = 2  #: mini-batches between the foremost rank and the one agreed on
 _TRIES = 5  #: of a move of several ranks: at some mini-batches the script is at another place
@@ -42,6 +42,7 @@ class ProcessStatus:
     answer: Answer
     sample: Sample
     command: Command
+    abilities: Abilities
     now: float  #: when it was read, by ``time.monotonic``
 
     @property
@@ -78,6 +79,7 @@ class JobStatus:
                     "note": each.answer.note,
                     "not_now_s": round(each.not_now_s, 3),
                     "device": each.answer.device,
+                    "moves_by": "state" if each.abilities.named else None,
                     "mini_batches": each.progress.iterations,
                     "mini_batch_s": each.progress.seconds,
                     "device_bytes": each.sample.device_bytes,
@@ -120,7 +122,9 @@ class TrainingJob:
         pages = self._folder.pages()
         now = self._clock()
         found = [
-            ProcessStatus(page.pid, page.progress(), page.answer(), page.sample(), page.command(), now)
+            ProcessStatus(
+                page.pid, page.progress(), page.answer(), page.sample(), page.command(), page.abilities(), now
+            )
             for page in pages
         ]
         for page in pages:

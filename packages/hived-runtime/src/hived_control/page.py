@@ -110,7 +110,14 @@ class Sample:
     utilization: float = 0.0  #: part of the time since the sample before that the script was in a mini-batch
 
 
-T = TypeVar("T", Command, Progress, Answer, Sample)
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the script has told of itself. Of a page of an earlier version: nothing."""
+
+    named: bool = False  #: it has named its state, and so moves
+
+
+T = TypeVar("T", Command, Progress, Answer, Sample, Abilities)
 
 
 class _Records(Generic[T]):
@@ -169,6 +176,7 @@ _COMMAND = _Records(Command, 64)
 _PROGRESS = _Records(Progress, _COMMAND.end)
 _ANSWER = _Records(Answer, _PROGRESS.end)
 _SAMPLE = _Records(Sample, _ANSWER.end)
+_ABILITIES = _Records(Abilities, _SAMPLE.end)
 
 
 class Page:
@@ -182,7 +190,7 @@ class Page:
         self.started: int = started  #: the process, in ticks since boot: a pid is given again
         if magic != _MAGIC:
             raise ValueError(f"{file} is no control page of this version of hived")
-        self._counts = {records: records.read(memory)[0] for records in (_PROGRESS, _ANSWER, _SAMPLE)}
+        self._counts = {records: records.read(memory)[0] for records in (_PROGRESS, _ANSWER, _SAMPLE, _ABILITIES)}
 
     @classmethod
     def create(cls, file: Path, pid: int, started: int, command: Command) -> Self:
@@ -240,6 +248,10 @@ class Page:
         """The last sample of bytes and utilization."""
         return _SAMPLE.read(self._memory)[1]
 
+    def abilities(self) -> Abilities:
+        """What the script has told of itself."""
+        return _ABILITIES.read(self._memory)[1]
+
     # -- for the process
 
     def command_word(self) -> bytes:
@@ -257,6 +269,10 @@ class Page:
     def report_sample(self, sample: Sample) -> None:
         """Write :class:`Sample`."""
         self._report(_SAMPLE, astuple(sample))
+
+    def report_abilities(self, abilities: Abilities) -> None:
+        """Write :class:`Abilities`."""
+        self._report(_ABILITIES, astuple(abilities))
 
     def _report(self, records: _Records[Any], values: Sequence[Any]) -> None:
         count = self._counts[records] + 1

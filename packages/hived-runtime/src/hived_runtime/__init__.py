@@ -8,7 +8,7 @@ torch and NumPy.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import starting
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from .elasticity.team import Stateful, Team
+    from .moving.named import NamedState
 
-__all__ = ["elastic", "pause_point"]
+__all__ = ["elastic", "pause_point", "state"]
 
 
 @contextmanager
@@ -37,6 +38,36 @@ def pause_point() -> Iterator[None]:
     if process is not None and process.pending():
         process.boundary()
     yield
+
+
+def state(**named: Any) -> NamedState:
+    """Name what a training job is: with it a job moves, to another device or host, and goes on bit for bit.
+
+    ::
+
+        state = hived_runtime.state(model=model, optimizer=optimizer, scheduler=scheduler, best=0.0)
+        for epoch in state.range(90):
+            for x, y in state.each(loader):
+                optimizer.zero_grad()
+                loss_function(model(x), y).backward()
+                optimizer.step()
+            state.best = max(state.best, evaluate(model))
+
+    Named are all things that change as it trains: what has ``state_dict`` and ``load_state_dict``, random generators,
+    tensors, and plain values, which are attributes. Not random generators of the process, gradients, and how far these
+    loops are: those are added. The process that takes over runs the script to this call, and from there on as if it had
+    been here all the time; what stands between the heads of the loops runs again. In a loop of its own a script calls
+    ``state.point()`` where all of its state is in what it has named.
+
+    Without a controller this costs nothing, and changes nothing.
+    """
+    from .moving.named import NamedState
+
+    process = starting.running()
+    made = NamedState(named, (lambda: None) if process is None else process.point)
+    if process is not None:
+        process.name_state(made)
+    return made
 
 
 def elastic(model: Module, optimizer: Optimizer, global_batch: int, also: Sequence[Stateful] = ()) -> Team:

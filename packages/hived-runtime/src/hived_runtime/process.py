@@ -19,7 +19,7 @@ import torch
 from hived_control.deciding import decide, decided
 from hived_control.folder import JobFolder
 from hived_control.gpus import of_machine
-from hived_control.page import Answer, Command, Page, State, Wanted
+from hived_control.page import Abilities, Answer, Command, Page, State, Wanted
 from hived_control.stopping import Deferred, descendants, send, stop_self, woken_at
 
 from .boundaries import Boundaries
@@ -27,13 +27,13 @@ from .memory.framework import FrameworkTier
 from .memory.tier import Bytes, StopTier, Tier, TierError
 from .monitor import Monitor
 from .moving.destination import Destination
-from .moving.kinds import MoveError, is_users
+from .moving.named import MoveError, NamedState
 from .moving.source import Beginning, Source
-from .moving.state import Place, script_stack
 from .share import Pacer
-from .threads import others_may_compute
+from .threads import is_users, others_may_compute
 
 _SMOOTH = 0.1  #: weight of a new mini-batch in the smoothed time
+_UNNAMED = "its script names no state: see hived_runtime.state"
 _AGREE_S = 10.0  #: how long a rank waits at the agreed mini-batch for a controller that has not been heard of
 
 
@@ -59,6 +59,7 @@ class TrainingProcess:
         self._floor = floor
         self._make_pager = pager
         self._destination = destination
+        self._named: NamedState | None = None
         self._began = Beginning.now()
         self._source: Source | None = None
         self._refused, self._refusal = -1, ""  #: number of a command to move that failed, and why
@@ -100,22 +101,36 @@ class TrainingProcess:
             except Exception as error:
                 self._failed(error)
 
-    def boundary(self) -> None:
-        """The process is between two mini-batches, or where none is."""
+    def boundary(self, named: bool = False) -> None:
+        """The process is between two mini-batches, or where none is; ``named``: its named state is whole."""
         page = self._page
         if page is None or self._attention or page.command_word() != self._word:
             with Deferred() as signals:  # handlers are the script's: what they raise is for the script
-                self._act(signals)
+                self._act(signals, named)
         else:
-            self._act(None)
+            self._act(None, named)
 
-    def _act(self, signals: Deferred | None) -> None:
+    def point(self) -> None:
+        """The state that the script has named is whole: it may be handed over."""
+        page = self._page
+        if page is not None and (self._attention or page.command_word() != self._word):
+            self.boundary(named=True)
+
+    def name_state(self, named: NamedState) -> None:
+        """The script has named its state: a destination takes over here, or ends."""
+        self._named = named
+        if self._destination is not None:
+            self._arrive(self._destination, named)
+        elif self._page is not None:
+            self._page.report_abilities(Abilities(named=True))
+
+    def _act(self, signals: Deferred | None, named: bool) -> None:
         try:
             page = self._page
             if page is None:
-                if self._destination is not None and not self._arrived(self._destination):
-                    return
-                page = self._page or self._join()
+                if self._destination is not None:
+                    return  # what it does before it takes over counts as nothing
+                page = self._join()
             now = time.monotonic()
             if self.iterations != self._timed:  # else it is a place in a phase without steps
                 if self._timed:
@@ -125,7 +140,7 @@ class TrainingProcess:
             self.last_boundary = now
             page.report_progress(self.iterations, self.seconds, now)
             if self._attention or page.command_word() != self._word:
-                self._attend(page, signals)
+                self._attend(page, signals, named)
             tier = self._tiers[0]
             if self._memory[0]:
                 tier.boundary()
@@ -156,15 +171,16 @@ class TrainingProcess:
         page = self._job.join(os.getpid(), first)
         self._page = page
         self.last_boundary = time.monotonic()
-        groups = (group for optimizer in self._boundaries.optimizers for group in optimizer.param_groups)
+        groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
         self.device = next((each.device for group in groups for each in group["params"]), self.device)
-        self._tiers = [FrameworkTier(self.device, lambda: self._boundaries.optimizers), StopTier()]
+        self._tiers = [FrameworkTier(self.device, self._optimizers), StopTier()]
         if self._make_pager is not None:
             try:
                 self._tiers.insert(0, self._make_pager())
             except TierError as error:
                 self._tier_why = str(error)
-        self._pacer = Pacer(self.device, lambda: self._boundaries.optimizers)
+        self._pacer = Pacer(self.device, self._optimizers)
+        page.report_abilities(Abilities(named=self._named is not None))
         self._apply(first)
         rank, ranks = _ranks()
         self._word = page.command_word()
@@ -180,6 +196,10 @@ class TrainingProcess:
         self._monitor = Monitor(self._job, page, self)
         self._monitor.start()
         return page
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those that have stepped; before the first step those that are named."""
+        return self._boundaries.optimizers or ([] if self._named is None else self._named.optimizers())
 
     def leave(self) -> None:
         """The process ends."""
@@ -235,7 +255,7 @@ class TrainingProcess:
             command = replace(command, wanted=Wanted.RUN, at=0)
         return command
 
-    def _attend(self, page: Page, signals: Deferred | None) -> None:
+    def _attend(self, page: Page, signals: Deferred | None, named: bool) -> None:
         """Carry out the command in force, as far as this mini-batch allows. Returns when the script may go on."""
         self._attention = False
         while True:
@@ -251,7 +271,8 @@ class TrainingProcess:
                 return
             self._refusal = ""
             try:
-                if command.wanted is Wanted.MOVE and not self._is_ready(page, command):
+                if command.wanted is Wanted.MOVE and not (self._is_ready(page, command) and named):
+                    self._attention = True
                     return
                 if command.at > self.iterations:
                     self._attention = True
@@ -363,9 +384,11 @@ class TrainingProcess:
             if self._elastic:
                 raise MoveError("an elastic job does not move: it grows and shrinks")
             self._report(noted=command.number, state=State.MOVING)
+            if self._named is None:
+                raise MoveError(_UNNAMED)
             port = command.port if self._answer.ranks > 1 else 0
-            self._source = Source(command.target, self._began, self._job.path, port, script_stack())
-        warm = self._source.warm(Place.of(script_stack()))
+            self._source = Source(command.target, self._began, self._job.path, port)
+        warm = self._source.warm()
         state = State.READY if warm else State.MOVING
         if state is not self._answer.state or command.number != self._answer.noted:
             self._report(noted=command.number, state=state)
@@ -374,25 +397,17 @@ class TrainingProcess:
         return ready
 
     def _move(self, page: Page, command: Command, signals: Deferred | None) -> None:
-        """Hand the state over, and leave. Returns if the script is at another place than its destination."""
+        """Hand the state over, and leave."""
         source = self._source
-        if source is None:
+        if source is None or self._named is None:
             raise MoveError("the destination is gone")
-        stack = script_stack()
-        if not source.fits(stack):
-            if command.at:
-                raise MoveError("the script is not where its destination waits")
-            self._attention = True
-            self._report(noted=command.number, why="the script is not where its destination waits")
-            return
         began = time.monotonic()
         # what is left of it: on another host the clock is another
         left = command.limits_until and max(command.limits_until - began, 0.001)
         limits = Command(
             memory_limit=command.memory_limit, memory_most=command.memory_most, share=command.share, limits_until=left
         )
-        size = source.hand_over(stack, self.iterations, self.seconds, limits)
-        del stack
+        size = source.hand_over(self._named.saved(), self.iterations, self.seconds, limits)
         if command.at and not self._all_move(page, command):
             raise MoveError("the other ranks have not moved")
         source.commit()
@@ -418,18 +433,15 @@ class TrainingProcess:
             self._source = None
         self._refused, self._refusal = command.number, why
 
-    def _arrived(self, destination: Destination) -> bool:
-        """Take the job over from another process, if this boundary is the one for it."""
-        if not destination.is_due(self.iterations):
-            return False
-        self.iterations, self.seconds, limits = destination.arrive()
+    def _arrive(self, destination: Destination, named: NamedState) -> None:
+        """Take the job over from another process."""
+        self.iterations, self.seconds, limits = destination.arrive(named)
         self._destination = None
         self._timed = self.iterations
         if limits.limits_until:
             limits = replace(limits, limits_until=time.monotonic() + limits.limits_until)
         self._join(limits).report_progress(self.iterations, self.seconds, self.last_boundary)
         destination.here()
-        return True
 
     # -- suspension
 

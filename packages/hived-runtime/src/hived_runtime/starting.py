@@ -52,7 +52,6 @@ def _made() -> TrainingProcess:
     from hived_control.folder import JobFolder, named_after, started_at
 
     from .memory import noted
-    from .moving import loaders
     from .moving.destination import Destination
     from .process import Floor, TrainingProcess
 
@@ -75,7 +74,6 @@ def _made() -> TrainingProcess:
     # not of the script's making: both would be printed because of hooks and threads of ours
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*")
     warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
-    loaders.watch()
     noted.watch()
     made = TrainingProcess(job, floor, pager, Destination.of_environment(job.path.resolve()))
     atexit.register(made.leave)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import sysconfig
 import threading
 import types
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from .moving.frames import outer_frames
-from .moving.kinds import is_users
-
+_LIBRARIES = tuple(
+    str(Path(path)) for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_OURS = tuple(str(Path(__file__).parents[1] / package) for package in ("hived_control", "hived_runtime"))
 _MOST = 20_000  #: objects that are looked at: a thread that reaches more could reach anything
 
 
-def others_of_script() -> bool:
-    """Whether code of the script runs in another thread than this one. O(threads, times frames)."""
-    return bool(_stacks_of_script())
+def is_users(file: str | None) -> bool:
+    """Whether a file is the user's: of no library, and not ours."""
+    return (
+        bool(file)
+        and not str(file).startswith((*_LIBRARIES, *_OURS, "<frozen"))
+        and "site-packages" not in str(file)
+        and "dist-packages" not in str(file)
+    )
 
 
 def others_may_compute() -> bool:
@@ -51,8 +59,15 @@ def others_may_compute() -> bool:
 
 def _stacks_of_script() -> list[list[FrameType]]:
     mine = threading.get_ident()
-    stacks = [list(outer_frames(frame)) for thread, frame in sys._current_frames().items() if thread != mine]
+    stacks = [list(_outer_frames(frame)) for thread, frame in sys._current_frames().items() if thread != mine]
     return [stack for stack in stacks if any(is_users(each.f_code.co_filename) for each in stack)]
+
+
+def _outer_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that have called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _reached(value: Any) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from hived.cluster.requests import Request
 from hived.engine.explaining import Explainer, behind
 from hived.engine.sentences import place_text
 from hived.engine.states import JobState
+from hived.policies.antman.guest_scheduler import GuestScheduler
 from hived.scheduling import Entry, Status
 from hived.scheduling.scheduler import NON_BLOCKING
 from hived.spec.compiled import Device
@@ -62,6 +63,15 @@ class JobExplainer(Explainer[Job]):
         yet = self._jobs.in_the_way(job)
         names = ", ".join(other.name for other in yet[:MAX_NAMED])
         return [f"it starts once {names} {'has' if len(yet) == 1 else 'have'} paused"] if yet else super().turns(job)
+
+    def _about(self, job: Job) -> str:
+        extension = self._jobs.scheduler.extension
+        if not isinstance(extension, GuestScheduler) or not job.entry.guest:
+            return super()._about(job)
+        busy, memory = extension.obstacles(job.entry)
+        why = [f"{counted(busy, 'GPU')} {'is' if busy == 1 else 'are'} used too much, or not measured yet"] * bool(busy)
+        why += [f"{counted(memory, 'GPU')} {'has' if memory == 1 else 'have'} too little memory left"] * bool(memory)
+        return f"no GPU has room for it as a guest: {', '.join(why)}" if why else super()._about(job)
 
     def _placed(self, job: Job) -> list[str]:
         left = self._jobs.beyond.get(job.id)

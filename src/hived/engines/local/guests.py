@@ -8,7 +8,7 @@ of a guest holds for a lease: where no engine renews it, the guest has little of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hived.cluster.decisions import Placement
 from hived.engine.job import NO_LIMITS
@@ -17,10 +17,8 @@ from hived.policies.antman.parameters import GuestSharing
 from hived.scheduling.instructions import Kind, Share
 
 from .coordination import Coordination
+from .measured import MeasuredProbe
 from .model import Job, Limiting, Obeying
-
-if TYPE_CHECKING:
-    from .job_scheduler import JobScheduler
 
 #: of a limit of a guest, in seconds; it is renewed at a third of that
 LEASE_S = 30.0
@@ -38,10 +36,28 @@ class LimitTasks:
     why: str
 
 
+class Sharing(Protocol):
+    """What the job scheduler does for its guests."""
+
+    jobs: dict[int, Job]
+    probe: MeasuredProbe
+
+    def becomes(
+        self, job: Job, event: JobEvent, placement: Placement | None, at: float, data: dict[str, object]
+    ) -> None:
+        """Apply an event to a job."""
+
+    def instruct(self, *instructions: LimitTasks) -> None:
+        """Queue instructions to be carried out."""
+
+    def shares_gpus(self, job: Job) -> bool:
+        """Whether a job runs under the runtime, and may have guests beside it."""
+
+
 class Guests:
     """The guests of a machine, and the jobs beside which they run. A fact costs O(its GPUs * jobs there)."""
 
-    def __init__(self, jobs: JobScheduler, sharing: GuestSharing) -> None:
+    def __init__(self, jobs: Sharing, sharing: GuestSharing) -> None:
         self.sharing = sharing
         self.coordination = Coordination(jobs.probe.utilization, sharing)
         self._jobs = jobs

@@ -435,6 +435,12 @@ class GuestScheduler(Extension):
         asked = PlacementRequest(entry.loan, Beside(beside), now, None, entry.excluded, demand)
         return self._cluster.place(asked, True)
 
+    def obstacles(self, entry: Entry) -> tuple[int, int]:
+        """How many GPUs have no room for a guest, since they are used, and how many too little memory. O(GPUs)."""
+        most = self.parameters.gpu_memory_gib - self._probe.memory_min_gib(entry.number)
+        room = [leaf.memory <= most for leaf in self._leaves if leaf.has_room]
+        return len(self._leaves) - len(room), room.count(False)
+
     # -- limits -------------------------------------------------------------------------------------------------------
 
     @property

@@ -1,16 +1,14 @@
 """What source and destination of a move say to each other: on one machine by a socket, else by a folder that both see.
 
-A message is a tuple of a word and what it needs. The source says ``place``, ``state`` (and the file), ``go``; the
-destination ``warm`` (with its place), ``applied`` or ``refused``, ``here``.
+A message is a tuple of a word and what it needs. The source says ``state`` (and the file), ``go``; the
+destination ``warm``, ``applied`` or ``refused``, ``here``.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +18,7 @@ import torch
 from hived_control.deciding import decide
 from hived_control.folder import is_own
 
-from ..storage import as_bytes
-from .kinds import MoveError
+from .named import MoveError
 
 _POLL_S = 0.05
 _FAILS_S = 60.0
@@ -173,28 +170,17 @@ class FolderChannel:
 # -- the state in a file ----------------------------------------------------------------------------------------------
 
 
-def write_state(descriptor: int, data: bytes, storages: Sequence[torch.Tensor]) -> int:
-    """Write a description and the bytes of its storages, and close the file. Bytes written."""
+def write_state(descriptor: int, state: dict[str, Any]) -> int:
+    """Write a state, and close the file. Bytes written."""
     with os.fdopen(os.dup(descriptor), "wb", buffering=1 << 20) as file:
-        head = pickle.dumps((len(data), [each.numel() for each in storages]))
-        file.write(len(head).to_bytes(8, "little") + head + data)
-        for each in storages:
-            file.write(as_bytes(each.cpu().untyped_storage()))
+        torch.save(state, file, pickle_protocol=5)
         size = file.tell()
         file.flush()
         os.fsync(file.fileno())
     return size
 
 
-def read_state(path: str) -> tuple[bytes, list[torch.Tensor]]:
-    """What :func:`write_state` has written."""
-    with io.FileIO(path) as raw, io.BufferedReader(raw, 1 << 20) as file:
-        size, sizes = pickle.loads(file.read(int.from_bytes(file.read(8), "little")))
-        data = file.read(size)
-        storages = []
-        for each in sizes:
-            flat = torch.empty(each, dtype=torch.uint8, device="cpu")
-            if each and file.readinto(as_bytes(flat.untyped_storage())) != each:
-                raise OSError(f"{path} is cut short")
-            storages.append(flat)
-    return data, storages
+def read_state(path: str) -> dict[str, Any]:
+    """What :func:`write_state` has written; its tensors are on the CPU."""
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)  # from this job's own process
+    return state

@@ -1,15 +1,19 @@
-"""The destination of a move: the script's first mini-batch in a new process, which then takes the state over.
+"""The destination of a move: the script in a new process, to where it names its state, which is taken over there.
 
 What the script prints until then has been printed by the source before: it goes to a file that is dropped, or, if the
-script fails, to the source's stderr.
+script fails, to the source's stderr. Files that the source writes are not emptied: what was written stays, and what
+comes is added.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
+import io
 import os
 import signal
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -22,9 +26,7 @@ from hived_control.page import Command
 from hived_control.stopping import descendants, send
 
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, read_state
-from .kinds import MoveError
-from .outside import written_by
-from .state import Place, apply, items_left, script_stack
+from .named import MoveError, NamedState
 
 _PR_SET_PDEATHSIG = 1
 _WAIT_S = 3600.0  #: for the source, warm
@@ -38,10 +40,7 @@ class Destination:
     def __init__(self, channel: Channel, parent: int, job: Path) -> None:
         self._channel = channel
         self._parent = parent  #: pid of the source, on this machine; else 0
-        self._places: list[Place] = []
-        self._written = written_by(parent, job) if parent else {}
-        self._waits = True  #: the source still trains
-        sys.addaudithook(self._look_at_files)
+        self._files = _Appending(written_by(parent, job) if parent else set())
         self._quiet = _Quiet()
         _guard_rendezvous()
 
@@ -64,36 +63,15 @@ class Destination:
             return None  # a child of the destination, that has inherited the variable
         return cls(SocketChannel(number), parent, job)
 
-    def is_due(self, iterations: int) -> bool:
-        """Whether this boundary, after so many mini-batches, is one at which to take over.
-
-        It is where the source's script is. Ranks wait for each other in collectives, so they take the same: the second.
-        """
-        if iterations < 2:  # with several optimizers the first may not be a whole mini-batch
-            return False
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            return iterations == 2
-        try:
-            while self._channel.waits(0.0 if self._places else 1.0):
-                self._places.append(self._channel.receive(1.0)[1])
-        except (EOFError, OSError):
-            self._end()
-        return Place.of(script_stack()) in self._places
-
-    def arrive(self) -> tuple[int, float, Command]:
-        """At a boundary: take the state over. Mini-batches so far, their time, and the limits, when it goes on.
+    def arrive(self, named: NamedState) -> tuple[int, float, Command]:
+        """Take the state over. Mini-batches so far, their time, and the limits, when it goes on.
 
         If anything fails, or the source has changed its mind, the process ends here.
         """
-        stack = script_stack()
         try:
-            self._channel.send("warm", (Place.of(stack), items_left(stack)))
-            while (said := self._channel.receive(_WAIT_S))[0] == "place":
-                pass
-            _, path, iterations, seconds, limits = said
-            data, storages = read_state(path)
-            apply(data, storages, stack)
-            del data, storages
+            self._channel.send("warm")
+            _, path, iterations, seconds, limits = self._channel.receive(_WAIT_S)
+            named.load(read_state(path))
             self._channel.send("applied")
             self._channel.receive(_WAIT_S)  # go
             if not self._channel.takes_over():
@@ -108,20 +86,9 @@ class Destination:
             self._refuse(f"{type(error).__name__}: {error}")
         return iterations, seconds, limits
 
-    def _look_at_files(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """End before a file is harmed that the source writes: the script's beginning would truncate its log."""
-        if event != "open" or not self._waits or not self._written or not isinstance(arguments[2], int):
-            return
-        path, _, flags = arguments
-        if flags & (os.O_WRONLY | os.O_RDWR) and isinstance(path, str | bytes | os.PathLike):
-            with contextlib.suppress(OSError, ValueError):
-                found = Path(os.fsdecode(path)).stat()
-                if (found.st_dev, found.st_ino) in self._written:
-                    self._refuse(f"the script writes {os.fsdecode(path)} from its beginning on, and would harm it")
-
     def here(self) -> None:
         """The job is here: say so, and let the script print."""
-        self._waits = False
+        self._files.end()
         if self._parent:
             with contextlib.suppress(OSError):  # signals to the group of the waiter come from it, and once
                 os.setpgid(0, 0)
@@ -138,6 +105,46 @@ class Destination:
         """At once: none of the script's own code for its end is to run twice."""
         send(signal.SIGKILL, descendants(os.getpid()))
         os._exit(_GIVEN_UP)
+
+
+class _Appending:
+    """While it lives, files that the source writes are opened to be added to, where the script would empty them."""
+
+    def __init__(self, written: set[tuple[int, int]]) -> None:
+        """``written``: device and inode of each."""
+        self._written, self._original = written, io.open
+        if written:
+            builtins.open = io.open = self._open
+
+    def end(self) -> None:
+        """Open files as ever."""
+        builtins.open = io.open = self._original
+
+    def _open(self, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if "w" in mode:
+            with contextlib.suppress(OSError, TypeError, ValueError):
+                found = os.stat(file)  # noqa: PTH116  # it may be a descriptor
+                if (found.st_dev, found.st_ino) in self._written:
+                    mode = mode.replace("w", "a")
+        return self._original(file, mode, *more, **named)
+
+
+def written_by(pid: int, job: Path) -> set[tuple[int, int]]:
+    """Device and inode of the regular files that a process has open for writing.
+
+    Without its standard streams, and what is in the folder ``job``: control pages are mapped there.
+    """
+    found, streams, ours = set(), set(), f"{job}/"
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                flags = int(Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().split("flags:")[1].split()[0], 8)
+                about, name = entry.stat(), str(entry.readlink())
+                if int(entry.name) <= 2:
+                    streams.add((about.st_dev, about.st_ino))
+                elif flags & (os.O_WRONLY | os.O_RDWR) and stat.S_ISREG(about.st_mode) and not name.startswith(ours):
+                    found.add((about.st_dev, about.st_ino))
+    return found - streams
 
 
 class _Quiet:

@@ -1,8 +1,10 @@
-"""The source of a move: it starts the destination, trains on until that is warm, hands its state over, and leaves."""
+"""The source of a move: it starts the destination, trains on until that waits, hands its state over, and leaves."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import json
 import multiprocessing
 import os
@@ -14,7 +16,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -25,13 +26,10 @@ from hived_control.page import Command
 from hived_control.stopping import descendants, send
 
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, write_state
-from .frames import PlaceError
-from .kinds import MoveError
-from .state import Place, describe, items_left
+from .named import MoveError
 from .waiter import PASSED_ON
 
-_PLACES = 16  #: at most so many are told: scripts have one or two, in a mini-batch and at the end of an epoch
-_WARM_S = 180.0  #: for the script's beginning and its first mini-batch
+_WARM_S = 180.0  #: for the script's beginning, to where it names its state
 _ELSEWHERE_S = 1800.0  #: until somebody has started the destination on another host
 _APPLIED_S = 300.0  #: for loading the state; its loaders' workers may read data again
 _HERE_S = 30.0
@@ -54,23 +52,17 @@ class Beginning:
 
 
 class Source:
-    """One move, from the side of the process that leaves. :class:`.kinds.MoveError` from any call: it does not move."""
+    """One move, from the side of the process that leaves. :class:`.named.MoveError` from any call: it does not move."""
 
-    def __init__(self, target: str, began: Beginning, job: Path, port: int, stack: list[FrameType]) -> None:
+    def __init__(self, target: str, began: Beginning, job: Path, port: int) -> None:
         """``target``: ``cpu``, ``cuda:1``, a UUID, or the path of a folder, with a slash.
 
         ``job``: its folder. ``port``: of several ranks, where the destinations meet; 0: it is one process.
-        ``stack``: where the script is. What it has there must be such that it can be handed over, else nothing is
-        started: the script's beginning has effects of its own.
         """
-        describe(stack, job)
-        self._job = job
         self._began = began
         self._channel: Channel
         self._child: subprocess.Popen[bytes] | None = None
-        self._place: Place | None = None  #: where the destination waits
-        self._left: list[int] = []  #: items that its loops have left there
-        self._told: set[Place] = set()
+        self._is_warm = False
         self._until = time.monotonic() + _WARM_S
         if multiprocessing.parent_process() is not None:
             raise MoveError("the process was started by multiprocessing, and cannot be started again by itself")
@@ -113,44 +105,28 @@ class Source:
             theirs.close()
         self._channel = SocketChannel(mine.detach())
 
-    def warm(self, place: Place) -> bool:
-        """Whether the destination waits for the state. It does where the script is, or was since the move began."""
-        if self._place is None:
+    def warm(self) -> bool:
+        """Whether the destination waits for the state."""
+        if not self._is_warm:
             try:
-                if place not in self._told and len(self._told) < _PLACES:
-                    self._told.add(place)
-                    self._channel.send("place", place)
                 if self._channel.waits():
-                    self._place, self._left = self._heard("warm", 1.0)
+                    self._heard("warm", 1.0)
+                    self._is_warm = True
                 elif time.monotonic() > self._until:
-                    raise MoveError("the destination has not come to where the script is in time")
+                    raise MoveError("the destination has not come to where the script names its state in time")
             except (EOFError, OSError):
-                raise self._gone("before it came to where the script is") from None
-        return self._place is not None
+                raise self._gone("before it came to where the script names its state") from None
+        return self._is_warm
 
-    def fits(self, stack: list[FrameType]) -> bool:
-        """Whether the script is where the destination waits, in loops that are as far as its own or farther.
-
-        At the ends of epochs it may be in another function; at their beginnings its iterators may be behind.
-        """
-        try:
-            if Place.of(stack) != self._place:
-                return False
-            left = items_left(stack)
-            return len(left) == len(self._left) and all(map(int.__le__, left, self._left))
-        except PlaceError as error:
-            raise MoveError(str(error)) from None
-
-    def hand_over(self, stack: list[FrameType], iterations: int, seconds: float, limits: Command) -> int:
-        """Give the state to the destination; it has applied it when this returns. Bytes given.
+    def hand_over(self, state: dict[str, Any], iterations: int, seconds: float, limits: Command) -> int:
+        """Give the state to the destination; it has taken it over when this returns. Bytes given.
 
         With it the mini-batches so far, their time in seconds, and the limits in force.
         """
         try:
-            data, storages = describe(stack, self._job, 0 if self._child is None else self._child.pid)
             descriptor, path = self._channel.state_file()
             try:
-                size = write_state(descriptor, data, storages)
+                size = write_state(descriptor, state)
                 self._channel.send("state", path, iterations, seconds, limits)
                 self._heard("applied", _APPLIED_S)
             finally:
@@ -171,9 +147,7 @@ class Source:
 
     def leave(self, signals: list[int]) -> NoReturn:
         """Become the waiter for the destination, which gets the signals that have come; on another host, end."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        flush_files()
         if self._child is None:
             send(signal.SIGKILL, descendants(os.getpid()))
             os._exit(0)
@@ -201,6 +175,14 @@ class Source:
     def _gone(self, when: str) -> MoveError:
         code = None if self._child is None else self._child.poll()
         return MoveError(f"the destination has ended {when}" + (f", with exit code {code}" if code is not None else ""))
+
+
+def flush_files() -> None:
+    """Write what the script's files keep in memory: this process ends without its own code for that. O(objects)."""
+    for each in gc.get_objects():
+        with contextlib.suppress(Exception):  # closed, or not for writing
+            if isinstance(each, io.IOBase):
+                each.flush()
 
 
 def _is_gpu(target: str) -> bool:
