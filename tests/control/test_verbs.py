@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hived_control import commands
 from hived_control.commands import _Dialogue
+from hived_control.folder import JobFolder
+from hived_control.page import Abilities, Answer, State
 from tests.cli.helpers import HIVED, Hived, refused
 
 from .conftest import Ranks
@@ -92,3 +95,30 @@ def test_job_without_a_mini_batch(jobs: Path, hived: Hived) -> None:
             assert "a training job 'sleeper' runs already on this machine: choose another --name" in taken
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_unnamed_job_on_a_gpu_is_moved_by_the_driver(
+    jobs: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    moved: list[tuple[int, str, str]] = []
+
+    class Driver:
+        def move(self, pid: int, to: str, now: str = "") -> None:
+            moved.append((pid, to, now))
+
+    monkeypatch.setattr(commands, "Checkpoints", Driver)
+    (page,) = ranks(1)
+    page.report_answer(Answer(state=State.RUNNING, device="cuda:0"))
+    page.report_abilities(Abilities(named=named))
+    folder = JobFolder(jobs / "train")
+    folder.write_about({"pid": page.pid})
+    job = commands.TrainingJob(folder)
+    if named:
+        with pytest.raises(commands.NotYetError):
+            job.migrate("cuda:1", 0.01)
+        assert moved == []
+        return
+    job.migrate("cuda:1", 1.0)
+    job.migrate("cuda:2", 1.0)
+    assert moved == [(page.pid, "cuda:1", ""), (page.pid, "cuda:2", "cuda:1")]

@@ -130,6 +130,8 @@ class Hosts(Driver):
                 continue
             for place in found.devices():
                 assert owners.setdefault(place, found.id) == found.id, f"two owners of {place}"
+        for found in self.jobs.values():
+            self.shortly(found)
         used = self.job_scheduler.usage
         assert min([0, *used.used.values(), *used.lent.values()]) == 0
         places = {place for found in self.jobs.values() if found.holds for place in found.devices()}
@@ -322,6 +324,68 @@ def test_guests_that_are_not_accepted_any_more_wait(how: str) -> None:
     engine.end(owners[0])
     engine.pass_time(2)
     assert states(guest) == "running"
+
+
+def test_reserved_owners_under_another_spec() -> None:
+    """They wait for guests to pause, on GPUs that are no more: they wait for others."""
+    engine = Hosts(hosting(("vision", 4), ("speech", 4), devices=8))
+    for _ in range(8):
+        engine.frozen.add(engine.submit(job("speech", 1, priority=-1)).id)
+    owners = [engine.submit(job(vc, 2)) for vc in ("vision", "speech", "vision")]
+    assert states(*owners) == "reserved reserved reserved"
+    engine.reconfigure(hosting(("vision", 4), devices=4))
+    for found in engine.jobs.values():
+        if found.holds:
+            assert {device for _, device in found.devices()} <= set(range(8))
+    assert all(device < 4 for found in owners for _, device in found.devices())
+    engine.frozen.clear()
+    engine.pass_time(40)
+    for found in [found for found in engine.jobs.values() if found.state is JobState.STOPPING]:
+        engine.gone(found)
+    assert states(owners[0], owners[2]) == "running running"
+    engine.reconfigure(hosting(("vision", 4), ("speech", 4), devices=8))
+    engine.pass_time(40)
+    assert states(*owners) == "running running running"
+    engine.check_record()
+
+
+def test_memory_is_the_owners_while_guests_are_held() -> None:
+    engine = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    guest = engine.submit(job("speech", 1, priority=-1))
+    engine.pass_time(5)
+    owners = [engine.submit(job("vision")), engine.submit(job("speech"))]
+    engine.pass_time(10)
+    (beside,) = (found for found in owners if set(found.devices()) == set(guest.devices()))
+    assert states(beside, guest) == "running suspended"
+    limit = engine.limits.get(beside.id, Limiting(0, None)).memory or 0
+    assert limit == 0 or limit >= 31 * 2**30
+
+
+def test_limits_end_with_the_guests() -> None:
+    engine, _owner, guest = owner_and_guest()
+    engine.pass_time(60)
+    assert engine.limits[1].memory or engine.limits[2].memory
+    engine.reconfigure(hosting(("vision", 2), ("speech", 2), policy="yarn-cs"))
+    engine.gone(guest)
+    engine.pass_time(5)
+    assert {number: limit.memory for number, limit in engine.limits.items() if limit.memory} == {}
+
+
+def test_reserved_owner_is_overtaken() -> None:
+    """By a higher priority, while guests on its GPUs do not pause: it waits again, and every job can be explained."""
+    engine = Hosts(hosting(("vision", 2), ("speech", 2)))
+    guest = engine.submit(job("speech", 4, priority=-1))
+    engine.frozen.add(guest.id)
+    first = engine.submit(job("vision", 2))
+    assert states(first) == "reserved"
+    second = engine.submit(job("vision", 2, priority=5))
+    assert states(first, second) == "queued reserved"
+    for found in engine.jobs.values():
+        assert engine.explain(found)
+        engine.shortly(found)
+    engine.frozen.clear()
+    engine.pass_time(2)
+    assert states(first, second) == "queued running"
 
 
 def by_hand(engine: Hosts, found: Job, pause: bool) -> None:

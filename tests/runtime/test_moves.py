@@ -223,7 +223,7 @@ class Moves:
 
             made = NamedState(named, reach)
             if taken is not None:
-                made.load(taken)
+                made.load(taken, lambda: None)
             return made
 
         try:
@@ -309,9 +309,9 @@ def named(**values: Any) -> NamedState:
 
 def test_names_are_what_they_were() -> None:
     with pytest.raises(MoveError, match="the script names a here, and a, b there"):
-        named(a=1).load(named(a=1, b=2).saved())
+        named(a=1).load(named(a=1, b=2).saved(), lambda: None)
     with pytest.raises(MoveError, match=r"state.model cannot be taken over: RuntimeError"):
-        named(model=torch.nn.Linear(2, 2)).load(named(model=torch.nn.Linear(3, 3)).saved())
+        named(model=torch.nn.Linear(2, 2)).load(named(model=torch.nn.Linear(3, 3)).saved(), lambda: None)
     state = named(model=torch.nn.Linear(2, 2), step=0)
     with pytest.raises(AttributeError, match="it has model, step"):
         _ = state.steps
@@ -319,6 +319,49 @@ def test_names_are_what_they_were() -> None:
         state.other = 1
     with pytest.raises(AttributeError, match="is an object that is named once"):
         state.model = 1
+    for _ in range(2):
+        state.step = torch.ones(1)  # a plain value stays one
+    with pytest.raises(ValueError, match="'range'"):
+        named(range=1)
+    with pytest.raises(MoveError, match=r"state\.meters holds a Meter: name what has a state by itself"):
+        named(meters=[Meter()]).saved()
+
+
+class Meter:
+    """An object without a state."""
+
+
+def test_what_stands_between_the_heads_is_undone() -> None:
+    """It runs again for the item that goes on, and draws the same; what it does to what is named counts once."""
+
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        draws, array, old = torch.Generator().manual_seed(1), np.zeros(2), np.random.RandomState(3)
+        data = TensorDataset(torch.arange(8))
+        loader = DataLoader(data, 4, shuffle=True, generator=draws)
+        state = name(model=model, optimizer=optimizer, draws=draws, array=array, old=old, total=0.0, epochs=0, best=0.0)
+        for epoch in state.range(3):
+            state.total = 0.0
+            state.epochs += 1
+            optimizer.param_groups[0]["lr"] *= 0.5
+            model.weight.requires_grad_(epoch != 1)
+            order = torch.randperm(4)
+            for part in state.each(order.split(2)):
+                array += old.random_sample(2)
+                state.total += torch.rand(()).item() + part.sum().item()
+                notes.append((epoch, part.tolist(), state.total, array.tolist(), model.weight.requires_grad))
+            state.epochs += 1
+            bar = state.each(loader)
+            for (x,) in bar:
+                state.best = max(state.best, torch.rand(()) + x.sum() + torch.rand((), generator=draws))
+                notes.append((x.tolist(), float(state.best), state.epochs, optimizer.param_groups[0]["lr"]))
+                if epoch == 1:
+                    break  # and the loop is kept by ``bar``
+
+    for at in range(1, 15):
+        alone, moved = Moves().run(script, at)
+        assert moved == alone, at
 
 
 def test_shorter_loop_is_no_place_to_go_on() -> None:

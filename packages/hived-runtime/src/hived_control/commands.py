@@ -231,9 +231,10 @@ class TrainingJob:
     def migrate(self, target: str, timeout_s: float) -> None:
         """Move all processes to another device, or through a folder to another host.
 
+        By the state that the script names; of one that names none, on GPUs of this host, by NVIDIA's driver.
         :class:`ConflictError` if they cannot: the job goes on where it is.
         """
-        if pid := self._without_pages():
+        if pid := self._without_pages() or (0 if "/" in target else self._unnamed_on_gpus()):
             with self._folder.locked():
                 about = self._folder.about()
                 Checkpoints().move(pid, target, about.get("gpu", ""))
@@ -279,6 +280,13 @@ class TrainingJob:
         first = self._folder.about().get("pid")
         waits = not pages and not self._folder.has_trained() and self._folder.alive()
         return first if waits and isinstance(first, int) else 0
+
+    def _unnamed_on_gpus(self) -> int:
+        """The first process of a job on GPUs that has named no state; 0: it is another."""
+        found = self.status().processes
+        on_gpus = found and all(each.answer.device.startswith("cuda") and not each.abilities.named for each in found)
+        first = self._folder.about().get("pid")
+        return first if on_gpus and isinstance(first, int) else 0
 
     def _dialogue(self, timeout_s: float) -> _Dialogue:
         return _Dialogue(self._folder, self._clock, timeout_s)

@@ -56,11 +56,14 @@ def state(**named: Any) -> NamedState:
     Named are all things that change as it trains: what has ``state_dict`` and ``load_state_dict``, random generators,
     tensors, and plain values, which are attributes. Not random generators of the process, gradients, and how far these
     loops are: those are added. The process that takes over runs the script to this call, and from there on as if it had
-    been here all the time; what stands between the heads of the loops runs again. In a loop of its own a script calls
+    been here all the time; what stands between the heads of the loops runs again, and what it does to what is named is
+    undone. In a loop of its own a script calls
     ``state.point()`` where all of its state is in what it has named.
 
     Without a controller this costs nothing, and changes nothing.
     """
+    import torch  # noqa: F401  # with which the runtime starts
+
     from .moving.named import NamedState
 
     process = starting.running()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -28,7 +29,8 @@ from .memory.tier import Bytes, StopTier, Tier, TierError
 from .monitor import Monitor
 from .moving.destination import Destination
 from .moving.named import MoveError, NamedState
-from .moving.source import Beginning, Source
+from .moving.source import Beginning, Source, flush_files
+from .moving.waiter import PASSED_ON
 from .share import Pacer
 from .threads import is_users, others_may_compute
 
@@ -60,6 +62,7 @@ class TrainingProcess:
         self._make_pager = pager
         self._destination = destination
         self._named: NamedState | None = None
+        self._unmoved = ""  #: why it does not move, though it has named its state
         self._began = Beginning.now()
         self._source: Source | None = None
         self._refused, self._refusal = -1, ""  #: number of a command to move that failed, and why
@@ -118,6 +121,8 @@ class TrainingProcess:
 
     def name_state(self, named: NamedState) -> None:
         """The script has named its state: a destination takes over here, or ends."""
+        if self._named is not None:
+            self._unmoved = "its script names its state twice"
         self._named = named
         if self._destination is not None:
             self._arrive(self._destination, named)
@@ -180,7 +185,7 @@ class TrainingProcess:
             except TierError as error:
                 self._tier_why = str(error)
         self._pacer = Pacer(self.device, self._optimizers)
-        page.report_abilities(Abilities(named=self._named is not None))
+        page.report_abilities(Abilities(named=self._named is not None and not self._unmoved))
         self._apply(first)
         rank, ranks = _ranks()
         self._word = page.command_word()
@@ -384,8 +389,8 @@ class TrainingProcess:
             if self._elastic:
                 raise MoveError("an elastic job does not move: it grows and shrinks")
             self._report(noted=command.number, state=State.MOVING)
-            if self._named is None:
-                raise MoveError(_UNNAMED)
+            if self._named is None or self._unmoved:
+                raise MoveError(self._unmoved or _UNNAMED)
             port = command.port if self._answer.ranks > 1 else 0
             self._source = Source(command.target, self._began, self._job.path, port)
         warm = self._source.warm()
@@ -410,7 +415,13 @@ class TrainingProcess:
         size = source.hand_over(self._named.saved(), self.iterations, self.seconds, limits)
         if command.at and not self._all_move(page, command):
             raise MoveError("the other ranks have not moved")
-        source.commit()
+        flush_files()  # before it goes on there, and writes to them too
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        try:
+            source.commit()
+        except MoveError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+            raise
         took = time.monotonic() - began
         self._report(noted=command.number, state=State.MOVED, moved_bytes=size, seconds=took)
         self._job.leave(os.getpid())
@@ -435,7 +446,10 @@ class TrainingProcess:
 
     def _arrive(self, destination: Destination, named: NamedState) -> None:
         """Take the job over from another process."""
-        self.iterations, self.seconds, limits = destination.arrive(named)
+        destination.arrive(named, partial(self._arrived, destination))
+
+    def _arrived(self, destination: Destination, iterations: int, seconds: float, limits: Command) -> None:
+        self.iterations, self.seconds = iterations, seconds
         self._destination = None
         self._timed = self.iterations
         if limits.limits_until:

@@ -19,6 +19,7 @@ from hived.policies.antman.coordinator import (
     LimitMemory,
     MiniBatch,
     OwnerArrived,
+    Paused,
     Protection,
     Tick,
 )
@@ -145,6 +146,9 @@ class Coordination:
             return
         member.on_gpu = doing.device.startswith("cuda")
         before, member.seen = member.seen, None
+        if doing.suspended:
+            for device in member.devices if not member.owner else ():
+                self._handle(device, Paused(at, job))
         if doing.suspended or not doing.mini_batches:
             return
         member.seen = doing.mini_batches, doing.ended_at

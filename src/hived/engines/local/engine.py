@@ -545,7 +545,7 @@ class Engine:
                     await self._off_the_loop(agent.resume, job, TURN_S)
                 else:
                     await self._off_the_loop(agent.suspend, job, TURN_S)
-            except HivedError:
+            except (HivedError, OSError):
                 if has and not agent.obeys(job):  # its folder was deleted: it goes on by itself, once it is woken
                     for rank in range(job.spec.tasks):
                         await self._off_the_loop(wake_marked, self.task(job, rank).mark)
@@ -574,7 +574,7 @@ class Engine:
         async def tell() -> None:
             while (latest := self._to_limit.get(job.id)) is not None:
                 if self._agent is not None and job.state.stays and job.attempt == latest.attempt:
-                    with contextlib.suppress(HivedError):
+                    with contextlib.suppress(HivedError, OSError):
                         await self._off_the_loop(self._agent.limit, job, latest.limiting)
                 if self._to_limit[job.id] is latest:
                     del self._to_limit[job.id]

@@ -203,6 +203,8 @@ class JobExplainer(Explainer[Job]):
 def _blocks(cluster: Cluster, entry: Entry) -> bool:
     """Have a job take its turn, as it would in its line; whether those behind it wait with it, or until it has left."""
     if entry.holds:
+        if entry.yields:  # it is being stopped, and the core may have requeued it
+            return True
         group = cluster.group(entry.name)
         if entry.status is Status.MOVING or group.preempted_by:
             return True

@@ -105,6 +105,14 @@ class Guests:
             if job.state.stays and (guest, beside) != (job.guest, job.beside):
                 self._jobs.becomes(job, JobEvent.SHARED, None, at, {"guest": guest, "beside": list(beside)})
 
+    def end(self, at: float) -> None:
+        """There are no guests any more: lift the limits that jobs have from here."""
+        for number in list(self._said):
+            job, now = self._jobs.jobs[number], self._jobs.jobs[number].limits or NO_LIMITS
+            if job.state.stays and not now.by_hand:
+                none = Limiting(0 if now.memory else None, 1.0 if now.share < 1.0 else None)
+                self._jobs.instruct(LimitTasks(number, job.attempt, none, "its GPUs have no guests any more"))
+
     # -- what they use ------------------------------------------------------------------------------------------------
 
     def measure(self, job: Job, doing: Obeying, at: float) -> None:

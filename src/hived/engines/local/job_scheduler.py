@@ -166,7 +166,7 @@ OBEYS_WITHIN_S = 300.0
 NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
-_GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
+_GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.UNRESERVED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
 
 
 class JobScheduler(Dispatcher[Job, Instruction]):
@@ -348,7 +348,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         }
         self._guarantees_changed(report, at, still, why)
         lost = self.scheduler.reconfigured()
-        self.guests = self._guests_now(self.guests)
+        before, self.guests = self.guests, self._guests_now(self.guests)
+        if before is not None and self.guests is not before:
+            before.end(at)
+        for job in list(self.jobs.values()) if before is not None else ():
+            if job.state.waits and job.entry.holds:  # it waits for others to leave GPUs, which may be no more
+                self._give_back(job, at)
         for job in list(self.jobs.values()) if self._shares else ():
             if job.state.stays and (job.name in report.cancelled or (self.guests is None and job.entry.runs_as_guest)):
                 self._stop(job, at, "moved", NO_GUESTS)
@@ -727,7 +732,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _give_back(self, job: Job, at: float) -> None:
         """A job that has got GPUs, and was not started on them yet, waits again."""
         self._turns.pop(job.id, None)
-        self.scheduler.release(job.entry, True, at)
+        if job.state is JobState.RESERVED:  # this releases them too
+            self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "others were on its GPUs until now"})
+        else:
+            self.scheduler.release(job.entry, True, at)
         if self.guests is not None:
             self.guests.left(job, at)
 

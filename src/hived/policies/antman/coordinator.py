@@ -92,13 +92,21 @@ class MiniBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """A guest that is held has ended its mini-batch, and has no memory on the GPU."""
+
+    at: float
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
     at: float
 
 
-Event = OwnerArrived | GuestArrived | Left | MiniBatch | Tick
+Event = OwnerArrived | GuestArrived | Left | MiniBatch | Paused | Tick
 
 # -- instructions -----------------------------------------------------------------------------------------------------
 
@@ -247,6 +255,9 @@ class Coordinator:
                     self._owner_measured(event)
                 else:
                     self._guest_measured(event)
+            case Paused():
+                if not self.guests[event.job].at_end:
+                    self.guests[event.job].at_end, self.owner_limit = True, None
             case Tick():
                 pass
         if self.owner is not None:

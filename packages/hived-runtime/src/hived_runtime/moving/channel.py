@@ -181,6 +181,6 @@ def write_state(descriptor: int, state: dict[str, Any]) -> int:
 
 
 def read_state(path: str) -> dict[str, Any]:
-    """What :func:`write_state` has written; its tensors are on the CPU."""
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)  # from this job's own process
+    """What :func:`write_state` has written."""
+    state: dict[str, Any] = torch.load(path, weights_only=False)  # from this job's own process
     return state

@@ -16,8 +16,9 @@ import signal
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -27,6 +28,8 @@ from hived_control.stopping import descendants, send
 
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, read_state
 from .named import MoveError, NamedState
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 _WAIT_S = 3600.0  #: for the source, warm
@@ -40,6 +43,7 @@ class Destination:
     def __init__(self, channel: Channel, parent: int, job: Path) -> None:
         self._channel = channel
         self._parent = parent  #: pid of the source, on this machine; else 0
+        self._is_here = False
         self._files = _Appending(written_by(parent, job) if parent else set())
         self._quiet = _Quiet()
         _guard_rendezvous()
@@ -63,31 +67,49 @@ class Destination:
             return None  # a child of the destination, that has inherited the variable
         return cls(SocketChannel(number), parent, job)
 
-    def arrive(self, named: NamedState) -> tuple[int, float, Command]:
-        """Take the state over. Mini-batches so far, their time, and the limits, when it goes on.
+    def arrive(self, named: NamedState, arrived: Callable[[int, float, Command], None]) -> None:
+        """Take the state over, where the script has named it.
 
-        If anything fails, or the source has changed its mind, the process ends here.
+        ``arrived`` is called when it goes on, its loops where they were: with the mini-batches so far, their time, and
+        the limits. If anything fails, or the source has changed its mind, the process ends.
         """
+
+        def resumed() -> None:
+            self._or_end(lambda: self._commit())
+            arrived(iterations, seconds, limits)
+
+        self._or_end(lambda: self._channel.send("warm"))
+        _, path, iterations, seconds, limits = self._or_end(lambda: self._channel.receive(_WAIT_S))
+        self._or_end(lambda: named.load(read_state(path), resumed))
+        sys.excepthook = self._fails  # until then: the script does not come to where it was
+
+    def _commit(self) -> None:
+        self._channel.send("applied")
+        self._channel.receive(_WAIT_S)  # go
+        if not self._channel.takes_over():
+            self._end()
+        if self._parent:  # kill -9 of the process that the job was started as ends the job
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def _or_end(self, step: Callable[[], T]) -> T:
         try:
-            self._channel.send("warm")
-            _, path, iterations, seconds, limits = self._channel.receive(_WAIT_S)
-            named.load(read_state(path))
-            self._channel.send("applied")
-            self._channel.receive(_WAIT_S)  # go
-            if not self._channel.takes_over():
-                self._end()
-            if self._parent:  # kill -9 of the process that the job was started as ends the job
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            return step()
         except MoveError as error:
             self._refuse(str(error))
         except (EOFError, OSError):
             self._end()
         except Exception as error:
             self._refuse(f"{type(error).__name__}: {error}")
-        return iterations, seconds, limits
+
+    def _fails(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if self._is_here:
+            self._quiet.hook(kind, error, trace)
+        else:
+            self._refuse(str(error) if isinstance(error, MoveError) else f"{kind.__name__}: {error}")
 
     def here(self) -> None:
         """The job is here: say so, and let the script print."""
+        self._is_here = True
         self._files.end()
         if self._parent:
             with contextlib.suppress(OSError):  # signals to the group of the waiter come from it, and once
@@ -155,7 +177,7 @@ class _Quiet:
         self._kept = {number: os.dup(number) for number in (1, 2)}
         for number in (1, 2):
             os.dup2(self._file.fileno(), number)
-        self._hook = sys.excepthook
+        self.hook = sys.excepthook
         sys.excepthook = self._failed
 
     def end(self) -> None:
@@ -168,11 +190,11 @@ class _Quiet:
             os.close(kept)
         self._kept = {}
         self._file.close()
-        sys.excepthook = self._hook
+        sys.excepthook = self.hook
 
     def _failed(self, *error: Any) -> None:
         """The script has failed before it took over: show why, where the source's messages go."""
-        self._hook(*error)
+        self.hook(*error)
         sys.stderr.flush()
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(size - _SHOWN, 0))

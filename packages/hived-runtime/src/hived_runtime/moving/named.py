@@ -4,7 +4,7 @@ The names are those of a checkpoint: objects with ``state_dict`` and ``load_stat
 ``torch.distributed.checkpoint``), random generators, and plain values, which are attributes of the state. Added are
 gradients and modes of modules, the states of the random generators of the process, and how far the loops of
 :meth:`NamedState.range` and :meth:`NamedState.each` are. So a new process that runs the same script to where it names
-its state, and takes these over there, goes on bit for bit.
+its state, takes these over there, and comes to the item that is next, goes on bit for bit.
 
 It is whole at *points*: between two items of these loops, and at :meth:`NamedState.point`.
 """
@@ -12,9 +12,12 @@ It is whole at *points*: between two items of these loops, and at :meth:`NamedSt
 from __future__ import annotations
 
 import copy
+import datetime
+import enum
+import pathlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -25,6 +28,12 @@ from .randomness import RandomStates, generators_of
 
 T = TypeVar("T")
 
+#: values that are what they are, with containers of them
+_PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.dtype, torch.device, torch.Size, np.ndarray,
+    np.generic, enum.Enum, datetime.date, datetime.timedelta, pathlib.PurePath,
+)  # fmt: skip
+
 
 class MoveError(RuntimeError):
     """A process does not move: why. It goes on where it is."""
@@ -34,10 +43,12 @@ class _Loop:
     """A loop that is under way, or was where the state was saved."""
 
     def __init__(self, before: int) -> None:
-        self.before = before  #: loops that were done before it within the same item of the loop around it
+        self.before = before  #: loops that were begun before it within the same item of the loop around it
         self.done = 0  #: items
         self.inner = 0  #: loops that were begun within the present item
+        self.has_inner = False
         self.began: RandomStates | None = None  #: when its iterator was made
+        self.at_item: RandomStates | None = None  #: when the present item was given, if there are loops within
         self.again = False  #: whether its loader had workers already, which stay over passes
         self.iterated: Any = None
 
@@ -45,21 +56,34 @@ class _Loop:
 class NamedState:
     """What a script has named. ``state.NAME`` is the value of a plain one, and is set as any attribute."""
 
+    _named: dict[str, Any]
+    _objects: frozenset[str]
+    _reach: Callable[[], None]
+    _loops: list[_Loop]
+    _outside: _Loop
+    _started: set[tuple[int, ...]]
+    _taken: dict[str, Any] | None
+    _resumed: Callable[[], None]
+
     def __init__(self, named: dict[str, Any], reach: Callable[[], None]) -> None:
         """``reach``: called at every point."""
-        self._named: dict[str, Any]
-        self._loops: list[_Loop]
-        self._outside: _Loop
-        self._started: set[tuple[int, ...]]
-        object.__setattr__(self, "_named", named)
-        object.__setattr__(self, "_reach", reach)
-        object.__setattr__(self, "_loops", [])
-        object.__setattr__(self, "_outside", _Loop(0))
-        #: loops whose loaders have workers that stay, by how many loops came before each and before those around it
-        object.__setattr__(self, "_started", set())
-        #: of the process that this one took over from: loops to be brought to where they were, and the generators then
-        object.__setattr__(self, "_to_resume", [])
-        object.__setattr__(self, "_random", None)
+        if wrong := [name for name in named if name.startswith("_") or hasattr(type(self), name)]:
+            raise ValueError(f"the state cannot have a name of its own for {wrong[0]!r}: call it otherwise")
+        made: dict[str, Any] = {
+            "_named": named,
+            #: names of objects that are changed in place; all others are plain values
+            "_objects": frozenset(name for name, value in named.items() if _kept_by(value) is not None),
+            "_reach": reach,
+            "_loops": [],
+            "_outside": _Loop(0),
+            #: loops whose loaders have workers that stay, by how many loops came before each and before those around it
+            "_started": set(),
+            #: of the process that this one takes over from, until the loops are where they were; then this is called
+            "_taken": None,
+            "_resumed": None,
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -68,8 +92,7 @@ class NamedState:
             raise AttributeError(f"the state has no {name!r}; it has {', '.join(self._named) or 'nothing'}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = self._named.get(name)
-        if name not in self._named or _kept_by(known) is not None:
+        if name not in self._named or name in self._objects:
             what = "is an object that is named once" if name in self._named else "was not named at first"
             raise AttributeError(f"state.{name} cannot be set: it {what}")
         self._named[name] = value
@@ -86,31 +109,42 @@ class NamedState:
         Those before it are read again and dropped, under the same states of random generators; of a loader that has a
         ``state_dict`` itself, not.
         """
-        around = self._loops[-1] if self._loops else self._outside
+        loops = self._loops
+        around, depth = loops[-1] if loops else self._outside, len(loops)
         loop = _Loop(around.inner)
         around.inner += 1
-        to_resume: list[_Loop] = self._to_resume
-        depth = len(self._loops)
-        there = to_resume[depth] if depth < len(to_resume) else None
+        around.has_inner = True
+        there = self._there(depth)
         if there is not None and loop.before < there.before:
             return  # it was done there
-        own = generators_of(items)
-        self._loops.append(loop)
+        loops.append(loop)
         try:
             loop.iterated = items
-            iterator = self._begun(loop, items, own, there)
-            if there is not None and depth == len(to_resume) - 1:
-                to_resume.clear()
-                self._random.set()
+            iterator = self._begun(loop, items, there, depth)
             for item in iterator:
                 loop.inner = 0
+                if there is not None and self._taken is not None and there.at_item is not None:
+                    there.at_item.set()  # what the script draws until the next loop, it has drawn there
+                if loop.has_inner or not loop.done:
+                    loop.at_item = RandomStates.now()
+                there = None
                 yield item
+                del loops[depth + 1 :]  # that were left, and are kept by somebody
                 loop.done += 1
+                if self._taken is not None:
+                    raise MoveError("the script does not come to the loop in which it was there")
                 self._reach()
         finally:
-            self._loops.remove(loop)
+            if loop in loops:
+                loops.remove(loop)
 
-    def _begun(self, loop: _Loop, items: Iterable[T], own: list[torch.Generator], there: _Loop | None) -> Iterator[T]:
+    def _there(self, depth: int) -> _Loop | None:
+        """The loop at this depth, of those that are to be brought to where they were."""
+        loops = () if self._taken is None else self._taken["loops"]
+        return loops[depth] if depth < len(loops) else None
+
+    def _begun(self, loop: _Loop, items: Iterable[T], there: _Loop | None, depth: int) -> Iterator[T]:
+        own = generators_of(items)
         if there is None or there.again:
             self._start_workers(items, own)
         loop.again = getattr(items, "_iterator", None) is not None
@@ -120,15 +154,27 @@ class NamedState:
             loop.began = RandomStates.now(own)
             return iter(items)
         there.began.set(own)
-        loop.began, loop.done = there.began, there.done
-        if _is_stateful(items):
+        loop.began, loop.done, loop.has_inner = there.began, there.done, there.has_inner
+        if there.iterated is not None:
             items.load_state_dict(there.iterated)  # type: ignore[attr-defined]
-            return iter(items)
-        iterator = iter(items)
-        skipped = sum(1 for _ in islice(iterator, there.done))
-        if skipped < there.done:
-            raise MoveError(f"a loop has {skipped} items here, and had given {there.done} there")
+            iterator = iter(items)
+        else:
+            iterator = iter(items)
+            skipped = sum(1 for _ in islice(iterator, there.done))
+            if skipped < there.done:
+                raise MoveError(f"a loop has {skipped} items here, and had given {there.done} there")
+        if self._taken is not None and depth == len(self._taken["loops"]) - 1:
+            self._resume()
         return iterator
+
+    def _resume(self) -> None:
+        """All loops are where they were: what the script has done since it took over is undone, and it goes on."""
+        taken = self._taken
+        assert taken is not None
+        self._take(taken)
+        object.__setattr__(self, "_taken", None)
+        taken["random"].set()
+        self._resumed()
 
     def _start_workers(self, items: Any, own: list[torch.Generator]) -> None:
         """Of a loader whose workers stay over its passes: they draw a number when they start, which they did there."""
@@ -150,32 +196,46 @@ class NamedState:
         """All of it. Tensors are those of the script, not copies. :class:`MoveError` for a value that has no state."""
         found: dict[str, Any] = {}
         for name, value in self._named.items():
+            if name not in self._objects and (other := _not_plain(value)) is not None:
+                raise MoveError(f"state.{name} holds a {type(other).__qualname__}: name what has a state by itself")
             try:
-                found[name] = _saved(value)
+                found[name] = _saved(value) if name in self._objects else value
             except Exception as error:
                 raise MoveError(f"state.{name} cannot be saved: {type(error).__name__}: {error}") from error
         loops = []
         for loop in self._loops:
             kept = copy.copy(loop)
-            kept.iterated = loop.iterated.state_dict() if _is_stateful(loop.iterated) else None
+            innermost = loop is self._loops[-1] and _is_stateful(loop.iterated)
+            kept.iterated = loop.iterated.state_dict() if innermost else None
             loops.append(kept)
         return {"named": found, "loops": loops, "random": RandomStates.now(), "started": self._started}
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Become what was saved. :class:`MoveError` where the script has named other things; it is spoilt then."""
+    def load(self, saved: dict[str, Any], resumed: Callable[[], None]) -> None:
+        """Become what was saved; ``resumed`` is called once the loops are where they were.
+
+        :class:`MoveError` where the script has named other things; it is spoilt then.
+        """
         there = saved["named"]
         if list(there) != list(self._named):
             raise MoveError(f"the script names {', '.join(self._named)} here, and {', '.join(there)} there")
-        for name, state in there.items():
+        object.__setattr__(self, "_resumed", resumed)
+        object.__setattr__(self, "_taken", saved)
+        self._started.update(saved["started"])
+        if saved["loops"]:
+            self._take(saved)
+        else:
+            self._resume()
+
+    def _take(self, saved: Mapping[str, Any]) -> None:
+        for name, state in saved["named"].items():
             try:
-                self._named[name] = _loaded(self._named[name], state)
+                value = self._named[name]
+                if name in self._objects:
+                    _load(value, copy.deepcopy(state))  # an object may keep what it is given, and this comes twice
+                else:
+                    self._named[name] = _replaced(value, copy.deepcopy(state))
             except Exception as error:
                 raise MoveError(f"state.{name} cannot be taken over: {type(error).__name__}: {error}") from error
-        object.__setattr__(self, "_random", saved["random"])
-        self._to_resume[:] = saved["loops"]
-        self._started.update(saved["started"])
-        if not self._to_resume:
-            self._random.set()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers that are named."""
@@ -186,59 +246,92 @@ def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
+def _not_plain(value: Any) -> Any:
+    """What is no plain value, of a value and what it contains; ``None``: all is."""
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return next((found for each in value if (found := _not_plain(each)) is not None), None)
+    return None if isinstance(value, _PLAIN) else value
+
+
 def _kept_by(value: Any) -> str | None:
     """How an object keeps its state, which is changed in place; ``None``: it is its value."""
     if isinstance(value, torch.nn.Module):
         return "module"
     if _is_stateful(value):
         return "stateful"
-    if isinstance(value, torch.Generator | np.random.Generator | random.Random):
+    if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
         return "generator"
-    return "tensor" if isinstance(value, torch.Tensor) else None
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    return "array" if isinstance(value, np.ndarray) else None
+
+
+def _more_of(module: torch.nn.Module) -> dict[str, Any]:
+    """What the ``state_dict`` of a module lacks: gradients, buffers that are not kept, what trains and is trained."""
+    kept = module.state_dict().keys()
+    parameters = list(module.named_parameters())
+    return {
+        "gradients": {name: each.grad for name, each in parameters if each.grad is not None},
+        "trained": [each.requires_grad for _, each in parameters],
+        "training": [each.training for each in module.modules()],
+        "buffers": {name: each for name, each in module.named_buffers() if name not in kept},
+    }
 
 
 def _saved(value: Any) -> Any:
     match _kept_by(value):
         case "module":
-            gradients = {name: each.grad for name, each in value.named_parameters() if each.grad is not None}
-            return value.state_dict(), gradients, [each.training for each in value.modules()]
+            return value.state_dict(), _more_of(value)
         case "stateful":
             return value.state_dict()
+        case "generator" if isinstance(value, np.random.Generator):
+            return value.bit_generator.state
+        case "generator" if isinstance(value, random.Random):
+            return value.getstate()
         case "generator":
-            if isinstance(value, np.random.Generator):
-                return value.bit_generator.state
-            return value.getstate() if isinstance(value, random.Random) else value.get_state()
+            return value.get_state()
+        case "tensor":
+            return value.detach(), value.grad
     return value
 
 
-def _loaded(value: Any, state: Any) -> Any:
-    """The value with a state: the object itself, or for a plain value another."""
+def _load(value: Any, state: Any) -> None:
+    """Bring an object to a state."""
     match _kept_by(value):
         case "module":
-            weights, gradients, training = state
+            weights, more = state
             value.load_state_dict(weights)
-            for name, each in value.named_parameters():
-                each.grad = None if name not in gradients else gradients[name].to(each.device)
-            for module, trains in zip(value.modules(), training, strict=True):
+            for (name, each), trained in zip(value.named_parameters(), more["trained"], strict=True):
+                each.requires_grad_(trained)
+                _set_gradient(each, more["gradients"].get(name))
+            for module, trains in zip(value.modules(), more["training"], strict=True):
                 module.training = trains
+            buffers = dict(value.named_buffers())
+            for name, each in more["buffers"].items():
+                buffers[name].copy_(each)
         case "stateful":
             value.load_state_dict(state)
+        case "generator" if isinstance(value, np.random.Generator):
+            value.bit_generator.state = state
+        case "generator" if isinstance(value, random.Random):
+            value.setstate(state)
         case "generator":
-            if isinstance(value, np.random.Generator):
-                value.bit_generator.state = state
-            elif isinstance(value, random.Random):
-                value.setstate(state)
-            else:
-                value.set_state(state)
+            value.set_state(state)
         case "tensor":
             with torch.no_grad():
-                value.copy_(state)
-        case _:
-            return _contents_set(value, state)
-    return value
+                value.copy_(state[0])
+            _set_gradient(value, state[1])
+        case "array":
+            value[...] = state
 
 
-def _contents_set(value: Any, state: Any) -> Any:
+def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    tensor.grad = None if gradient is None else gradient.to(tensor.device)
+
+
+def _replaced(value: Any, state: Any) -> Any:
     """A plain value; a container of the script keeps its identity."""
     if type(value) is not type(state) or not isinstance(value, list | dict | set | deque):
         return state

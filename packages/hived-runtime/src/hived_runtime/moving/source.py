@@ -27,7 +27,6 @@ from hived_control.stopping import descendants, send
 
 from .channel import Channel, FolderChannel, SocketChannel, checked_folder, write_state
 from .named import MoveError
-from .waiter import PASSED_ON
 
 _WARM_S = 180.0  #: for the script's beginning, to where it names its state
 _ELSEWHERE_S = 1800.0  #: until somebody has started the destination on another host
@@ -146,12 +145,13 @@ class Source:
             raise self._gone(f"when it was to go on ({error})") from None
 
     def leave(self, signals: list[int]) -> NoReturn:
-        """Become the waiter for the destination, which gets the signals that have come; on another host, end."""
-        flush_files()
+        """Become the waiter for the destination, which gets the signals that have come; on another host, end.
+
+        The caller has blocked those that come now, :data:`.waiter.PASSED_ON`: the waiter has handlers for them.
+        """
         if self._child is None:
             send(signal.SIGKILL, descendants(os.getpid()))
             os._exit(0)
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until the waiter has its handlers
         send(signal.SIGKILL, descendants(os.getpid(), besides=self._child.pid))
         waiter, numbers = Path(__file__).with_name("waiter.py"), map(str, (self._child.pid, *signals))
         os.execv(sys.executable, [sys.executable, "-I", "-S", str(waiter), *numbers])
