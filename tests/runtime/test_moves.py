@@ -359,7 +359,7 @@ def test_what_stands_between_the_heads_is_undone() -> None:
                 if epoch == 1:
                     break  # and the loop is kept by ``bar``
 
-    for at in range(1, 15):
+    for at in range(1, 14):
         alone, moved = Moves().run(script, at)
         assert moved == alone, at
 

@@ -55,6 +55,7 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "environment": "--env",
     "time_limit_s": "--time-limit",
     "grace_s": "--grace",
+    "checkpoint_signal": "--checkpoint-signal",
     "node": "NODE",
     "cells": "CELLS",
     "wants": "--wants",

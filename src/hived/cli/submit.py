@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -72,6 +72,14 @@ def submit(
         float | None,
         duration_option(help="Time between SIGTERM and SIGKILL when it is stopped, with its unit.", show_default="30s"),
     ] = None,
+    checkpoint_signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "INT"] | None,
+        typer.Option(
+            metavar="SIGNAL",
+            help="USR1, USR2, HUP or INT: by it, it saves its state and exits where it is to start elsewhere.",
+            show_default="SIGTERM",
+        ),
+    ] = None,
     lazy: Annotated[
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
     ] = False,
@@ -118,6 +126,7 @@ def submit(
         "name": name,
         "time_limit_s": time_limit,
         "grace_s": grace,
+        "checkpoint_signal": checkpoint_signal,
     }
     if early and opportunistic:
         raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")

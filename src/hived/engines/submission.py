@@ -5,7 +5,7 @@ The types of the API build on it (:mod:`hived.server.schema`).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
@@ -50,6 +50,9 @@ class Submission(Model):
     time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
     grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
     """None: 30, or for a job that may run on a loan what its virtual cluster allows, if that is less."""
+    checkpoint_signal: Literal["USR1", "USR2", "HUP", "INT"] | None = None
+    """That its programs get first, in place of TERM, where they are to make room and start anew elsewhere: they save
+    their state and exit, or are killed after their grace. None: TERM."""
     lazy_preemption: StrictBool = False
     early: StrictBool = False
     """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual

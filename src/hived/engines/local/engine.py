@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -456,7 +457,8 @@ class Engine:
                 for rank in range(job.spec.tasks):
                     if rank not in job.endings:
                         task, grace_s = self.task(job, rank, attempt), self.job_scheduler.grace_s(job)
-                        self._watching.stop((job.id, attempt, rank), task, grace_s)
+                        first = signal.Signals[f"SIG{self.job_scheduler.first_signal(job)}"]
+                        self._watching.stop((job.id, attempt, rank), task, grace_s, first)
             case SuspendTasks(attempt=attempt):
                 self._have_turn(job, attempt, False)
             case ResumeTasks(attempt=attempt):

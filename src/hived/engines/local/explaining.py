@@ -112,7 +112,9 @@ class JobExplainer(Explainer[Job]):
         return apart + ([f"it was preempted {times} before"] if job.resumes else [])
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
-        return [f"it is being stopped ({job.reason}); it has {self._jobs.grace_s(job):g} s for that"]
+        first = self._jobs.first_signal(job)
+        saves = "" if first == "TERM" else f", and was told by SIG{first} to save its state"
+        return [f"it is being stopped ({job.reason}); it has {self._jobs.grace_s(job):g} s for that{saves}"]
 
     def _ended(self, job: Job) -> list[str]:
         return [f"it was started {job.attempt} times"] if job.attempt > 1 else []

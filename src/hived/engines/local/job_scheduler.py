@@ -766,6 +766,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         capped = not job.guaranteed and (loan or (group is not None and bool(group.preempted_by)))
         return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if capped else job.spec.grace_s
 
+    def first_signal(self, job: Job) -> str:
+        """The signal with which a job is stopped: one by which it saves its state, where it starts anew elsewhere."""
+        saves = job.spec.checkpoint_signal if job.stopping_for in ("preempted", "moved", "drained") else None
+        return saves or "TERM"
+
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)

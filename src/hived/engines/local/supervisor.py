@@ -119,6 +119,7 @@ class _Supervisor:
         self._stopped = False  #: whether it was stopped while it ran
         self._limited = False  #: whether that was for its time limit
         self._stopped_at = 0.0
+        self._saves = False  #: whether it has been told to save its state, and not to end
         self._kill_at: float | None = None
 
     def run(self, room: int) -> None:
@@ -218,6 +219,9 @@ class _Supervisor:
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
             if self._stopped and self._kill_at is not None:  # signalled again: the grace may be shorter now
+                if self._saves and self._told()[1] == signal.SIGTERM:
+                    self._saves = False
+                    self._signal_all(signal.SIGTERM)
                 self._kill_at = min(self._kill_at, self._stopped_at + self._grace_left())
             elif not self._stopped:
                 self._reap()  # the task may have ended by itself just before
@@ -226,21 +230,31 @@ class _Supervisor:
 
     def _stop(self, now: float) -> None:
         self._stopped = True
-        self._signal_all(signal.SIGTERM)
+        number = self._told()[1]
+        self._saves = number != signal.SIGTERM
+        if self._saves and self._status is None:  # to the program alone: what it has started may not handle it
+            os.kill(self._main, number)
+        else:
+            self._signal_all(signal.SIGTERM)
         self._signal_all(signal.SIGCONT)  # a process stopped by SIGSTOP has its grace too
         self._stopped_at = now
         self._kill_at = now + self._grace_left()
 
     def _grace_left(self) -> float:
         """The task's own grace, or the one that the engine has written to ``stop``, if that is shorter."""
+        return self._told()[0]
+
+    def _told(self) -> tuple[float, int]:
+        """What the engine has written to ``stop``: the grace, and the signal that comes first."""
         try:
             stop = os.open("stop", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
-                return min(self._grace, float(os.read(stop, 64)))
+                grace, *number = os.read(stop, 64).split()
             finally:
                 os.close(stop)
+            return min(self._grace, float(grace)), int(number[0]) if number else signal.SIGTERM
         except (OSError, ValueError):
-            return self._grace
+            return self._grace, signal.SIGTERM
 
     def _reap(self) -> bool:
         """Reap ended children. Returns whether any child is left."""

@@ -183,16 +183,17 @@ class Task:
         os.close(fd)
         return None
 
-    def stop(self, grace_s: float | None = None) -> bool:
+    def stop(self, grace_s: float | None = None, first: int = signal.SIGTERM) -> bool:
         """Stop it: SIGTERM, and SIGKILL after its grace; before it has started, keep it from starting. Idempotent.
 
-        ``grace_s``: an upper bound on its own grace. Returns whether its supervisor was told; nothing is done after its
-        end. ``OSError`` where it has not started yet, and the file ``stop`` cannot be written.
+        ``grace_s``: an upper bound on its own grace; ``first``: another signal in place of SIGTERM. Returns whether its
+        supervisor was told; nothing is done after its end. ``OSError`` where it has not started yet, and the file
+        ``stop`` cannot be written.
         """
         problem: OSError | None = None
         try:  # first: a supervisor that claims the task after the check below will see it
             with os.fdopen(os.open(self.folder / "stop", _WRITE, 0o600), "w") as stop:
-                stop.write("" if grace_s is None else f"{grace_s}")
+                stop.write("" if grace_s is None else f"{grace_s}" + f" {first:d}" * (first != signal.SIGTERM))
         except OSError as error:
             problem = error
         fd = self.watch()
@@ -427,10 +428,10 @@ class Watching:
         self._to_stop.discard(key)
         self._ended(key, ending)
 
-    def stop(self, key: Key, task: Task, grace_s: float) -> None:
-        """Stop a task. Idempotent, except that a repeated call may shorten its grace."""
+    def stop(self, key: Key, task: Task, grace_s: float, first: int = signal.SIGTERM) -> None:
+        """Stop a task; see :meth:`Task.stop`. Idempotent, except that a repeated call may shorten its grace."""
         try:
-            told = task.stop(grace_s)
+            told = task.stop(grace_s, first)
         except OSError:  # its folder was deleted
             told = False
         fd = self._watched.get(key)

@@ -1,0 +1,83 @@
+"""A job that saves its state by a signal, where it makes room: it goes on from that, elsewhere or later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hived.engine.states import JobState
+from hived.engines.local.engine import Engine
+from hived.engines.local.explaining import JobExplainer
+from hived.engines.local.model import Job, JobSpec
+
+from .living import STAYS, Lives, ended, printed, shell, state
+
+#: saves what it has at USR1, and goes on from that; a child of it that knows no signal is not told
+SAVES = """
+trap 'echo $n > saved; echo saved $n; exit {code}' USR1
+trap 'echo ended; exit 1' TERM
+sleep 600 & n=$(cat saved 2>/dev/null || echo 0)
+echo begins at $n
+while true; do n=$((n+1)); echo at $n; sleep 0.02; done
+"""
+
+
+def saving(lives: Lives, code: int = 0, **more: Any) -> JobSpec:
+    return shell("vision", SAVES.format(code=code), 4, checkpoint_signal="USR1", cwd=str(lives.folder), **more)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_goes_on_from_what_it_has_saved(lives: Lives, code: int) -> None:
+    """Whatever its exit code: it was told to make room."""
+
+    async def story(engine: Engine) -> None:
+        job = engine.submit(saving(lives, code))
+        await printed(engine, job, "at 3\n")
+        engine.drain(None, None, undo=False, now=True)
+        await state(engine, job, JobState.QUEUED)
+        first = engine.task(job, 0).output.read_text()
+        assert "saved" in first
+        assert "ended" not in first
+        engine.drain(None, None, undo=True, now=False)
+        await printed(engine, job, "begins at")
+        second = engine.task(job, 0).output.read_text()
+        assert second.splitlines()[0] == f"begins at {first.split('saved ')[1].split()[0]}"
+        engine.cancel(str(job.id))  # as ever
+        await ended(engine, job)
+        assert "ended" in engine.task(job, 0).output.read_text()
+
+    lives.live(story)
+
+
+def test_cancelled_while_it_saves(lives: Lives) -> None:
+    """It is told to end then, and not waited for."""
+
+    async def story(engine: Engine) -> Job:
+        slow = SAVES.format(code=0).replace("echo $n > saved;", "while true; do sleep 0.02; done;")
+        job = engine.submit(shell("vision", slow, 4, checkpoint_signal="USR1", cwd=str(lives.folder), grace_s=60.0))
+        await printed(engine, job, "at 3\n")
+        engine.drain(None, None, undo=False, now=True)
+        said = JobExplainer(engine.job_scheduler).explain(job, None)
+        assert any("told by SIGUSR1 to save its state" in line for line in said)
+        await asyncio.sleep(0.2)
+        engine.cancel(str(job.id))
+        await ended(engine, job)
+        return job
+
+    assert lives.live(story).state is JobState.CANCELLED
+
+
+def test_saves_after_the_engine_has_changed(lives: Lives) -> None:
+    async def first(engine: Engine) -> None:
+        await printed(engine, engine.submit(saving(lives)), "at 3\n")
+
+    async def second(engine: Engine) -> None:
+        job = engine.find("job-1")
+        engine.submit(shell("vision", STAYS, 4, priority=5))
+        await state(engine, job, JobState.QUEUED)
+        assert (lives.folder / "saved").exists()
+
+    lives.live(first, killed=True)
+    lives.live(second)
