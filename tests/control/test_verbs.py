@@ -12,6 +12,7 @@ import pytest
 
 from hived_control import commands
 from hived_control.commands import _Dialogue
+from hived_control.errors import ConflictError
 from hived_control.folder import JobFolder
 from hived_control.page import Abilities, Answer, State
 from tests.cli.helpers import HIVED, Hived, refused
@@ -122,3 +123,6 @@ def test_unnamed_job_on_a_gpu_is_moved_by_the_driver(
     job.migrate("cuda:1", 1.0)
     job.migrate("cuda:2", 1.0)
     assert moved == [(page.pid, "cuda:1", ""), (page.pid, "cuda:2", "cuda:1")]
+    page.report_answer(Answer(state=State.SUSPENDED, device="cuda:2"))
+    with pytest.raises(ConflictError, match="is suspended"):
+        job.migrate("cuda:1", 1.0)

@@ -213,6 +213,8 @@ class Moves:
         torch.manual_seed(1)
         points = 0
 
+        lost: list[MoveError] = []
+
         def name(**named: Any) -> NamedState:
             def reach() -> None:
                 nonlocal points
@@ -223,12 +225,14 @@ class Moves:
 
             made = NamedState(named, reach)
             if taken is not None:
-                made.load(taken, lambda: None)
+                made.load(taken, lambda: None, lost.append)
             return made
 
         try:
             script(name, notes)
         except RuntimeError as error:  # of a generator
+            unsaid = isinstance(error, MoveError) and [error] != lost
+            assert not unsaid, "said before any more of the script runs"
             raise StopIteration if isinstance(error.__cause__, StopIteration) else error from None
 
 
@@ -309,9 +313,11 @@ def named(**values: Any) -> NamedState:
 
 def test_names_are_what_they_were() -> None:
     with pytest.raises(MoveError, match="the script names a here, and a, b there"):
-        named(a=1).load(named(a=1, b=2).saved(), lambda: None)
+        named(a=1).load(named(a=1, b=2).saved(), lambda: None, lambda _: None)
     with pytest.raises(MoveError, match=r"state.model cannot be taken over: RuntimeError"):
-        named(model=torch.nn.Linear(2, 2)).load(named(model=torch.nn.Linear(3, 3)).saved(), lambda: None)
+        named(model=torch.nn.Linear(2, 2)).load(
+            named(model=torch.nn.Linear(3, 3)).saved(), lambda: None, lambda _: None
+        )
     state = named(model=torch.nn.Linear(2, 2), step=0)
     with pytest.raises(AttributeError, match="it has model, step"):
         _ = state.steps
@@ -374,15 +380,85 @@ def test_shorter_loop_is_no_place_to_go_on() -> None:
         Moves().run(script, 5)
 
 
-def test_refused_move_says_why(start: Callable[..., Job]) -> None:
+def test_loops_are_known_by_their_lines() -> None:
+    """One that is not begun any more, by what is named, changes nothing for those after it."""
+
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        state = name(warm=False)
+        if not state.warm:
+            notes.extend(state.each(range(2)))
+        state.warm = True
+        for _ in range(2):
+            for item in state.each(range(5)):
+                notes.append(item)  # noqa: PERF402  # it is taken over in the middle
+
+    for at in range(1, 13):
+        alone, moved = Moves().run(script, at)
+        assert moved == alone, at
+
+
+def test_another_loop_is_no_place_to_go_on() -> None:
+    """It is noticed at the end of the item in which it is missing."""
+
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        state = name()
+        for _ in state.range(3):
+            if len(notes) < 4:
+                for item in state.each(range(2)):
+                    notes.append(item)  # noqa: PERF402
+
+    with pytest.raises(MoveError, match="does not come to the loop"):
+        Moves().run(script, 5)
+
+
+#: what a job does that is not to move, and why; ``once`` is there from its first start on
+UNMOVED = {
+    "other names": (", **{'there' if once else 'here': 1}", "pass", "the script names model, .*, there here"),
+    "named twice": ("", "more = hived_runtime.state(model=model)", "its script names its state twice"),
+    "no loop": ("", "exit() if once else 0", "the destination has ended while it took the state over"),
+    "fails": ("", "1 / (not once)", "ZeroDivisionError: division by zero"),
+}
+
+
+@pytest.mark.parametrize("what", UNMOVED)
+def test_refused_move_says_why(start: Callable[..., Job], what: str) -> None:
     """And the job goes on, without a second process."""
-    before = (
-        f"{USUAL['before']}\nonce = Path(sys.argv[1] + '.once')\n"
-        "name = 'there' if once.exists() else 'here'\nonce.touch()"
-    )
-    job = start(SCRIPT.format(**{**USUAL, "before": before, "names": ", **{name: 1}"}))
-    for _ in range(2):
-        with pytest.raises(RefusedError, match="the script names model, optimizer, total, step, note, there here"):
+    names, then, why = UNMOVED[what]
+    before = f"{USUAL['before']}\nonce = Path(sys.argv[1] + '.once').exists()\nPath(sys.argv[1] + '.once').touch()"
+    script = SCRIPT.format(**{**USUAL, "before": before, "names": names})
+    job = start(script.replace("\ndef learn", f"\n{then}\n\ndef learn"))
+    for _ in range(2 if what == "other names" else 1):
+        with pytest.raises(RefusedError, match=why):
             job.job.migrate("cpu", PATIENCE_S)
         job.trains(job.mini_batches())
+    assert job.first().abilities.named is (what != "named twice")
     job.assert_same_as_alone()
+
+
+HOOKED = """
+import hived_runtime, sys
+state = hived_runtime.state(step=0)  # before torch is there
+import light_torch, torch
+from hived_runtime import starting
+assert starting.running() is not None
+print("managed", state.step)
+"""
+
+
+def test_named_before_torch(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(HOOKED)
+    with started(tmp_path / "jobs", "early", [sys.executable, str(file)]) as job:
+        job.ended()
+        assert "managed 0" in job.output()
+
+
+def test_own_hook_of_errors_stays(start: Callable[..., Job]) -> None:
+    """Set before the state is named, it is the script's where it goes on."""
+    hook = "sys.excepthook = lambda kind, error, trace: (print('hooked', error, flush=True), os._exit(7))"
+    before = f"{USUAL['before']}\n{hook}"
+    job = start(SCRIPT.format(**{**USUAL, "before": before, "body": "assert state.step < 600, 'over'"}))
+    job.job.migrate("cpu", PATIENCE_S)
+    job.hurry()
+    job.ended(7)
+    assert "hooked over" in job.output()

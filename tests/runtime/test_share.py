@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
-from hived_runtime import idle
+from hived_runtime import idle, starting
 from hived_runtime.share import Pacer
 
 
@@ -117,16 +120,40 @@ def test_long_wait_is_taken_in_parts(setup: Setup) -> None:
     assert len(setup.plant.slept) == 2, "the rest is not forgotten"
 
 
-def test_limited_on_the_processor_it_is_in_the_idle_class(setup: Setup) -> None:
-    """And comes back, whatever threads it has by then; nowhere without a way back."""
+def classes(*pids: int) -> set[int]:
+    """Of all threads of this process, and of others."""
+    tasks = [task for pid in (os.getpid(), *pids) for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {os.sched_getscheduler(int(task.name)) for task in tasks}
 
-    def classes() -> set[int]:
-        return {os.sched_getscheduler(int(task.name)) for task in Path("/proc/self/task").iterdir()}
 
-    before = classes()
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process that this one has started, as workers of a loader are."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_limited_on_the_processor_it_is_in_the_idle_class(setup: Setup, child: int) -> None:
+    """With its children; and all come back, whatever threads there are by then; nowhere without a way back."""
+    before = classes(child)
     setup.pacer.set(0.5)
-    assert classes() == ({os.SCHED_IDLE} if idle._may_return() else before)
+    assert classes(child) == ({os.SCHED_IDLE} if idle._may_return() else before)
     setup.mini_batch()
     setup.pacer.set(0.3)
     setup.pacer.set(1.0)
-    assert classes() == before
+    assert classes(child) == before
+
+
+def test_what_does_not_train_is_in_it_for_a_while_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = classes()
+    timer = mock.Mock()
+    monkeypatch.setattr(threading, "Timer", timer)
+    for share, switch, yields in ("0.05", "on", True), ("0.05", "off", False), ("1", "on", False), ("no", "on", False):
+        monkeypatch.setenv("HIVED_RUN_SHARE", share)
+        monkeypatch.setenv("HIVED_RUNTIME", switch)
+        starting._yield_while_it_loads()
+        assert classes() == ({os.SCHED_IDLE} if yields and idle._may_return() else before)
+        for call in timer.call_args_list:
+            call.args[1]()
+        assert classes() == before

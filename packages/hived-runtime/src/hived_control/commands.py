@@ -284,7 +284,12 @@ class TrainingJob:
     def _unnamed_on_gpus(self) -> int:
         """The first process of a job on GPUs that has named no state; 0: it is another."""
         found = self.status().processes
-        on_gpus = found and all(each.answer.device.startswith("cuda") and not each.abilities.named for each in found)
+        on_gpus = found and all(
+            each.answer.device.startswith("cuda")
+            and each.answer.state is State.RUNNING  # a process that stands still does not answer the driver
+            and not each.abilities.named
+            for each in found
+        )
         first = self._folder.about().get("pid")
         return first if on_gpus and isinstance(first, int) else 0
 

@@ -8,23 +8,28 @@ import resource
 import threading
 from pathlib import Path
 
+from hived_control.stopping import descendants
+
 _CAP_SYS_NICE = 23  #: bit of the capability to leave the idle class; without, that takes a limit of nice of 20
 
 
 def yield_processor(idle: bool) -> None:
-    """Put all threads but the monitor into the kernel's idle class, or back; nothing where there is no way back.
+    """Put a process and those below it into the kernel's idle class, or back; nothing where there is no way back.
 
-    Where the kernel groups processes by session, classes are compared within a session alone: its group yields too.
+    Not the monitor of the process. Where the kernel groups processes by session, classes are compared within a session
+    alone: its group yields too. O(threads).
     """
     if not _may_return():
         return
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text("19" if idle else "0")
     monitors = {thread.native_id for thread in threading.enumerate() if thread.name == "hived-monitor"}
-    for task in Path("/proc/self/task").iterdir():
-        plain = not idle or int(task.name) in monitors
+    for pid in (os.getpid(), *descendants(os.getpid())):
         with contextlib.suppress(OSError):  # it has ended
-            os.sched_setscheduler(int(task.name), os.SCHED_OTHER if plain else os.SCHED_IDLE, os.sched_param(0))
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                plain = not idle or int(task.name) in monitors
+                with contextlib.suppress(OSError):
+                    os.sched_setscheduler(int(task.name), os.SCHED_OTHER if plain else os.SCHED_IDLE, os.sched_param(0))
 
 
 def _may_return() -> bool:

@@ -127,7 +127,7 @@ class TrainingProcess:
         if self._destination is not None:
             self._arrive(self._destination, named)
         elif self._page is not None:
-            self._page.report_abilities(Abilities(named=True))
+            self._page.report_abilities(self._abilities())
 
     def _act(self, signals: Deferred | None, named: bool) -> None:
         try:
@@ -185,7 +185,7 @@ class TrainingProcess:
             except TierError as error:
                 self._tier_why = str(error)
         self._pacer = Pacer(self.device, self._optimizers)
-        page.report_abilities(Abilities(named=self._named is not None and not self._unmoved))
+        page.report_abilities(self._abilities())
         self._apply(first)
         rank, ranks = _ranks()
         self._word = page.command_word()
@@ -202,9 +202,17 @@ class TrainingProcess:
         self._monitor.start()
         return page
 
+    def _abilities(self) -> Abilities:
+        return Abilities(named=self._named is not None and not self._unmoved)
+
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that have stepped; before the first step those that are named."""
         return self._boundaries.optimizers or ([] if self._named is None else self._named.optimizers())
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has ended a mini-batch, and obeys."""
+        return self._page is not None
 
     def leave(self) -> None:
         """The process ends."""
@@ -404,8 +412,8 @@ class TrainingProcess:
     def _move(self, page: Page, command: Command, signals: Deferred | None) -> None:
         """Hand the state over, and leave."""
         source = self._source
-        if source is None or self._named is None:
-            raise MoveError("the destination is gone")
+        if source is None or self._named is None or self._unmoved:
+            raise MoveError(self._unmoved or "the destination is gone")
         began = time.monotonic()
         # what is left of it: on another host the clock is another
         left = command.limits_until and max(command.limits_until - began, 0.001)
@@ -416,11 +424,11 @@ class TrainingProcess:
         if command.at and not self._all_move(page, command):
             raise MoveError("the other ranks have not moved")
         flush_files()  # before it goes on there, and writes to them too
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
             source.commit()
-        except MoveError:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        except Exception:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             raise
         took = time.monotonic() - began
         self._report(noted=command.number, state=State.MOVED, moved_bytes=size, seconds=took)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
+import threading
 import warnings
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -19,6 +21,7 @@ from .idle import yield_processor
 if TYPE_CHECKING:
     from .process import TrainingProcess
 
+_LOADS_S = 120.0  #: for a job to load, and to end its first mini-batch
 _process: TrainingProcess | None = None
 
 
@@ -40,8 +43,6 @@ def start() -> None:
 
 def on_import_of_torch() -> None:
     """Start the runtime when the script imports torch: now, if it has."""
-    if float(os.environ.get(SHARE, "1")) < 1:
-        yield_processor(True)  # also while it loads
     if "torch" in sys.modules:
         start()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -81,6 +82,22 @@ def _made() -> TrainingProcess:
     return made
 
 
+def _yield_while_it_loads() -> None:
+    """Of a job that is started with a share: it disturbs nobody meanwhile; one that does not train is not limited."""
+    with contextlib.suppress(ValueError):
+        if os.environ.get(SWITCH) == "off" or float(os.environ.get(SHARE, "1")) >= 1:
+            return
+        yield_processor(True)
+        timer = threading.Timer(_LOADS_S, _end_yielding)
+        timer.daemon = True
+        timer.start()
+
+
+def _end_yielding() -> None:
+    if _process is None or not _process.trains:
+        yield_processor(False)
+
+
 class _Finder(MetaPathFinder):
     """Finds torch as the other finders do, and starts the runtime when it has been imported."""
 
@@ -116,5 +133,6 @@ class _Loader(Loader):
         if spec is not None:
             spec.loader = self._loader
         module.__loader__ = self._loader
+        _yield_while_it_loads()
         self._loader.exec_module(module)
         start()

@@ -43,7 +43,7 @@ class Destination:
     def __init__(self, channel: Channel, parent: int, job: Path) -> None:
         self._channel = channel
         self._parent = parent  #: pid of the source, on this machine; else 0
-        self._is_here = False
+        self._hook = sys.excepthook  #: of the script, as it names its state
         self._files = _Appending(written_by(parent, job) if parent else set())
         self._quiet = _Quiet()
         _guard_rendezvous()
@@ -75,13 +75,13 @@ class Destination:
         """
 
         def resumed() -> None:
-            self._or_end(lambda: self._commit())
+            self._or_end(self._commit)
             arrived(iterations, seconds, limits)
 
         self._or_end(lambda: self._channel.send("warm"))
         _, path, iterations, seconds, limits = self._or_end(lambda: self._channel.receive(_WAIT_S))
-        self._or_end(lambda: named.load(read_state(path), resumed))
-        sys.excepthook = self._fails  # until then: the script does not come to where it was
+        self._hook, sys.excepthook = sys.excepthook, self._fails  # until it goes on
+        self._or_end(lambda: named.load(read_state(path), resumed, lambda error: self._refuse(str(error))))
 
     def _commit(self) -> None:
         self._channel.send("applied")
@@ -102,14 +102,12 @@ class Destination:
             self._refuse(f"{type(error).__name__}: {error}")
 
     def _fails(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if self._is_here:
-            self._quiet.hook(kind, error, trace)
-        else:
-            self._refuse(str(error) if isinstance(error, MoveError) else f"{kind.__name__}: {error}")
+        """The script has failed before it came to where it was."""
+        self._refuse(f"{kind.__name__}: {error}")
 
     def here(self) -> None:
         """The job is here: say so, and let the script print."""
-        self._is_here = True
+        sys.excepthook = self._hook
         self._files.end()
         if self._parent:
             with contextlib.suppress(OSError):  # signals to the group of the waiter come from it, and once
@@ -177,7 +175,7 @@ class _Quiet:
         self._kept = {number: os.dup(number) for number in (1, 2)}
         for number in (1, 2):
             os.dup2(self._file.fileno(), number)
-        self.hook = sys.excepthook
+        self._hook = sys.excepthook
         sys.excepthook = self._failed
 
     def end(self) -> None:
@@ -190,11 +188,12 @@ class _Quiet:
             os.close(kept)
         self._kept = {}
         self._file.close()
-        sys.excepthook = self.hook
+        if sys.excepthook == self._failed:  # else the script has one of its own by now
+            sys.excepthook = self._hook
 
     def _failed(self, *error: Any) -> None:
         """The script has failed before it took over: show why, where the source's messages go."""
-        self.hook(*error)
+        self._hook(*error)
         sys.stderr.flush()
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(size - _SHOWN, 0))

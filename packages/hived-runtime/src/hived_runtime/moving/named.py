@@ -16,10 +16,11 @@ import datetime
 import enum
 import pathlib
 import random
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -42,10 +43,11 @@ class MoveError(RuntimeError):
 class _Loop:
     """A loop that is under way, or was where the state was saved."""
 
-    def __init__(self, before: int) -> None:
-        self.before = before  #: loops that were begun before it within the same item of the loop around it
+    def __init__(self, line: str = "", nth: int = 0) -> None:
+        self.line = line  #: of the script, where it is
+        self.nth = nth  #: of the loops of that line within the same item of the loop around it
         self.done = 0  #: items
-        self.inner = 0  #: loops that were begun within the present item
+        self.inner: Counter[str] = Counter()  #: by line, the loops that were begun within the present item
         self.has_inner = False
         self.began: RandomStates | None = None  #: when its iterator was made
         self.at_item: RandomStates | None = None  #: when the present item was given, if there are loops within
@@ -61,9 +63,10 @@ class NamedState:
     _reach: Callable[[], None]
     _loops: list[_Loop]
     _outside: _Loop
-    _started: set[tuple[int, ...]]
+    _started: set[tuple[tuple[str, int], ...]]
     _taken: dict[str, Any] | None
     _resumed: Callable[[], None]
+    _lost: Callable[[MoveError], None]
 
     def __init__(self, named: dict[str, Any], reach: Callable[[], None]) -> None:
         """``reach``: called at every point."""
@@ -75,12 +78,14 @@ class NamedState:
             "_objects": frozenset(name for name, value in named.items() if _kept_by(value) is not None),
             "_reach": reach,
             "_loops": [],
-            "_outside": _Loop(0),
-            #: loops whose loaders have workers that stay, by how many loops came before each and before those around it
+            "_outside": _Loop(),
+            #: loops whose loaders have workers that stay, each with those around it
             "_started": set(),
-            #: of the process that this one takes over from, until the loops are where they were; then this is called
+            #: of the process that this one takes over from, until the loops are where they were; what is called then,
+            #: or if they do not come to be
             "_taken": None,
             "_resumed": None,
+            "_lost": None,
         }
         for name, value in made.items():
             object.__setattr__(self, name, value)
@@ -101,7 +106,7 @@ class NamedState:
 
     def range(self, *numbers: int) -> Iterator[int]:
         """``range``, that goes on where it was."""
-        return self.each(range(*numbers))
+        return self._loop(range(*numbers), _line())
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
         """The items of a loader, or of anything, from the one on that comes next.
@@ -109,20 +114,23 @@ class NamedState:
         Those before it are read again and dropped, under the same states of random generators; of a loader that has a
         ``state_dict`` itself, not.
         """
+        return self._loop(items, _line())
+
+    def _loop(self, items: Iterable[T], line: str) -> Iterator[T]:
         loops = self._loops
         around, depth = loops[-1] if loops else self._outside, len(loops)
-        loop = _Loop(around.inner)
-        around.inner += 1
+        loop = _Loop(line, around.inner[line])
+        around.inner[line] += 1
         around.has_inner = True
         there = self._there(depth)
-        if there is not None and loop.before < there.before:
+        if there is not None and (line, loop.nth) != (there.line, there.nth):
             return  # it was done there
         loops.append(loop)
         try:
             loop.iterated = items
             iterator = self._begun(loop, items, there, depth)
             for item in iterator:
-                loop.inner = 0
+                loop.inner.clear()
                 if there is not None and self._taken is not None and there.at_item is not None:
                     there.at_item.set()  # what the script draws until the next loop, it has drawn there
                 if loop.has_inner or not loop.done:
@@ -132,7 +140,7 @@ class NamedState:
                 del loops[depth + 1 :]  # that were left, and are kept by somebody
                 loop.done += 1
                 if self._taken is not None:
-                    raise MoveError("the script does not come to the loop in which it was there")
+                    self._fail("the script does not come to the loop in which it was there")
                 self._reach()
         finally:
             if loop in loops:
@@ -162,10 +170,16 @@ class NamedState:
             iterator = iter(items)
             skipped = sum(1 for _ in islice(iterator, there.done))
             if skipped < there.done:
-                raise MoveError(f"a loop has {skipped} items here, and had given {there.done} there")
+                self._fail(f"a loop has {skipped} items here, and had given {there.done} there")
         if self._taken is not None and depth == len(self._taken["loops"]) - 1:
             self._resume()
         return iterator
+
+    def _fail(self, why: str) -> NoReturn:
+        """The loops do not come to be where they were: before any more of the script runs."""
+        error = MoveError(why)
+        self._lost(error)
+        raise error
 
     def _resume(self) -> None:
         """All loops are where they were: what the script has done since it took over is undone, and it goes on."""
@@ -183,8 +197,8 @@ class NamedState:
             iter(items)
             now.set(own)
 
-    def _key(self) -> tuple[int, ...]:
-        return tuple([loop.before for loop in self._loops])
+    def _key(self) -> tuple[tuple[str, int], ...]:
+        return tuple([(loop.line, loop.nth) for loop in self._loops])
 
     def point(self) -> None:
         """The state is whole here, and the script goes on from here: it may be handed over now. Else costs nothing."""
@@ -210,8 +224,8 @@ class NamedState:
             loops.append(kept)
         return {"named": found, "loops": loops, "random": RandomStates.now(), "started": self._started}
 
-    def load(self, saved: dict[str, Any], resumed: Callable[[], None]) -> None:
-        """Become what was saved; ``resumed`` is called once the loops are where they were.
+    def load(self, saved: dict[str, Any], resumed: Callable[[], None], lost: Callable[[MoveError], None]) -> None:
+        """Become what was saved; ``resumed`` is called once the loops are where they were, ``lost`` if they cannot be.
 
         :class:`MoveError` where the script has named other things; it is spoilt then.
         """
@@ -219,6 +233,7 @@ class NamedState:
         if list(there) != list(self._named):
             raise MoveError(f"the script names {', '.join(self._named)} here, and {', '.join(there)} there")
         object.__setattr__(self, "_resumed", resumed)
+        object.__setattr__(self, "_lost", lost)
         object.__setattr__(self, "_taken", saved)
         self._started.update(saved["started"])
         if saved["loops"]:
@@ -240,6 +255,12 @@ class NamedState:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers that are named."""
         return [each for each in self._named.values() if isinstance(each, torch.optim.Optimizer)]
+
+
+def _line() -> str:
+    """The line of the script that calls a method of the state."""
+    frame = sys._getframe(2)
+    return f"{pathlib.Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _is_stateful(value: Any) -> bool:
