@@ -10,18 +10,20 @@ import re
 import signal
 import socket
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import _Up, open_jobs, scattered, up
+from hived.cli.up import _Up, _with_guests, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.store import Store, last_start
 from hived.errors import InputError
 from hived.spec import parse_spec
+from hived.spec.compiled import GuestsOf
 from hived.words import counted
 
 from .helpers import Engine, Hived, refused
@@ -313,3 +315,25 @@ def test_wrong_start(
     assert "Traceback" not in answer.err
     for word in words:
         assert word in answer.out + answer.err
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "made", "after", "said"),
+    [
+        ("antman", "none", True, ["all", "none"], ""),  # the first VC alone is under it
+        ("antman:moves=false", "none", False, ["none", "none"], "no virtual cluster accepts guests"),
+        ("antman", "own", False, ["own", "none"], ""),
+        ("gandiva", "none", True, ["none", "none"], ""),
+        ("", "none", True, ["none", "none"], ""),
+    ],
+)
+def test_whose_guests(
+    capsys: pytest.CaptureFixture[str], policy: str, given: GuestsOf, made: bool, after: list[str], said: str
+) -> None:
+    """Without a spec that says so, VCs under AntMan accept those of all; one that accepts none is told so."""
+    spec = spec_for("node", 4, "GPU", [("a", 2), ("b", 2)])
+    first, second = spec.virtual_clusters
+    spec = replace(spec, virtual_clusters=(replace(first, policy=policy, guests=given), second))
+    found = _with_guests(spec, made)
+    assert [vc.guests for vc in found.virtual_clusters] == after
+    assert said in capsys.readouterr().err

@@ -15,7 +15,20 @@ import pytest
 
 from hived_control.errors import ForbiddenError, InputError, NotFoundError
 from hived_control.folder import JobFolder, jobs_folder, started_at
-from hived_control.page import Answer, Command, Page, State, Wanted
+from hived_control.page import (
+    _ABILITIES,
+    _ANSWER,
+    _COMMAND,
+    _PROGRESS,
+    _SAMPLE,
+    Abilities,
+    Answer,
+    Command,
+    Page,
+    Sample,
+    State,
+    Wanted,
+)
 
 from .conftest import meanwhile
 
@@ -170,3 +183,16 @@ def test_bell_in_a_long_folder(jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     assert bell.recv(16) == b"!"
     bell.close()
     job.ring(os.getpid())  # nobody listens: no error
+
+
+def test_page_of_the_version_before_is_read(tmp_path: Path) -> None:
+    """Its records are where they were; it has none of what the script has told of itself."""
+    page = Page.create(tmp_path / "1.page", 1, 2, Command(share=0.5))
+    page.report_progress(7, 0.25, 3.0)
+    page.report_sample(Sample(used_bytes=5))
+    places = (_COMMAND.place, _PROGRESS.place, _ANSWER.place, _SAMPLE.place, _ABILITIES.place)
+    assert places == (64, 1224, 1296, 5306, 5442), "running jobs of the version before have them there"
+    assert page.abilities() == Abilities()
+    page.report_abilities(Abilities(named=True))
+    assert (page.abilities().named, page.sample().used_bytes, page.progress().iterations) == (True, 5, 7)
+    assert _ABILITIES.end <= 8192

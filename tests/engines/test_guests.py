@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hived.engine.states import JobState
-from hived.engines.local.guests import LEASE_S, LimitTasks
+from hived.engines.local.guests import FLOOR, LEASE_S, LimitTasks
 from hived.engines.local.job_scheduler import SuspendTasks
 from hived.engines.local.model import Job, Limiting, Obeying
 from hived.policies.antman import GuestSharing
@@ -41,6 +41,7 @@ class Hosts(Driver):
         self.steps: dict[int, int] = {}
         self.busy: dict[int, float] = {}  #: utilization of a job, if it is not 0.3
         self.slow: dict[int, float] = {}  #: seconds of a mini-batch, if it is not 0.5
+        self.loading: set[int] = set()  #: jobs that have no page yet
         self.frozen: set[int] = set()  #: jobs that come to no end of a mini-batch
 
     def carry_out(self, instruction: Any) -> None:
@@ -62,7 +63,8 @@ class Hosts(Driver):
             if found.state.stays and found.attempt == told.attempt:
                 (self.paused.add if isinstance(told, SuspendTasks) else self.paused.discard)(told.job)
         for found in list(self.jobs.values()):
-            if found.state.stays and not any(told.job == found.id for told in self.told):
+            pending = any(told.job == found.id for told in self.told)
+            if found.state.stays and not pending and found.id not in self.loading:
                 self.look(found)
 
     def look(self, found: Job) -> None:
@@ -367,8 +369,45 @@ def test_limits_end_with_the_guests() -> None:
     assert engine.limits[1].memory or engine.limits[2].memory
     engine.reconfigure(hosting(("vision", 2), ("speech", 2), policy="yarn-cs"))
     engine.gone(guest)
-    engine.pass_time(5)
+    engine.pass_time(2)
     assert {number: limit.memory for number, limit in engine.limits.items() if limit.memory} == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_promoted_before_its_first_mini_batch(restarted: bool) -> None:
+    """It was started with little of the time, as a guest; it is an owner now, and has all, whoever is to tell it."""
+    engine = Hosts(hosting(("vision", 2), ("speech", 2), policy="antman:window_s=0:moves=false"))
+    owners = [engine.submit(job("vision", 2)), engine.submit(job("speech", 2))]
+    engine.pass_time(SETTLE_S + 10)
+    early = engine.submit(job("speech", 1, early=True))
+    engine.limits[early.id] = Limiting(0, FLOOR)  # by the environment that it was given
+    assert early.floor == FLOOR
+    engine.loading.add(early.id)
+    for found in owners:
+        engine.end(found)
+    assert early.guaranteed
+    if restarted:
+        (early,) = engine.restart(early)
+    engine.loading.clear()
+    engine.pass_time(6)
+    assert (engine.limits[early.id].share, early.limits) == (1.0, None)
+    by_hand_at = Limiting(0, 0.3)
+    engine.limits[early.id] = by_hand_at
+    engine.pass_time(30)
+    assert engine.limits[early.id] == by_hand_at
+    assert early.limits is not None
+    assert early.limits.by_hand
+    engine.check_record()
+
+
+def test_limits_end_after_a_start_without_guests() -> None:
+    engine, owner, guest = owner_and_guest()
+    engine.pass_time(60)
+    owner, guest = engine.restart(owner, guest, spec=hosting(("vision", 2), ("speech", 2), policy="yarn-cs"))
+    engine.gone(guest)
+    engine.pass_time(3)
+    assert {number: limit.memory for number, limit in engine.limits.items() if limit.memory} == {}
+    assert owner.limits is None
 
 
 def test_reserved_owner_is_overtaken() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,14 @@ FIRST_VERSION = (Path(__file__).parent / "first_version.sql").read_text(encoding
 
 #: the file as c3d0f6d has left it (schema 5), with a job in each state
 FIFTH_VERSION = (Path(__file__).parent / "fifth_version.sql").read_text(encoding="utf-8")
-#: its jobs
+#: the file as 628ac67 has left it (schema 6), with jobs that take turns, one that is limited and one suspended by hand
+SIXTH_VERSION = (Path(__file__).parent / "sixth_version.sql").read_text(encoding="utf-8")
+#: its jobs, by their state and priority
+TAKING_TURNS = {
+    "first-1": ("running", 7), "second-2": ("running", 0), "third-3": ("suspended", 0), "limited-4": ("running", 0),
+    "held-5": ("suspended", 0),
+}  # fmt: skip
+#: those of the fifth
 IN_EACH_STATE = {
     "ok-1": "succeeded", "bad-2": "failed", "gone-3": "cancelled", "pause-4": "backoff", "run-5": "running",
     "loan-6": "stopping", "lent-7": "stopping", "own-8": "reserved", "waits-9": "queued", "mine-10": "reserved",
@@ -310,6 +318,34 @@ def test_jobs_of_the_version_before_go_on(folder: Path) -> None:
     taken = engine.restart(*active)
     assert {found.name: found.state.value for found in taken} == {one.name: IN_EACH_STATE[one.name] for one in active}
     assert [found.placement for found in taken] == [found.placement for found in active]
+
+
+def test_sixth_version_is_taken_over(folder: Path) -> None:
+    """Limits are by hand there, all of them; jobs go on as they were, under a policy with guests too."""
+    execute(folder, SIXTH_VERSION)
+    with closing(Store(folder)) as store:
+        active, told = store.active(), store.events(0, 1000, None)
+        assert {f.name: (f.state.value, f.priority) for f in active} == TAKING_TURNS
+        specs = {found.id: found.spec for found in active}
+        assert {n: found.status() for n, found in replayed(told, specs).items()} == {f.id: f.status() for f in active}
+        last = last_start(store)
+        assert last is not None
+    limits = next(found.limits for found in active if found.name == "limited-4")
+    assert limits is not None
+    assert (limits.share, limits.by_hand) == (0.5, True)
+    guests = [replace(vc, policy="antman", guests="all") for vc in last.spec.virtual_clusters]
+    for spec in last.spec, replace(last.spec, virtual_clusters=tuple(guests)):
+        engine = Driver(last.spec, shares=True)
+        engine.now, engine.events, engine.jobs = 1040.0, list(told), {found.id: found for found in active}
+        engine.alive = {(found.id, found.attempt, 0) for found in active}
+        engine.check = lambda: None  # type: ignore[method-assign]  # of jobs that share nothing
+        taken = engine.restart(*active, spec=spec)
+        assert {found.name: found.priority for found in taken} == {name: of[1] for name, of in TAKING_TURNS.items()}
+        by_name = {found.name: found for found in taken}
+        assert by_name["limited-4"].limits == limits
+        assert by_name["held-5"].by_hand
+        stays = [found.state.value for found in taken if found.state is not JobState.STOPPING]
+        assert len(stays) >= 4, "the third may have no GPUs of its own where nobody takes turns"
 
 
 #: what is in the place of the database, and what is said of it

@@ -21,6 +21,7 @@ from hived.policies.antman.coordinator import (
     LimitMemory,
     MiniBatch,
     OwnerArrived,
+    Paused,
     Protection,
     Tick,
 )
@@ -190,6 +191,15 @@ def test_memory_follows_what_is_used() -> None:
     for at in range(104, 180):
         told(gpu, *second(at, g1=4.0))
     assert (gpu.guests[1].memory, gpu.owner_limit) == (4.0, 28.0)
+
+
+def test_guest_that_has_paused_has_no_memory() -> None:
+    """The owner has all but its least: it is measured as it is alone."""
+    gpu = Coordinator(32.0)
+    told(gpu, GuestArrived(0, 1, 1.0), *second(1, None, g1=20.0))
+    assert memory(told(gpu, OwnerArrived(2, OWNER))) == {OWNER: 0.0}, "it may have all until it has paused"
+    assert memory(told(gpu, Paused(3, 1))) == {1: 1.0, OWNER: 31.0}
+    assert told(gpu, Paused(4, 1)) == []
 
 
 def test_guest_without_its_least_memory_is_held() -> None:

@@ -487,9 +487,7 @@ class Scheduler:
                 self._join(entry)
             elif entry.holds:
                 group = None if entry.name in self.evicted else self.cluster.group(entry.name)
-                if (
-                    group is not None and group.state is GroupState.PENDING
-                ):  # not accepted any more: the engine stops it
+                if group is not None and group.state is GroupState.PENDING:  # it is no guest any more, and is stopped
                     self.evict(entry)
                 self.became(entry, group is not None and group.guaranteed)
         return self.hardware_changed()

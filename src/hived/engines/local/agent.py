@@ -24,9 +24,6 @@ from hived_control.page import State
 
 from .model import Job, Limiting, Obeying
 
-#: share of the time of a guest of which nobody takes care
-FLOOR = 0.05
-
 
 class Agent:
     """The training jobs of an engine, each in a folder of its own below ``folder``."""
@@ -47,8 +44,8 @@ class Agent:
         found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
             found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
-        if job.entry.runs_as_guest:
-            found[SHARE] = str(FLOOR)
+        if job.floor is not None:
+            found[SHARE] = str(job.floor)
         return found
 
     def idle(self, jobs: Iterable[Job]) -> list[Path]:

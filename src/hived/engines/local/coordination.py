@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple
 
+from hived.errors import ensure
 from hived.policies.antman.coordinator import (
     Coordinator,
     Event,
@@ -241,4 +242,4 @@ class Coordination:
             gpu.coordinator.validate()
             own = gpu.coordinator.owner
             here = {job for job, member in self._members.items() if device in member.devices}
-            assert here == {*gpu.coordinator.guests, *(() if own is None else (own,))}, f"jobs on {device}"
+            ensure(here == {*gpu.coordinator.guests, *(() if own is None else (own,))}, f"jobs on {device}")

@@ -575,11 +575,13 @@ class Engine:
 
         async def tell() -> None:
             while (latest := self._to_limit.get(job.id)) is not None:
-                if self._agent is not None and job.state.stays and job.attempt == latest.attempt:
-                    with contextlib.suppress(HivedError, OSError):
-                        await self._off_the_loop(self._agent.limit, job, latest.limiting)
-                if self._to_limit[job.id] is latest:
-                    del self._to_limit[job.id]
+                try:
+                    if self._agent is not None and job.state.stays and job.attempt == latest.attempt:
+                        with contextlib.suppress(HivedError, OSError):
+                            await self._off_the_loop(self._agent.limit, job, latest.limiting)
+                finally:
+                    if self._to_limit[job.id] is latest:
+                        del self._to_limit[job.id]
 
         if not waits:
             assert self._loop is not None

@@ -20,6 +20,8 @@ from .coordination import Coordination
 from .measured import MeasuredProbe
 from .model import Job, Limiting, Obeying
 
+#: share of the time of a job that was started as a guest, if nobody takes care of it
+FLOOR = 0.05
 #: of a limit of a guest, in seconds; it is renewed at a third of that
 LEASE_S = 30.0
 #: after which a limit that a job has not taken note of is told again
@@ -36,8 +38,8 @@ class LimitTasks:
     why: str
 
 
-class Sharing(Protocol):
-    """What the job scheduler does for its guests."""
+class Door(Protocol):
+    """What the guests ask of the job scheduler."""
 
     jobs: dict[int, Job]
     probe: MeasuredProbe
@@ -57,7 +59,7 @@ class Sharing(Protocol):
 class Guests:
     """The guests of a machine, and the jobs beside which they run. A fact costs O(its GPUs * jobs there)."""
 
-    def __init__(self, jobs: Sharing, sharing: GuestSharing) -> None:
+    def __init__(self, jobs: Door, sharing: GuestSharing) -> None:
         self.sharing = sharing
         self.coordination = Coordination(jobs.probe.utilization, sharing)
         self._jobs = jobs
@@ -105,14 +107,6 @@ class Guests:
             if job.state.stays and (guest, beside) != (job.guest, job.beside):
                 self._jobs.becomes(job, JobEvent.SHARED, None, at, {"guest": guest, "beside": list(beside)})
 
-    def end(self, at: float) -> None:
-        """There are no guests any more: lift the limits that jobs have from here."""
-        for number in list(self._said):
-            job, now = self._jobs.jobs[number], self._jobs.jobs[number].limits or NO_LIMITS
-            if job.state.stays and not now.by_hand:
-                none = Limiting(0 if now.memory else None, 1.0 if now.share < 1.0 else None)
-                self._jobs.instruct(LimitTasks(number, job.attempt, none, "its GPUs have no guests any more"))
-
     # -- what they use ------------------------------------------------------------------------------------------------
 
     def measure(self, job: Job, doing: Obeying, at: float) -> None:
@@ -143,7 +137,7 @@ class Guests:
         return "it has not taken note yet that it may use more, or less"
 
     def is_ours(self, job: Job, doing: Obeying) -> bool:
-        """Whether the limits of a job are such as it has from here, not by hand."""
+        """Whether the limits of a job are such as it has from here, or from its start as a guest; not by hand."""
         said = self._said.get(job.id)
         return job.entry.runs_as_guest or (
             said is not None and said[0].memory in (None, doing.memory) and said[0].share in (None, doing.share)
@@ -168,13 +162,7 @@ class Guests:
         share = allowed.share if guest or (now.share < 1.0 and not now.by_hand) else None
         limiting = Limiting(memory, share, memory or 0, LEASE_S if guest and allowed.protects else 0.0)
         differs = memory not in (None, now.memory) or share not in (None, now.share)
-        if last is None or last[0] != limiting:
-            due = differs or bool(limiting.lease_s)
-        else:
-            due = at - last[1] >= (LEASE_S / 3 if limiting.lease_s else _AGAIN_S) or (
-                differs and at - last[1] >= _AGAIN_S
-            )
-            due = due and (differs or bool(limiting.lease_s))
-        if due:
+        again = _AGAIN_S if differs else LEASE_S / 3
+        if (differs or limiting.lease_s) and (last is None or last[0] != limiting or at - last[1] >= again):
             self._said[job.id] = limiting, at
             self._jobs.instruct(LimitTasks(job.id, job.attempt, limiting, allowed.why or "nobody else uses its GPUs"))

@@ -33,9 +33,9 @@ from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
-from .guests import Guests, LimitTasks
+from .guests import FLOOR, Guests, LimitTasks
 from .measured import MeasuredProbe
-from .model import Job, JobSpec, Obeying, outcome
+from .model import Job, JobSpec, Limiting, Obeying, outcome
 
 
 class Health(Hardware):
@@ -296,7 +296,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 because = OTHERS_TURN if self.guests is None else self.guests.why(number) or ONCE_HELD
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": because, "by_hand": False, **took})
                 if self.guests is not None:
-                    self._has_turns_as_guest(job)
+                    self._give_turns_as_guest(job)
                 elif job.entry.holds and job.placement is not None:
                     self._turns.setdefault(number, SharedTurn(job.placement))
             else:
@@ -305,13 +305,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self._forget_pause(number)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
-            by_hand = self.guests is None or not self.guests.is_ours(job, doing)
+            ours = doing.share == job.floor or (self.guests is not None and self.guests.is_ours(job, doing))
             if self.guests is not None and job.entry.runs_as_guest:
                 why_limited = self.guests.why_limited(number, doing) or why_limited
-            data = {"memory": doing.memory, "share": doing.share, "why": why_limited, "by_hand": by_hand}
+            data = {"memory": doing.memory, "share": doing.share, "why": why_limited, "by_hand": not ours}
             self.becomes(job, JobEvent.LIMITED, None, at, data)
         if self.guests is not None:
             self.guests.measure(job, doing, at)
+        elif job.limits is not None and not job.limits.by_hand:  # of guests that there are no more
+            self.instruct(LimitTasks(job.id, job.attempt, Limiting(0, 1.0), "its GPUs have no guests any more"))
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
         """Take in the health of devices: bad, for this reason, or (None) healthy."""
@@ -349,8 +351,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._guarantees_changed(report, at, still, why)
         lost = self.scheduler.reconfigured()
         before, self.guests = self.guests, self._guests_now(self.guests)
-        if before is not None and self.guests is not before:
-            before.end(at)
         for job in list(self.jobs.values()) if before is not None else ():
             if job.state.waits and job.entry.holds:  # it waits for others to leave GPUs, which may be no more
                 self._give_back(job, at)
@@ -389,9 +389,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.becomes(job, JobEvent.REBOUND, placement, at, {"why": why})
         records, sharers = self._records()
         report = self.cluster.recover(records)
+        numbers = {job.name: job.id for job in jobs}
         for name in (*report.cancelled, *self.cluster.evicted()):  # it is stopped, and has no turns
             self.cluster.cancel(name)
-            sharers.add(next(job.id for job in jobs if job.name == name))
+            sharers.add(numbers[name])
         self.note("recovered", None, at, {"running": len(records), "active": len(self.jobs)})
         self._guarantees_changed(report, at)
         for job in self.jobs.values():
@@ -416,7 +417,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 if job.state is JobState.RUNNING and (self._may_take_turns(job) or job.entry.runs_as_guest):
                     self._unsure.add(job.id)
                 if self.guests is not None and not job.by_hand:
-                    self._has_turns_as_guest(job)
+                    self._give_turns_as_guest(job)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
                 job.entry.yields = True
@@ -639,7 +640,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif not self._is_taken(job, turn.placement, turn.beside):
                 self._begin_turn(job, turn.placement, at)
 
-    def _has_turns_as_guest(self, job: Job) -> None:
+    def _give_turns_as_guest(self, job: Job) -> None:
         """Have a guest pause and go on as its coordinators say, and who was one go on."""
         if job.entry.placement is not None and (
             job.entry.runs_as_guest or job.id in self.told_to_pause or job.state is JobState.SUSPENDED
@@ -675,7 +676,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         if self.guests is not None:
             self.guests.follow(job, placement, at)
-            self._has_turns_as_guest(job)
+            self._give_turns_as_guest(job)
         if job.holds or ((self._turns or self.guests is not None) and self._is_taken(job, placement)):
             # it was in line with its processes, and goes on there; or others run there yet, though it is its own by now
             self._turns[job.id] = SharedTurn(placement)
@@ -710,7 +711,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _start_on(self, job: Job, placement: Placement, at: float) -> None:
         placement = by_task(placement, job.spec)
         port = self._free_port() if job.spec.tasks > 1 else 0
-        self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port})
+        floor = {"floor": FLOOR} if job.entry.runs_as_guest else {}
+        self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port, **floor})
         self._started(job)
 
     def _preempt(self, job: Job, by: Job | None, at: float) -> None:
@@ -872,7 +874,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.holds and job.entry.holds and job.placement is not None and event.kind != JobEvent.SHARED:
             self.guests.follow(job, job.placement, event.at)
             if event.kind == JobEvent.PROMOTED and job.state.stays:
-                self._has_turns_as_guest(job)
+                self._give_turns_as_guest(job)
         elif not job.entry.holds:
             self.guests.left(job, event.at)
         if job.id in self._apart and not job.holds:

@@ -89,6 +89,8 @@ class Job(EngineJob):
         self.retries = 0
         #: rendezvous port of its tasks (MASTER_PORT) in this attempt
         self.port = 0
+        #: share of its GPUs' time with which this attempt was started, as a guest; None: all of it
+        self.floor: float | None = None
         #: of the task that decided its outcome
         self.exit_code: int | None = None
         #: when its backoff ends
@@ -119,7 +121,7 @@ class Job(EngineJob):
         match JobEvent(event.kind):
             case JobEvent.STARTED:
                 self.attempt += 1
-                self.port = int(data["port"])
+                self.port, self.floor = int(data["port"]), data.get("floor")
                 self.exit_code, self.endings = None, {}
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
@@ -146,6 +148,8 @@ class Job(EngineJob):
             plain |= {"suspended_for": self.suspended_for, "by_hand": self.by_hand, "resumes_at": self.resumes_at}
         if self.limits is not None:
             plain["limits"] = self.limits
+        if self.floor is not None:
+            plain["floor"] = self.floor
         if self.beside:
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.priority != self.spec.priority:
@@ -165,6 +169,7 @@ class Job(EngineJob):
         job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
+        job.floor = status.get("floor")
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
         job.entry.priority = status.get("priority", job.entry.priority)
         return job

@@ -99,6 +99,10 @@ def _suspended(db: sqlite3.Connection) -> None:
     """Version 6 has suspended jobs, of which the versions before know nothing."""
 
 
+def _guests(db: sqlite3.Connection) -> None:
+    """Version 7 has guests, and limits that say whether they are by hand: nothing that the versions before read."""
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
@@ -107,6 +111,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _database_id,
     _requeued,
     _suspended,
+    _guests,
 )
 #: the version that came with a state of jobs, of those that were not there from the first; tests tie it to the states
 SINCE = {JobState.SUSPENDED: 6}

@@ -204,9 +204,11 @@ class _Supervisor:
             if not alive:
                 return
             now = time.monotonic()
-            if self._status is not None and self._kill_at is None:  # stop the processes that it leaves behind
+            if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
+                self._saves = False
                 self._signal_all(signal.SIGTERM)
-                self._kill_at = now + min(self._grace, _LEFTOVERS_S)
+                soon = now + min(self._grace, _LEFTOVERS_S)
+                self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
             if limit_at is not None and now >= limit_at and self._status is None and not self._stopped:
                 self._limited = True
                 self._stop(now)

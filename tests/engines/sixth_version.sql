@@ -1,0 +1,43 @@
+BEGIN TRANSACTION;
+CREATE TABLE decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, data TEXT NOT NULL) STRICT;
+INSERT INTO "events" VALUES(1,1000.0,'submitted',1,'{"name":"first-1","vc":"vision","gpus":1,"user":"ann"}');
+INSERT INTO "events" VALUES(2,1000.0,'started',1,'{"attempt":1,"port":0,"placement":{"chain":"NODE","pods":[["node",[0]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(3,1000.0,'submitted',2,'{"name":"second-2","vc":"vision","gpus":1,"user":"ann"}');
+INSERT INTO "events" VALUES(4,1000.0,'started',2,'{"attempt":1,"port":0,"placement":{"chain":"NODE","pods":[["node",[1]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(5,1000.0,'submitted',3,'{"name":"third-3","vc":"vision","gpus":1,"user":"ann"}');
+INSERT INTO "events" VALUES(6,1000.0,'submitted',4,'{"name":"limited-4","vc":"speech","gpus":1,"user":"ann"}');
+INSERT INTO "events" VALUES(7,1000.0,'started',4,'{"attempt":1,"port":0,"placement":{"chain":"NODE","pods":[["node",[2]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(8,1000.0,'submitted',5,'{"name":"held-5","vc":"speech","gpus":1,"user":"ann"}');
+INSERT INTO "events" VALUES(9,1000.0,'started',5,'{"attempt":1,"port":0,"placement":{"chain":"NODE","pods":[["node",[3]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(10,1010.0,'suspended',2,'{"why":"others of its VC have their turn on these GPUs","by_hand":false,"tier":"framework","bytes":0,"seconds":0.0}');
+INSERT INTO "events" VALUES(11,1010.0,'started',3,'{"attempt":1,"port":0,"placement":{"chain":"NODE","pods":[["node",[1]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(12,1020.0,'suspended',1,'{"why":"others of its VC have their turn on these GPUs","by_hand":false,"tier":"framework","bytes":0,"seconds":0.0}');
+INSERT INTO "events" VALUES(13,1020.0,'resumed',2,'{"why":"its turn has come","placement":{"chain":"NODE","pods":[["node",[0]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(14,1030.0,'suspended',3,'{"why":"others of its VC have their turn on these GPUs","by_hand":false,"tier":"framework","bytes":0,"seconds":0.0}');
+INSERT INTO "events" VALUES(15,1030.0,'resumed',1,'{"why":"its turn has come","placement":{"chain":"NODE","pods":[["node",[1]]],"levels":[2]}}');
+INSERT INTO "events" VALUES(16,1035.0,'limited',4,'{"memory":1073741824,"share":0.5,"why":"told so by ann"}');
+INSERT INTO "events" VALUES(17,1035.0,'suspended',5,'{"why":"by hand","by_hand":true,"tier":"framework","bytes":0,"seconds":0.0}');
+INSERT INTO "events" VALUES(18,1035.0,'suspended',5,'{"why":"told so by ann","by_hand":true,"until":1635.0}');
+INSERT INTO "events" VALUES(19,1035.0,'prioritized',1,'{"priority":7,"why":"told so by ann"}');
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, base TEXT NOT NULL, vc TEXT NOT NULL, state TEXT NOT NULL,
+    ended INTEGER NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL) STRICT;
+INSERT INTO "jobs" VALUES(1,'first-1','first','vision','running',0,'{"vc":"vision","command":["train"],"gpus":1,"tasks":1,"priority":0,"name":"first","cwd":"/","environment":[],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":5.0,"lazy_preemption":false,"early":false,"share":true,"user":"ann","submission":"","sequence":0}','{"submitted_at":1000.0,"since":1030.0,"attempt":1,"resumes":0,"retries":0,"port":0,"started_at":1000.0,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","retry_at":null,"endings":{},"state":"running","preempted_by":null,"guaranteed":true,"placement":{"chain":"NODE","pods":[["node",[1]]],"levels":[2]},"priority":7}');
+INSERT INTO "jobs" VALUES(2,'second-2','second','vision','running',0,'{"vc":"vision","command":["train"],"gpus":1,"tasks":1,"priority":0,"name":"second","cwd":"/","environment":[],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":5.0,"lazy_preemption":false,"early":false,"share":true,"user":"ann","submission":"","sequence":1}','{"submitted_at":1000.0,"since":1020.0,"attempt":1,"resumes":0,"retries":0,"port":0,"started_at":1000.0,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","retry_at":null,"endings":{},"state":"running","preempted_by":null,"guaranteed":true,"placement":{"chain":"NODE","pods":[["node",[0]]],"levels":[2]}}');
+INSERT INTO "jobs" VALUES(3,'third-3','third','vision','suspended',0,'{"vc":"vision","command":["train"],"gpus":1,"tasks":1,"priority":0,"name":"third","cwd":"/","environment":[],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":5.0,"lazy_preemption":false,"early":false,"share":true,"user":"ann","submission":"","sequence":2}','{"submitted_at":1000.0,"since":1030.0,"attempt":1,"resumes":0,"retries":0,"port":0,"started_at":1010.0,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","retry_at":null,"endings":{},"state":"suspended","preempted_by":null,"guaranteed":true,"placement":{"chain":"NODE","pods":[["node",[1]]],"levels":[2]},"suspended_for":"others of its VC have their turn on these GPUs","by_hand":false,"resumes_at":null}');
+INSERT INTO "jobs" VALUES(4,'limited-4','limited','speech','running',0,'{"vc":"speech","command":["train"],"gpus":1,"tasks":1,"priority":0,"name":"limited","cwd":"/","environment":[],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":5.0,"lazy_preemption":false,"early":false,"share":true,"user":"ann","submission":"","sequence":0}','{"submitted_at":1000.0,"since":1000.0,"attempt":1,"resumes":0,"retries":0,"port":0,"started_at":1000.0,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","retry_at":null,"endings":{},"state":"running","preempted_by":null,"guaranteed":true,"placement":{"chain":"NODE","pods":[["node",[2]]],"levels":[2]},"limits":[1073741824,0.5,"told so by ann",1035.0]}');
+INSERT INTO "jobs" VALUES(5,'held-5','held','speech','suspended',0,'{"vc":"speech","command":["train"],"gpus":1,"tasks":1,"priority":0,"name":"held","cwd":"/","environment":[],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":5.0,"lazy_preemption":false,"early":false,"share":true,"user":"ann","submission":"","sequence":1}','{"submitted_at":1000.0,"since":1035.0,"attempt":1,"resumes":0,"retries":0,"port":0,"started_at":1000.0,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","retry_at":null,"endings":{},"state":"suspended","preempted_by":null,"guaranteed":true,"placement":{"chain":"NODE","pods":[["node",[3]]],"levels":[2]},"suspended_for":"told so by ann","by_hand":true,"resumes_at":1635.0}');
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+INSERT INTO "meta" VALUES('mark','4acb41bb8670');
+INSERT INTO "meta" VALUES('opened','19551');
+INSERT INTO "meta" VALUES('spec','{"is":"Opened","spec":{"chains":[{"name":"NODE","levels":[{"cell_type":"GPU","fanout":1,"gpus":1},{"cell_type":"PAIR","fanout":2,"gpus":2},{"cell_type":"NODE","fanout":2,"gpus":4}],"node_level":3,"top_cells":1,"node_names":["node"]}],"virtual_clusters":[{"name":"vision","cells":[{"chain":"NODE","level":2,"number":1}],"policy":"gandiva:packs=false:quantum_s=10"},{"name":"speech","cells":[{"chain":"NODE","level":2,"number":1}]}],"source":"the shares (--vc)"}}');
+INSERT INTO "meta" VALUES('start','{"simulated": true, "shares": null}');
+CREATE TABLE virtual (name TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT;
+CREATE INDEX events_of_jobs ON events (job, seq);
+CREATE INDEX jobs_by_state ON jobs (state, id);
+CREATE INDEX jobs_by_base ON jobs (base, id);
+CREATE INDEX jobs_of_vcs ON jobs (vc, id);
+COMMIT;
+PRAGMA user_version = 6;
