@@ -18,15 +18,8 @@ from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import JobExplainer
-from hived.engines.local.job_scheduler import (
-    Instruction,
-    JobScheduler,
-    ResumeTasks,
-    StartTasks,
-    StopTasks,
-    SuspendTasks,
-    WakeAt,
-)
+from hived.engines.local.instructions import Instruction, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
 from hived.policies import YarnCS, by_vc

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hived.engine.states import JobState
-from hived.engines.local.guests import FLOOR, LEASE_S, LimitTasks
-from hived.engines.local.job_scheduler import SuspendTasks
+from hived.engines.local.guests import FLOOR, LEASE_S
+from hived.engines.local.instructions import LimitTasks, SuspendTasks
 from hived.engines.local.model import Job, Limiting, Obeying
 from hived.policies.antman import GuestSharing
 from hived.scheduling.checks import check_scheduler
@@ -127,7 +127,7 @@ class Hosts(Driver):
             self.job_scheduler.guests.coordination.validate()
         owners: dict[tuple[str, int], int] = {}
         for found in self.jobs.values():
-            told = found.id in self.job_scheduler.told_to_pause
+            told = found.id in self.job_scheduler.turns.told_to_pause
             if not found.entry.holds or found.state is not JobState.RUNNING or found.entry.runs_as_guest or told:
                 continue
             for place in found.devices():
@@ -439,13 +439,13 @@ def test_suspended_by_hand_stays_so() -> None:
     by_hand(engine, guest, True)
     engine.pass_time(60)
     assert (states(guest), guest.by_hand) == ("suspended", True)
-    engine.do(lambda jobs: jobs.goes_on(guest, "told so", engine.now))
+    engine.do(lambda jobs: jobs.turns.goes_on(guest, "told so", engine.now))
     engine.pass_time(2)
     assert states(guest) == "running"
     by_hand(engine, owner, True)
     engine.pass_time(60)
     assert (states(owner), owner.by_hand) == ("suspended", True)
-    engine.do(lambda jobs: jobs.goes_on(owner, "told so", engine.now))
+    engine.do(lambda jobs: jobs.turns.goes_on(owner, "told so", engine.now))
     engine.pass_time(2)
     assert states(owner) == "running"
 
@@ -491,7 +491,7 @@ def test_any_facts(seed: int) -> None:
             case "hand" if running:
                 found = random_.choice(running)
                 if found.by_hand:
-                    engine.do(lambda jobs, found=found: jobs.goes_on(found, "told so", engine.now))  # type: ignore[misc]
+                    engine.do(lambda jobs, found=found: jobs.turns.goes_on(found, "told so", engine.now))  # type: ignore[misc]
                 else:
                     by_hand(engine, found, found.id not in engine.paused)
             case "apart" if running:
@@ -522,7 +522,7 @@ def test_any_facts(seed: int) -> None:
             if found.state is JobState.STOPPING and (found.id, found.attempt) in engine.stopped:
                 engine.end(found, STOPPED)
             elif found.by_hand:
-                engine.do(lambda jobs, found=found: jobs.goes_on(found, "told so", engine.now))  # type: ignore[misc]
+                engine.do(lambda jobs, found=found: jobs.turns.goes_on(found, "told so", engine.now))  # type: ignore[misc]
             elif found.state is JobState.RUNNING and random_.random() < 0.3:
                 engine.end(found)
         engine.pass_time(20)

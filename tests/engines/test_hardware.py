@@ -8,7 +8,8 @@ import pytest
 
 from hived.cluster.explain.reasons import OutOfService
 from hived.engine.states import JobState
-from hived.engines.local.job_scheduler import Health, JobScheduler
+from hived.engines.local.health import Health
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec

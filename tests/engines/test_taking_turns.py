@@ -11,7 +11,8 @@ import pytest
 
 from hived import ConflictError
 from hived.engine.states import JobState
-from hived.engines.local.job_scheduler import JobScheduler, SuspendTasks
+from hived.engines.local.instructions import SuspendTasks
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, Obeying
 from hived.spec.compiled import ClusterSpec
 
@@ -86,7 +87,7 @@ class Turns(Driver):
                 beside = {*self.job_scheduler.beside(number), number}
                 told = {told.job for told in self.told}  # to pause: packed no more, and there yet
                 allowed = numbers <= beside or numbers <= self._together.get(place, set())
-                assert allowed or numbers & (told | self.job_scheduler.told_to_pause), f"two jobs on {place}"
+                assert allowed or numbers & (told | self.job_scheduler.turns.told_to_pause), f"two jobs on {place}"
         self._together = on  # those that were packed may be so no more, and are there yet
         assert min([0, *self.job_scheduler.usage.used.values(), *self.job_scheduler.usage.lent.values()]) == 0
         gpus = sum(self.job_scheduler.usage.used.values()) + sum(self.job_scheduler.usage.lent.values())
@@ -162,7 +163,7 @@ def test_who_is_suspended_by_hand_takes_no_turns_of_others() -> None:
     engine.pass_time(35)
     for found in jobs[:2]:
         by_hand(engine, found, pause=True)
-        engine.job_scheduler.hold(found, "told so", None, engine.now)
+        engine.job_scheduler.turns.hold(found, "told so", None, engine.now)
         engine.settle()
     assert [engine.turns_share(found) for found in jobs] == [0.0, 0.0, 1.0, 1.0]
     engine.obey()
@@ -232,7 +233,7 @@ def by_hand(engine: Turns, found: Job, pause: bool) -> None:
         engine.paused.add(found.id)
         engine.look(found)
     elif not pause and found.state is JobState.SUSPENDED:
-        engine.job_scheduler.goes_on(found, "by hand", engine.now)
+        engine.job_scheduler.turns.goes_on(found, "by hand", engine.now)
         engine.settle()
 
 
@@ -318,7 +319,8 @@ def test_any_facts(seed: int) -> None:
                 engine.drain(chosen, undo=choose.random() < 0.6, now=choose.random() < 0.3)
             case 15 if stay and choose.random() < 0.5:
                 held, until = choose.choice(stay), choose.choice((None, engine.now + 5))
-                engine.do(partial(JobScheduler.hold, job=held, why="by hand", until=until, at=engine.now))
+                at = engine.now
+                engine.do(lambda jobs, held=held, until=until, at=at: jobs.turns.hold(held, "by hand", until, at))  # type: ignore[misc]
             case 10 if choose.random() < 0.4:
                 engine.reconfigure(choose.choice(specs))
                 engine.spec = engine.job_scheduler.trading.base

@@ -19,7 +19,8 @@ from benchmarks.live import as_submitted, small
 
 from hived import Cluster
 from hived.cluster import Placement
-from hived.engines.local.job_scheduler import JobScheduler, StartTasks
+from hived.engines.local.instructions import StartTasks
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
 from hived.policies import YarnCS
 from hived.scheduling import Instruction, Kind, Move, Policies, Policy, Promote, Reserve, Stop
@@ -57,8 +58,8 @@ class Virtual(JobScheduler):
         self.decided[type(instruction)] += 1
         super()._carry_out(instruction)
 
-    def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
-        super()._stop(job, at, cause, why, by)
+    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+        super().stop(job, at, cause, why, by)
         for rank in range(job.spec.tasks):
             self.task_ended(job.id, job.attempt, rank, STOPPED, at)
 

@@ -60,8 +60,8 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment, wake_marked
-from .guests import LimitTasks
-from .job_scheduler import Instruction, JobScheduler, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from .instructions import Instruction, LimitTasks, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from .job_scheduler import JobScheduler
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
@@ -553,7 +553,7 @@ class Engine:
                         await self._off_the_loop(wake_marked, self.task(job, rank).mark)
                     break
                 await asyncio.sleep(LOOK_EVERY_S)
-                if self.job_scheduler.wishes(job.id) is not has:
+                if self.job_scheduler.turns.wishes(job.id) is not has:
                     return
                 if not has and time.monotonic() - first > self.job_scheduler.patience_s(job):
                     self.job_scheduler.does_not_obey(job, self.clock())
@@ -597,7 +597,7 @@ class Engine:
         job = await self._tell(ref, {"suspended": True}, user, lambda a, job: a.suspend(job, timeout_s))
         until = self.clock() + lease_s if lease_s else None
         with self._failing():
-            self.job_scheduler.hold(job, _by(user), until, self.clock())
+            self.job_scheduler.turns.hold(job, _by(user), until, self.clock())
         self._advance_or_raise()
         return job
 
@@ -607,7 +607,7 @@ class Engine:
         if job.state is not JobState.SUSPENDED:  # it may have been told to pause, and has not yet
             return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
         with self._failing():
-            self.job_scheduler.goes_on(job, _by(user), self.clock())
+            self.job_scheduler.turns.goes_on(job, _by(user), self.clock())
         self._advance_or_raise()
         if (telling := self._telling.get(job.id)) is not None:
             await asyncio.wait([telling], timeout=timeout_s)

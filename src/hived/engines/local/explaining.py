@@ -60,7 +60,7 @@ class JobExplainer(Explainer[Job]):
 
     def turns(self, job: Job) -> list[str]:
         """See :meth:`Explainer.turns`; before it starts: who is on its GPUs yet."""
-        yet = self._jobs.in_the_way(job)
+        yet = self._jobs.turns.in_the_way(job)
         names = ", ".join(other.name for other in yet[:MAX_NAMED])
         return [f"it starts once {names} {'has' if len(yet) == 1 else 'have'} paused"] if yet else super().turns(job)
 

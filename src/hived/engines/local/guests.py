@@ -7,7 +7,6 @@ of a guest holds for a lease: where no engine renews it, the guest has little of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from hived.cluster.decisions import Placement
@@ -17,6 +16,7 @@ from hived.policies.antman.parameters import GuestSharing
 from hived.scheduling.instructions import Kind, Share
 
 from .coordination import Coordination
+from .instructions import LimitTasks
 from .measured import MeasuredProbe
 from .model import Job, Limiting, Obeying
 
@@ -26,16 +26,6 @@ FLOOR = 0.05
 LEASE_S = 30.0
 #: after which a limit that a job has not taken note of is told again
 _AGAIN_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class LimitTasks:
-    """Limit the tasks of this attempt, from their next mini-batch on."""
-
-    job: int
-    attempt: int
-    limiting: Limiting
-    why: str
 
 
 class Door(Protocol):

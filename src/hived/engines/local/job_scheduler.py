@@ -33,115 +33,12 @@ from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
-from .guests import FLOOR, Guests, LimitTasks
+from .guests import FLOOR, Guests
+from .health import Health
+from .instructions import Instruction, LimitTasks, StartTasks, StopTasks, WakeAt
 from .measured import MeasuredProbe
 from .model import Job, JobSpec, Limiting, Obeying, outcome
-
-
-class Health(Hardware):
-    """Health of the devices of one machine. It is remembered while a spec lacks the device."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        #: bad devices, and why
-        self.bad: dict[Device, str] = {}
-        #: drained devices: an ordered set
-        self.drained: dict[Device, None] = {}
-        #: devices held by jobs to which the core cannot attribute them
-        self.claimed: set[Device] = set()
-
-    def set_bad(self, place: Device, why: str | None) -> bool:
-        """Mark a device bad or (None) healthy. Returns whether that is a change."""
-        if self.bad.get(place) == why:
-            return False
-        if why is None:
-            del self.bad[place]
-        else:
-            self.bad[place] = why
-        self._changed.add(place[0])
-        return True
-
-    def set_drained(self, chosen: Iterable[Device], drained: bool) -> bool:
-        """Drain devices, or undo that. Returns whether that is a change."""
-        changed = [place for place in chosen if (place in self.drained) is not drained]
-        for place in changed:
-            if drained:
-                self.drained[place] = None
-            else:
-                del self.drained[place]
-            self._changed.add(place[0])
-        return bool(changed)
-
-    @property
-    def faulty(self) -> Collection[Device]:
-        """Bad devices."""
-        return self.bad
-
-    @property
-    def kept(self) -> Collection[Device]:
-        """Drained devices."""
-        return self.drained
-
-    def why(self, place: Device) -> str:
-        """See :meth:`Hardware.why`."""
-        return self.bad.get(place, "")
-
-    def set_claimed(self, places: Iterable[Device]) -> None:
-        """Set the devices held by jobs to which the core cannot attribute them."""
-        before, self.claimed = self.claimed, set(places)
-        self._changed.update(node for node, _ in before ^ self.claimed)
-
-    def beyond(self) -> int:
-        """See :meth:`Hardware.beyond`. O(devices of jobs that the core lacks)."""
-        return sum(device not in self.devices.get(node, ()) for node, device in self.claimed)
-
-    def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
-        """Devices that take no jobs. The reason is the same for all: a change of it alone is no change to the core."""
-        kept = (self.bad, self.drained, self.claimed)
-        return None, {device: "kept" for device in self.devices[node] if any((node, device) in of for of in kept)}
-
-
-@dataclass(frozen=True, slots=True)
-class StartTasks:
-    """Start the tasks of this attempt that have not been started."""
-
-    job: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopTasks:
-    """Stop the tasks of this attempt."""
-
-    job: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendTasks:
-    """Suspend the tasks of this attempt: others have their turn. What comes of it is a fact."""
-
-    job: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeTasks:
-    """Let the tasks of this attempt go on: they have their turn."""
-
-    job: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """Call ``JobScheduler.due`` at time ``at``, in seconds since the epoch."""
-
-    job: int
-    at: float
-
-
-Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | LimitTasks | WakeAt
+from .turns import NO_GUESTS, NOT_ALONE, OBEYS_WITHIN_S, ONCE_HELD, OTHERS_TURN, Turns, by_task, was_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +51,6 @@ class Turn:
     #: virtual jobs that have changed, by name, to be stored first too; None: nothing of it (exact safety)
     virtual: tuple[tuple[str, VirtualState | None], ...] = ()
 
-
-#: why a job that takes turns is suspended, or goes on
-OTHERS_TURN, ITS_TURN = "others of its VC have their turn on these GPUs", "its turn has come"
-
-ONCE_HELD = "it was to pause when it was a guest, and is to go on"
-NO_TURNS = "its VC has no GPUs on which it could take turns any more"
-NO_GUESTS = "it ran beside others, where no guests are accepted any more"
-#: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
-OBEYS_WITHIN_S = 300.0
-NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
 _GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.UNRESERVED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
@@ -195,14 +82,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: by job, attempt and rank, why a task has not been started yet, though its job has its GPUs
         self.held_up: Mapping[tuple[int, int, int], str] = {}
         self._touched: dict[int, Job] = {}
-        #: by job that takes turns with others of its VC, or may: its turn now, None while others have it
-        self._turns: dict[int, SharedTurn | None] = {}
-        #: jobs that were told to let others have their turn, and are not known to have paused; those of them that were
-        #: told to go on since
-        self.told_to_pause: set[int] = set()
-        self._called_back: set[int] = set()
-        #: jobs of an earlier engine, which may have told them to pause
-        self._unsure: set[int] = set()
+        #: who may run of those that share GPUs
+        self.turns = Turns(self)
         #: guests that did not pause: they share no GPUs once they have ended there
         self._apart: set[int] = set()
         #: None: no VC has guests
@@ -249,7 +130,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             raise ConflictError(f"{job.name} is {ended} already")
         why = f"cancelled by {user}" if user else "cancelled"
         if job.state.holds:
-            self._stop(job, at, "cancelled", why)
+            self.stop(job, at, "cancelled", why)
             return
         self.becomes(job, JobEvent.CANCELLED, None, at, {"why": why})
 
@@ -263,7 +144,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             event, data = outcome(job, at)
             self.becomes(job, event, None, at, data)
         elif job.state.stays and (ending["code"] or ending["stopped"]):
-            self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
+            self.stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
     def due(self, number: int, at: float) -> None:
         """Handle a timer of a job: the end of its backoff, or its time limit."""
@@ -273,11 +154,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self.becomes(job, JobEvent.QUEUED, None, at, {})
         elif job.by_hand and job.resumes_at is not None and at >= job.resumes_at:
-            self.goes_on(job, "its time is over", at)
+            self.turns.goes_on(job, "its time is over", at)
         elif job.state.stays and (limit := job.limit_at) is not None and at >= limit:
             if any(held[:2] == (number, job.attempt) for held in self.held_up):
                 return  # it has not begun: its supervisors see to the limit once it has
-            self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
+            self.stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
     def obeys(self, number: int, attempt: int, doing: Obeying, why: str, why_limited: str, at: float) -> None:
         """Take in what a training job does by its control pages, and why that, and its limits, are as they are."""
@@ -291,18 +172,18 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
             if not doing.suspended:
                 self.becomes(job, JobEvent.RESUMED, job.placement, at, {"why": why, **took})
-            elif number in self.told_to_pause or number in self._unsure:
-                self._forget_pause(number)
+            elif number in self.turns.told_to_pause or number in self.turns.unsure:
+                self.turns.forget(number)
                 because = OTHERS_TURN if self.guests is None else self.guests.why(number) or ONCE_HELD
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": because, "by_hand": False, **took})
                 if self.guests is not None:
-                    self._give_turns_as_guest(job)
+                    self.turns.give_to_guest(job)
                 elif job.entry.holds and job.placement is not None:
-                    self._turns.setdefault(number, SharedTurn(job.placement))
+                    self.turns.of.setdefault(number, SharedTurn(job.placement))
             else:
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
-        elif number in self._called_back and not doing.suspended:
-            self._forget_pause(number)
+        elif number in self.turns.called_back and not doing.suspended:
+            self.turns.forget(number)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             ours = doing.share == job.floor or (self.guests is not None and self.guests.is_ours(job, doing))
@@ -332,7 +213,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             wanted = set(places)
             for job in list(self.jobs.values()):
                 if job.state.stays and not wanted.isdisjoint(job.devices()):
-                    self._stop(job, at, "drained", f"{what} is drained")
+                    self.stop(job, at, "drained", f"{what} is drained")
         self._hardware_changed(at)
 
     def _policies_of(self, spec: ClusterSpec) -> dict[str, Policy]:
@@ -356,7 +237,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._give_back(job, at)
         for job in list(self.jobs.values()) if self._shares else ():
             if job.state.stays and (job.name in report.cancelled or (self.guests is None and job.entry.runs_as_guest)):
-                self._stop(job, at, "moved", NO_GUESTS)
+                self.stop(job, at, "moved", NO_GUESTS)
             elif self.guests is not None and job.holds and job.entry.holds and job.placement is not None:
                 self.guests.follow(job, job.placement, at)
         self.lost_reservations(lost, why, at)
@@ -414,10 +295,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._started(job)
                 if job.state is JobState.SUSPENDED and job.resumes_at is not None:
                     self.instruct(WakeAt(job.id, job.resumes_at))
-                if job.state is JobState.RUNNING and (self._may_take_turns(job) or job.entry.runs_as_guest):
-                    self._unsure.add(job.id)
+                if job.state is JobState.RUNNING and (self.may_take_turns(job) or job.entry.runs_as_guest):
+                    self.turns.unsure.add(job.id)
                 if self.guests is not None and not job.by_hand:
-                    self._give_turns_as_guest(job)
+                    self.turns.give_to_guest(job)
             elif job.state is JobState.STOPPING:
                 self._left_line(job)
                 job.entry.yields = True
@@ -435,7 +316,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
         # those that run first: the others may be where these have their turn, suspended or woken to be stopped
-        later = {job.id for job in holding if self._shares and (_was_beside(job) or job.state is not JobState.RUNNING)}
+        later = {job.id for job in holding if self._shares and (was_beside(job) or job.state is not JobState.RUNNING)}
         for job in sorted(holding, key=lambda job: (job.id in later, job.started_at or 0.0, job.id)):
             placement = job.placement
             assert placement is not None
@@ -445,7 +326,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 continue
             # whatever its policy is by now
             pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
-            beside = (self._took_turns(job) or _was_beside(job)) and not taken.isdisjoint(job.devices())
+            beside = (self._took_turns(job) or was_beside(job)) and not taken.isdisjoint(job.devices())
             if self._shares and (pauses or beside):
                 sharers.add(job.id)
                 continue
@@ -472,8 +353,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         super().dispatch(at)
         if self.guests is not None:
             self.guests.pass_time(at)
-        if self._turns:
-            self._take_turns(at)
+        if self.turns.of:
+            self.turns.take(at)
             super().dispatch(at)
         if self.guests is not None:
             self.guests.tell(at)
@@ -488,7 +369,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     # -- turns on GPUs that jobs share --------------------------------------------------------------------------------
 
-    def _may_take_turns(self, job: Job) -> bool:
+    def may_take_turns(self, job: Job) -> bool:
         return job.priority >= 0 and self.guests is None and self.policies[job.vc].gpu_sharing is not None
 
     def shares_gpus(self, job: Job) -> bool:
@@ -502,16 +383,16 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return False
         names = [vc.policy for vc in self.cluster.spec.virtual_clusters if vc.name == job.vc and vc.policy]
         with suppress(InputError):  # a policy that is no more
-            return self._may_take_turns(job) or any(make_policy(name).gpu_sharing for name in names)
+            return self.may_take_turns(job) or any(make_policy(name).gpu_sharing for name in names)
         return False
 
     def _returns(self, job: Job, at: float) -> None:
         """A job whose processes are there takes turns again, after a restart."""
         assert job.placement is not None
         if self.guests is not None:
-            self._stop(job, at, "moved", NO_GUESTS)
+            self.stop(job, at, "moved", NO_GUESTS)
             return
-        self._turns[job.id] = None
+        self.turns.of[job.id] = None
         job.entry.may_preempt = False  # where it finds no turns it is stopped
         self.scheduler.wait(job.entry)
         if self.scheduler.extension is not None:
@@ -521,7 +402,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if self.guests is not None:
             self.guests.share(job, share)
             return
-        self._turns[job.id] = share.turns[0] if share.turns else None
+        self.turns.of[job.id] = share.turns[0] if share.turns else None
 
     def beside(self, number: int) -> tuple[int, ...]:
         """The jobs that are packed with one on its GPUs, or run there as its guests."""
@@ -529,7 +410,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             job = self.jobs.get(number)
             on = () if job is None else [other for place in job.devices() for other in self.usage.on(place)]
             return tuple(sorted({other.id for other in on} - {number}))
-        turn = self._turns.get(number)
+        turn = self.turns.of.get(number)
         return () if turn is None else turn.beside
 
     def prioritize(self, job: Job, priority: int, why: str, at: float) -> None:
@@ -537,7 +418,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
         Raises :class:`ConflictError` for a job that shares none.
         """
-        if not (job.state.stays and job.id in self._turns and self._may_take_turns(job)) or job.entry.alone:
+        if not (job.state.stays and job.id in self.turns.of and self.may_take_turns(job)) or job.entry.alone:
             raise ConflictError(
                 f"{job.name} does not share its GPUs: only jobs that take turns get another priority while they run"
             )
@@ -552,12 +433,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """A job that did not pause, and shares no GPUs any more."""
         if job.entry.runs_as_guest and job.state.stays:
             self._apart.add(job.id)
-            self._stop(job, at, "moved", NOT_ALONE)
+            self.stop(job, at, "moved", NOT_ALONE)
             return
         if job.entry.status not in (Status.GUARANTEED, Status.SHARING):
             return
         job.entry.stand_alone()
-        self._forget_pause(job.id)
+        self.turns.forget(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.invalidate()
 
@@ -565,150 +446,37 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """Whether a job runs, by its turns, on GPUs where others of its VC have their cells."""
         if not job.holds or not self._shares:
             return False
-        group = self._group(job)
-        if group is not None and job.id not in self._turns:
+        if self._group(job) is not None and job.id not in self.turns.of:
             return False
-        own = None if group is None else group.placement
+        own = self.own_placement(job)
         return own is None or set(own.devices()) != set(job.devices())
 
-    def _forget_pause(self, number: int) -> None:
-        self.told_to_pause.discard(number)
-        self._called_back.discard(number)
-        self._unsure.discard(number)
-
-    def wishes(self, number: int) -> bool | None:
-        """Whether a job is to run by its turns; None: it takes none."""
-        job = self.jobs.get(number)
-        if job is None or number not in self._turns:
-            return None
-        return number in self._called_back or (number not in self.told_to_pause and job.state is not JobState.SUSPENDED)
+    def own_placement(self, job: Job) -> Placement | None:
+        """Its own cells; None: it has none, and takes turns on those of others."""
+        group = self._group(job)
+        return None if group is None else group.placement
 
     def _where_it_runs(self, job: Job, core: Placement) -> Placement:
         if job.placement is None or set(core.devices()) == set(job.devices()):
             return by_task(core, job.spec)
         return replace(job.placement, reserved_levels=core.reserved_levels[:1] * len(job.placement.pods))
 
-    def goes_on(self, job: Job, why: str, at: float) -> None:
-        """Have a suspended job go on, as soon as nobody else is on its GPUs, or at its turn."""
-        if job.state is JobState.SUSPENDED and job.placement is not None:
-            if job.id not in self._turns and not self._is_taken(job, job.placement):
-                self._begin_turn(job, job.placement, at, why)
-                return
-            self._turns.setdefault(job.id, SharedTurn(job.placement))
-            if job.by_hand:
-                self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": f"it is to go on: {why}", "by_hand": False})
-
-    def hold(self, job: Job, why: str, until: float | None, at: float) -> None:
-        """A job was suspended by hand: it has no turns until it is to go on, at ``until`` by itself."""
-        if job.state is JobState.SUSPENDED and not (job.by_hand and until is None):
-            self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, "until": until})
-
-    def _take_turns(self, at: float) -> None:
-        """Pause the jobs whose turn is over; start and resume those whose GPUs are free of others.
-
-        A job is on its GPUs until it is known to be suspended, or has ended; so no two are on one that may not be.
-        """
-        for number in list(self._turns):
-            job = self.jobs[number]
-            turn = self._turn_of(job)
-            if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE):
-                self.scheduler.withdraw(job.entry)
-                self._stop(job, at, "moved", NO_GUESTS if _was_beside(job) else NO_TURNS)
-            elif job.state is JobState.RUNNING:
-                here = turn is not None and set(turn.placement.devices()) == set(job.devices())
-                if number in self._unsure:
-                    self._unsure.discard(number)
-                    self.told_to_pause.add(number)
-                    if here:
-                        self._called_back.add(number)
-                    self.instruct((ResumeTasks if here else SuspendTasks)(number, job.attempt))
-                elif here and number in self.told_to_pause:
-                    if number not in self._called_back:  # it may have paused, which is not known yet
-                        self._called_back.add(number)
-                        self.instruct(ResumeTasks(number, job.attempt))
-                elif not here and job.entry.alone:
-                    self._stop(job, at, "moved", NOT_ALONE)
-                elif not here and (number not in self.told_to_pause or number in self._called_back):
-                    self.told_to_pause.add(number)
-                    self._called_back.discard(number)
-                    self.instruct(SuspendTasks(number, job.attempt))
-            elif job.entry.status in (Status.WAITING, Status.NOWHERE, Status.RESERVED):
-                if job.state.waits:
-                    del self._turns[number]
-            elif turn is None or job.state is JobState.STOPPING or job.by_hand:
-                continue
-            elif not self._is_taken(job, turn.placement, turn.beside):
-                self._begin_turn(job, turn.placement, at)
-
-    def _give_turns_as_guest(self, job: Job) -> None:
-        """Have a guest pause and go on as its coordinators say, and who was one go on."""
-        if job.entry.placement is not None and (
-            job.entry.runs_as_guest or job.id in self.told_to_pause or job.state is JobState.SUSPENDED
-        ):
-            self._turns[job.id] = SharedTurn(job.entry.placement)
-
-    def _turn_of(self, job: Job) -> SharedTurn | None:
-        """The turn of a job now; of one that shares no GPUs any more, those that are its own."""
-        if self.guests is not None and job.entry.holds:
-            return None if self.guests.may_run(job) is False else self._turns[job.id]
-        if job.entry.holds and not (job.entry.status is Status.GUARANTEED and self._may_take_turns(job)):
-            group = self._group(job)
-            own = None if group is None else group.placement
-            if own is not None and own.gpus == job.gpus:
-                return SharedTurn(own)
-            if job.placement is not None:  # the spec lacks some
-                return SharedTurn(job.placement)
-        return self._turns[job.id]
-
-    def _begin_turn(self, job: Job, placement: Placement, at: float, why: str = "") -> None:
-        if job.state.waits:
-            self.count_wait(job, at)
-            self._start_on(job, placement, at)
-        else:
-            why = why or (self.guests.why(job.id) if self.guests is not None else "") or ITS_TURN
-            self.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": why})
-            self.instruct(ResumeTasks(job.id, job.attempt))
-
     def _start(self, job: Job, placement: Placement, at: float) -> None:
         if self.guests is not None and job.holds and set(placement.devices()) != set(job.devices()):
             self.scheduler.release(job.entry, False, at)
-            self._stop(job, at, "moved", "it has other GPUs now")
+            self.stop(job, at, "moved", "it has other GPUs now")
             return
         if self.guests is not None:
             self.guests.follow(job, placement, at)
-            self._give_turns_as_guest(job)
-        if job.holds or ((self._turns or self.guests is not None) and self._is_taken(job, placement)):
+            self.turns.give_to_guest(job)
+        if job.holds or ((self.turns.of or self.guests is not None) and self.turns.is_taken(job, placement)):
             # it was in line with its processes, and goes on there; or others run there yet, though it is its own by now
-            self._turns[job.id] = SharedTurn(placement)
+            self.turns.of[job.id] = SharedTurn(placement)
         else:
-            self._start_on(job, placement, at)
+            self.start_on(job, placement, at)
 
-    def _is_taken(self, job: Job, placement: Placement, beside: Collection[int] = ()) -> bool:
-        """Whether others than those ``beside`` a job are on these GPUs, and are not known to be suspended."""
-        return any(
-            other is not job
-            and other.id not in beside
-            and other.state is not JobState.SUSPENDED
-            and not self._may_meet(job, other)
-            for place in placement.devices()
-            for other in self.usage.on(place)
-        )
-
-    def in_the_way(self, job: Job) -> list[Job]:
-        """The guests that have not paused yet on the GPUs on which a job is about to start."""
-        turn = self._turns.get(job.id)
-        if self.guests is None or turn is None or not job.state.waits:
-            return []
-        on = {other.id: other for place in turn.placement.devices() for other in self.usage.on(place)}
-        return [other for other in on.values() if other is not job and other.state is not JobState.SUSPENDED]
-
-    def _may_meet(self, job: Job, other: Job) -> bool:
-        """Whether a job may run where another runs: a guest does; an owner starts once guests there have paused."""
-        if self.guests is None or (other.state is JobState.STOPPING and other.stopping_for == "preempted"):
-            return False
-        return job.entry.runs_as_guest or (job.holds and other.entry.runs_as_guest)
-
-    def _start_on(self, job: Job, placement: Placement, at: float) -> None:
+    def start_on(self, job: Job, placement: Placement, at: float) -> None:
+        """Start a job on these GPUs, on which nobody else is but those beside it."""
         placement = by_task(placement, job.spec)
         port = self._free_port() if job.spec.tasks > 1 else 0
         floor = {"floor": FLOOR} if job.entry.runs_as_guest else {}
@@ -721,7 +489,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         elif job.state.stays:
             self.note_displaced(job, by, at)
             who = GHOST.format(job.vc) if by is None else f"{by.name} of {by.vc}"
-            self._stop(job, at, "preempted", f"preempted by {who}", by)
+            self.stop(job, at, "preempted", f"preempted by {who}", by)
         else:  # it is being stopped already: its grace may be shorter from now on, if it is on a loan
             self.instruct(StopTasks(job.id, job.attempt))
 
@@ -729,11 +497,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.state.waits:
             self._give_back(job, at)
         else:
-            self._stop(job, at, "moved", why)
+            self.stop(job, at, "moved", why)
 
     def _give_back(self, job: Job, at: float) -> None:
         """A job that has got GPUs, and was not started on them yet, waits again."""
-        self._turns.pop(job.id, None)
+        self.turns.of.pop(job.id, None)
         if job.state is JobState.RESERVED:  # this releases them too
             self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "others were on its GPUs until now"})
         else:
@@ -748,7 +516,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.limit_at is not None:
             self.instruct(WakeAt(job.id, job.limit_at))
 
-    def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+        """Have the tasks of a job stopped, for this cause; ``by``: the job that it makes room for."""
         data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
         if by is not None:
             data["by"] = [by.name, by.vc, by.priority]
@@ -798,7 +567,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 reason = reasons.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state.stays:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
-                if (job.id in self._turns and self.guests is None) or job.name in report.cancelled:
+                if (job.id in self.turns.of and self.guests is None) or job.name in report.cancelled:
                     continue
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
@@ -819,10 +588,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         now = None if group is None else group.placement
         if now is None or job.placement is None:
             return
-        if job.id in self._turns and self.guests is None and set(now.devices()) != set(job.devices()):
+        if job.id in self.turns.of and self.guests is None and set(now.devices()) != set(job.devices()):
             # it runs where others of its VC have their cells
             if not now.guaranteed and job.state.stays:
-                self._stop(job, at, "moved", why)
+                self.stop(job, at, "moved", why)
             return
         now = by_task(now, job.spec)
         if now.pods != job.placement.pods:
@@ -858,12 +627,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         if not job.holds:
-            self._forget_pause(job.id)
+            self.turns.forget(job.id)
             if held:
-                self._turns.pop(job.id, None)
+                self.turns.of.pop(job.id, None)
                 job.entry.may_preempt = True
         if job.state.ended:
-            self._turns.pop(job.id, None)
+            self.turns.of.pop(job.id, None)
             self.probe.forget(job.id)
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:
@@ -874,7 +643,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.holds and job.entry.holds and job.placement is not None and event.kind != JobEvent.SHARED:
             self.guests.follow(job, job.placement, event.at)
             if event.kind == JobEvent.PROMOTED and job.state.stays:
-                self._give_turns_as_guest(job)
+                self.turns.give_to_guest(job)
         elif not job.entry.holds:
             self.guests.left(job, event.at)
         if job.id in self._apart and not job.holds:
@@ -883,23 +652,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.scheduler.withdraw(job.entry)
                 job.entry.stand_alone()
                 self.line_up(job)
-
-
-def _was_beside(job: Job) -> bool:
-    """Whether a job ran beside others, and not as their owner."""
-    return bool(job.beside) and not job.guaranteed
-
-
-def by_task(placement: Placement, spec: JobSpec) -> Placement:
-    """A placement with a pod for each task: where jobs take turns they have GPUs of a server, whosever these are."""
-    if len(placement.pods) == spec.tasks and all(len(pod.leaf_cells) == spec.gpus for pod in placement.pods):
-        return placement
-    devices = list(placement.devices())
-    if len(devices) != spec.tasks * spec.gpus:
-        return placement  # some are no more
-    tasks = [devices[at : at + spec.gpus] for at in range(0, len(devices), spec.gpus)]
-    pods = tuple(PodPlacement(of[0][0], tuple(device for _, device in of)) for of in tasks)
-    return replace(placement, pods=pods, reserved_levels=placement.reserved_levels[:1] * len(pods))
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:
