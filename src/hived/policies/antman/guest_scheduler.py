@@ -495,7 +495,7 @@ class GuestScheduler(Extension):
     def _packed(self, entry: Entry) -> _Shared:
         """Without limits all jobs of a GPU are equal; a job is as fast as on its slowest."""
         beside = [leaf.others(entry) for leaf in self._at[entry]]
-        slowest = min(beside, key=lambda others: self._probe.packed((entry.number, *others)))
+        slowest = min(beside, key=lambda others: self._probe.packed(entry.number, others))
         return _Shared(self._kind(entry), slowest)
 
     def _as_owner(self, entry: Entry) -> _Shared:
