@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from evaluation.gandiva import searches
 from evaluation.gandiva.base import played
-from evaluation.gandiva.sharing import packed_gpus
-from evaluation.simulations import made
+from evaluation.gandiva.sharing import MIXES, by_load, packed_gpus
+from evaluation.simulations import UNCHANGED, Workload, made
 
 from hived.simulator.multi_job import Curve
 
@@ -42,3 +42,13 @@ def test_searches_of_table_4_end_where_it_is_found() -> None:
     stopping = searches.accuracies(searches.POLICIES["FIFO"], 1, *searches.CHANGED[-1])["minutes"]
     assert stopping[0] == first
     assert stopping[2] < 0.9 * third, "those that promise too little are ended there too"
+
+
+def test_table_5_has_the_models_of_its_mix() -> None:
+    """Once all its jobs were unknown ones, since only those without a model are given one."""
+    workload = Workload("synthetic", None, None, 3_000, 10, 1.0, 1.5, None)
+    mixed, unknown = (by_load(workload, "yarn-cs", 0.6, 2.0, mix, *UNCHANGED) for mix in MIXES.values())
+    jobs = mixed["jobs"]
+    assert mixed["families"]["nlp"] / jobs == pytest.approx(0.6, abs=0.1)
+    assert mixed["families"]["cv"] / jobs == pytest.approx(0.1, abs=0.06)
+    assert unknown["families"] == {"other": jobs}
