@@ -450,6 +450,39 @@ def test_suspended_by_hand_stays_so() -> None:
     assert states(owner) == "running"
 
 
+@pytest.mark.parametrize("how", ["runs", "held", "taken over"])
+def test_guest_goes_on_elsewhere_at_its_turn(how: str) -> None:
+    """It pauses beside the owner and goes on where its VC has free cells: nothing is done again."""
+    engine = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    owner, other = engine.submit(job("vision")), engine.submit(job("speech"))
+    engine.busy[other.id] = 0.9
+    engine.pass_time(SETTLE_S + 20)
+    guest = engine.submit(job("speech", early=True))
+    engine.pass_time(5)
+    assert (states(guest), guest.beside) == ("running", (owner.name,))
+    if how == "held":
+        engine.busy[owner.id] = 1.0
+        engine.pass_time(60)
+        assert states(guest) == "suspended"
+    if how == "taken over":
+        another = engine.submit(job("vision", early=True))
+        engine.pass_time(40)
+        assert set(another.devices()) == set(owner.devices())
+    engine.end(other)
+    if how == "runs":
+        assert states(guest) == "running", "it has not paused yet"
+    engine.pass_time(5)
+    assert (states(guest), guest.guaranteed, guest.attempt) == ("running", True, 1)
+    assert set(guest.devices()).isdisjoint(owner.devices())
+    assert "stopping" not in engine.kinds(guest)
+    engine.pass_time(60)
+    assert (guest.guest, guest.limits) == (False, None)
+    (again,) = engine.restart(guest)
+    engine.pass_time(10)
+    assert (states(again), again.guaranteed) == ("running", True)
+    engine.check_record()
+
+
 FACTS = (
     "submit", "submit", "time", "time", "time", "end", "cancel", "gone", "hand", "apart", "freeze", "busy", "restart",
     "spec", "health", "drain",

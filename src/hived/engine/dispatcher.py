@@ -432,6 +432,8 @@ class Dispatcher(ABC, Generic[J, D]):
                 elsewhere = job.reserved and placement != job.placement
                 self.count_wait(job, at)
                 self._start(job, placement, at)
+            case decided.Reserve() if job.holds:
+                pass  # its processes are elsewhere yet: it is started at once, or stopped there
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved
                 if elsewhere:

@@ -294,7 +294,7 @@ class GuestScheduler(Extension):
     def moves(self, entry: Entry) -> bool:
         """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
         sharing = None if entry.policy is None else entry.policy.gpu_sharing
-        return sharing is not None and bool(sharing.parameters.moves)
+        return sharing is not None and bool(sharing.parameters.moves) and not entry.halted
 
     def _count(self, leaf: _Leaf, now: float) -> None:
         """The jobs of a GPU have changed."""
