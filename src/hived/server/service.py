@@ -335,15 +335,16 @@ def plan_one(
     title: str,
     name: str,
     early: bool = False,
+    at: float | None = None,
 ) -> schema.PlannedJob:
     """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first.
 
-    ``title``: its name in the text; ``early``: it may start on a loan. Raises :class:`~hived.errors.RequestError` for a
-    request that is wrong for this cluster.
+    ``title``: its name in the text; ``early``: it may start on a loan; ``at``: now.
+    Raises :class:`~hived.errors.RequestError` for a request that is wrong for this cluster.
     """
     if answer.reasons and isinstance(wrong := answer.reasons[0], Misconfigured):
         raise RequestError("gpus" if wrong.field.startswith("members") else wrong.field, wrong.message)
-    found = explainer.planned(request, answer, jobs.scheduler.plan, title, early)
+    found = explainer.planned(request, answer, jobs.scheduler.plan, title, early, at)
     return schema.PlannedJob(
         name=name,
         vc=request.vc,
