@@ -23,7 +23,7 @@ from .clusters import CROWDED_NODES, FULL_NODES, GPUS_PER_NODE, cluster_of, serv
 from .drawing import Panel, over_time
 from .experiment import Evaluation, Results, Scale, Trials
 from .measures import HOUR_MS, completion, gpu_time, makespan
-from .simulations import MINUTE_MS, Trial, Workload, drawn, play, played, trace_label
+from .simulations import LAWS, MINUTE_MS, UNCHANGED, Trial, Workload, drawn, perturbed, play, played, trace_label
 
 ANTMAN = Evaluation("antman", table1=False)
 
@@ -90,23 +90,37 @@ SERVERS, DAYS, LOADS = 8, 4.0, (0.8, 1.2, 1.6, 2.0)
 _MIDDLE = 1.6
 #: five groups of nine models, a fifth of the jobs each
 MIX = "ResNet-50=6.667,VGG16=6.667,InceptionV3=6.666,GNMT=10,LSTM=10,DeepSpeech=10,ESPnet=10,DeepFM=20,GCN=20"
-PERTURBED = (0.7, 1.3)
-#: Gandiva's packing with profiles (5.2): jobs of one queue join running ones where, by their profiles, this gains.
-#: Every job is opportunistic: nobody has a turn, and nothing is protected. The jobs of a GPU use less than 100 together
+_UTILIZATIONS = (0.7, 1.3)
+PERTURBED = (*(("utilization", factor) for factor in _UTILIZATIONS), *LAWS)
+#: Gandiva's packing with profiles (5.2): jobs of one queue are packed on the GPUs of the least utilization that have
+#: the memory, whatever their utilizations sum to. Every job is opportunistic: nobody has a turn, nothing is protected
 PACKING = "antman:most_utilization=100:moves=false:limits=false"
+#: the automatic mode (3.3): a job of the tenant with a quota is a guest where it is predicted to wait at all, and is
+#: upgraded in place alone
+AUTOMATIC = "antman:moves=false"
+#: what the paper leaves open, by what is changed: an arm, and its policy then
+VARIANTS = {
+    "guaranteed jobs never start as guests": ("AntMan", f"{AUTOMATIC}:wait_s=1e9"),
+    "they do if predicted to wait for 10 minutes": ("AntMan", f"{AUTOMATIC}:wait_s=600"),
+    "they do if predicted to wait for an hour": ("AntMan", f"{AUTOMATIC}:wait_s=3600"),
+    "they move to free GPUs at their turn": ("AntMan", "antman"),
+    "packing only below a utilization of 80%": (ARMS[2], PACKING.replace("=100:", "=0.8:")),
+}
 
 
-def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models) -> Record:
-    """Simulate one of :data:`ARMS`. Tenants are those of the jobs, and with them who may be preempted or is a guest.
+def play_arm(arm: str, jobs: Sequence[TraceJob], number: int, models: Models, policy: str = "") -> Record:
+    """Simulate one of :data:`ARMS`, with another policy if one is given.
 
-    YARN-CS without preemption and packing have one queue for all.
+    Tenants are those of the jobs, and with them who may be preempted or is a guest alone. YARN-CS without preemption
+    and packing have one queue for all.
     """
     modes = {ARMS[0]: "guaranteed", ARMS[2]: "opportunistic"}
+    own = {GUARANTEED: "either" if arm == "AntMan" else "guaranteed", OPPORTUNISTIC: "opportunistic"}
     seen = [
-        job._replace(tenant=GUARANTEED, mode=modes[arm]) if arm in modes else job._replace(mode=job.tenant)
+        job._replace(tenant=GUARANTEED, mode=modes[arm]) if arm in modes else job._replace(mode=own[job.tenant])
         for job in jobs
     ]
-    policy = PACKING if arm == ARMS[2] else "antman" if arm == ARMS[3] else "yarn-cs"
+    policy = policy or {ARMS[2]: PACKING, "AntMan": AUTOMATIC}.get(arm, "yarn-cs")
     spec = servers(8, {GUARANTEED: number, OPPORTUNISTIC: 0}, guests="all")
     preempted = "restart" if arm == ARMS[1] else "resume"
     record = play(spec, seen, policy, "quota", opportunistic=arm != ARMS[0], models=models, preempted=preempted)
@@ -123,7 +137,9 @@ def in_use(record: Record, models: Models, gpus: int, until: int) -> tuple[float
     return gpu_time(record, 0, until, lambda run: 1, 0) / (until * gpus), used / (until * gpus)
 
 
-def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: float) -> dict[str, Any]:
+def two_tenants(
+    workload: Workload, arm: str, load: float, days: float, quantity: str, factor: float, policy: str = ""
+) -> dict[str, Any]:
     """Completion times of all jobs and of either tenant's, makespan, preempted jobs, GPUs in use.
 
     The jobs are of the trace, of either tenant by a coin, with models.
@@ -137,8 +153,9 @@ def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: 
         MIX,
         1,
     )
-    models = Models.load().scaled("utilization", factor)
-    record = play_arm(arm, jobs, SERVERS, models)
+    models = perturbed(quantity, factor)
+    record = play_arm(arm, jobs, SERVERS, models, policy)
+    guests = {run.job for run in record.runs if run.kind is Kind.GUEST and record.jobs[run.job].tenant == GUARANTEED}
     late = [times > 0 for one, times in zip(jobs, record.preemptions, strict=True) if one.tenant == OPPORTUNISTIC]
     gpus, used = in_use(record, models, SERVERS * 8, round(days * 24 * 60) * MINUTE_MS)
     return {
@@ -147,30 +164,40 @@ def two_tenants(workload: Workload, arm: str, load: float, days: float, factor: 
         GUARANTEED: completion(record, GUARANTEED),
         "makespan": makespan(record),
         "preempted": sum(late) / max(1, len(late)),
+        "guests": len(guests) / max(1, len(jobs) - len(late)),
         "gpus": gpus,
         "used": used,
     }
 
 
 def _two_tenants(workload: Workload, scale: Scale) -> Trials:
-    """By load, what utilizations are multiplied with, and arm."""
-    settings = [(load, 1.0) for load in scale.of(LOADS, (_MIDDLE,))]
-    settings += [(_MIDDLE, factor) for factor in scale.of(PERTURBED, ())]
-    return {
-        (load, factor, arm): Trial(two_tenants, (workload, arm, load, scale.of(DAYS, 1.0), factor), 5.0 * load)
-        for load, factor in settings
+    """By load, what is changed, and arm; and the variants."""
+    settings = [(load, UNCHANGED) for load in scale.of(LOADS, (_MIDDLE,))]
+    settings += [(_MIDDLE, change) for change in scale.of(PERTURBED, ())]
+    days = scale.of(DAYS, 1.0)
+    trials: Trials = {
+        (load, change, arm): Trial(two_tenants, (workload, arm, load, days, *change), 5.0 * load)
+        for load, change in settings
         for arm in ARMS
     }
+    for name, (arm, policy) in scale.of(VARIANTS, {}).items():
+        trials[_MIDDLE, name] = Trial(two_tenants, (workload, arm, _MIDDLE, days, *UNCHANGED, policy), 5.0 * _MIDDLE)
+    return trials
 
 
 @ANTMAN.of("fig13", _two_tenants)
 def figure_13(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """Two tenants on 64 GPUs, under four schedulers, by load."""
-    of_arms: dict[tuple[float, float], dict[str, Any]] = {}
-    for (load, factor, arm), result in results.items():
-        of_arms.setdefault((load, factor), {})[arm] = result.plain
-    loads = np.asarray([load for load, factor in of_arms if factor == 1])
-    by_load = [of for (_, factor), of in of_arms.items() if factor == 1]
+    of_arms: dict[tuple[float, tuple[str, float]], dict[str, Any]] = {}
+    variants = []
+    for key, result in results.items():
+        if len(key) == 2:
+            variants.append((key[1], VARIANTS[key[1]][0], result.plain))
+        else:
+            load, change, arm = key
+            of_arms.setdefault((load, change), {})[arm] = result.plain
+    loads = np.asarray([load for load, change in of_arms if change == UNCHANGED])
+    by_load = [of for (_, change), of in of_arms.items() if change == UNCHANGED]
     ours, yarn, packing = (np.asarray([of[arm][GUARANTEED] for of in by_load]) for arm in ("AntMan", ARMS[1], ARMS[2]))
     panels = [
         Panel(label, {arm: (loads, np.asarray([of[arm][what] for of in by_load])) for arm in ARMS})
@@ -181,8 +208,10 @@ def figure_13(workload: Workload, scale: Scale, results: Results) -> dict[str, A
     return {
         "arms": ARMS,
         "days": scale.of(DAYS, 1.0),
-        "jobs": of_arms[_MIDDLE, 1.0]["AntMan"]["jobs"],
-        "settings": [{"load": load, "factor": factor, "of": of} for (load, factor), of in of_arms.items()],
+        "jobs": of_arms[_MIDDLE, UNCHANGED]["AntMan"]["jobs"],
+        "settings": [{"load": load, "change": change, "of": of} for (load, change), of in of_arms.items()],
+        "middle": _MIDDLE,
+        "variants": [(name, arm, of_arms[_MIDDLE, UNCHANGED][arm], of) for name, arm, of in variants],
         "shortest": all(of["AntMan"]["completion"] <= of[arm]["completion"] for of in by_load for arm in ARMS),
         "as_long": bool(np.all(ours <= 1.05 * yarn)),
         "delays": bool(np.all(packing > 1.05 * yarn)),
@@ -221,7 +250,7 @@ def queue(workload: Workload, arm: str, nodes: int, factor: float) -> dict[str, 
 
 def _queues(workload: Workload, scale: Scale) -> Trials:
     """By nodes, what utilizations are multiplied with, and arm."""
-    clusters = [(CROWDED_NODES, factor) for factor in (1.0, *PERTURBED)]
+    clusters = [(CROWDED_NODES, factor) for factor in (1.0, *_UTILIZATIONS)]
     return {
         (*cluster, arm): Trial(queue, (workload, arm, *cluster), 100.0)
         for cluster in scale.of([(FULL_NODES, 1.0), *clusters], clusters[:1])

@@ -19,6 +19,7 @@ import numpy as np
 
 from hived import InputError, __version__, simulate
 from hived.simulator.metrics import interval_means
+from hived.simulator.models import Models
 from hived.simulator.parallel import Task
 from hived.simulator.planner import Levels
 from hived.simulator.record import Record
@@ -38,7 +39,7 @@ from .clusters import CROWDED_NODES, EVERYBODY, GPUS_PER_NODE, cluster_of, share
 from .measures import HOUR_MS, Floats, measured
 
 #: of what is simulated and measured: results that were kept under another one are not read
-MEASURES = 4
+MEASURES = 5
 MINUTE_MS, DAY_MS = HOUR_MS // 60, 24 * HOUR_MS
 #: what of a workload determines a result: the clock is the simulation's
 _DETERMINE = ("sha256", "jobs", "days", "window", "skip_bad_rows", "still_running")
@@ -176,6 +177,18 @@ def play(
     """The record of one run of :func:`hived.simulate`; without loans, unless ``opportunistic`` is given."""
     given = {"opportunistic": False, **parameters}
     return simulate(spec, list(jobs), policy=policy, schemes=scheme, **given).record()
+
+
+#: a quantity of the job models as it is; and other laws of contention: overlaps cost nothing, and a light job loses
+#: beside one that fills the GPU what was measured on an H100
+UNCHANGED = ("", 1.0)
+LAWS = (("overlap", 0.0), ("wait", 0.05))
+
+
+def perturbed(quantity: str, factor: float) -> Models:
+    """The models, with one quantity scaled."""
+    models = Models.load()
+    return models.scaled(quantity, factor) if quantity else models
 
 
 def made(

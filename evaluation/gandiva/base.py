@@ -10,23 +10,16 @@ from hived.simulator.traces import TraceJob
 
 from ..clusters import servers
 from ..experiment import Evaluation
-from ..simulations import play
+from ..simulations import LAWS, play
 
 GANDIVA = Evaluation("gandiva", table1=False)
 #: what a figure that depends on the contention law is repeated with: quantity and factor
-PERTURBED = (("utilization", 0.7), ("utilization", 1.3), ("capacity", 0.7), ("capacity", 1.3))
-UNCHANGED = ("", 1.0)
+PERTURBED = (("utilization", 0.7), ("utilization", 1.3), ("capacity", 0.7), ("capacity", 1.3), *LAWS)
 
 
 def played(jobs: Sequence[TraceJob], number: int, policy: str, models: Models | None = None) -> Record:
     """Simulate on so many servers of 4 GPUs, all of one tenant."""
     return play(servers(4, {"all": number}), jobs, policy, models=models or Models.load())
-
-
-def perturbed(quantity: str, factor: float) -> Models:
-    """The models, with one quantity scaled."""
-    models = Models.load()
-    return models.scaled(quantity, factor) if quantity else models
 
 
 def migrations(record: Record) -> int:

@@ -15,8 +15,8 @@ from hived.simulator.multi_job import Explorer, MultiJob
 from ..clusters import servers
 from ..drawing import Panel, over_time
 from ..experiment import Results, Scale, Trials, nothing, number
-from ..simulations import MINUTE_MS, Trial, Workload, drawn, play, power_of_two
-from .base import GANDIVA, perturbed
+from ..simulations import MINUTE_MS, Trial, Workload, drawn, perturbed, play, power_of_two
+from .base import GANDIVA
 from .sharing import DAYS, MIX, SERVERS
 
 #: every configuration has turns, however many there are

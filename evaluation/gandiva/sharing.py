@@ -18,8 +18,18 @@ from ..against_private import add_private
 from ..drawing import Panel, over_time
 from ..experiment import Results, Scale, Trials
 from ..measures import completion, gpu_time, makespan, rounded
-from ..simulations import MINUTE_MS, Trial, Workload, drawn, made, power_of_two, trace_label
-from .base import GANDIVA, PERTURBED, UNCHANGED, migrations, perturbed, played
+from ..simulations import (
+    MINUTE_MS,
+    UNCHANGED,
+    Trial,
+    Workload,
+    drawn,
+    made,
+    perturbed,
+    power_of_two,
+    trace_label,
+)
+from .base import GANDIVA, PERTURBED, migrations, played
 
 SERVERS, DAYS, MIX = 25, 9.0, "cv=10,nlp=60,speech=30"
 LOADS = (0.6, 0.8, 1.0, 1.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evaluation.against_private import REASONS, compare, reason
-from evaluation.antman import ARMS, GUARANTEED, OPPORTUNISTIC, in_use, play_arm, waiting
+from evaluation.antman import ARMS, GUARANTEED, OPPORTUNISTIC, VARIANTS, in_use, play_arm, waiting
 from evaluation.measures import completion
 
 from hived.cluster.sharing import Sharing
@@ -36,13 +36,29 @@ def test_antman_neither_preempts_nor_delays() -> None:
     assert alone["YARN-CS"] > 15, "it waits for GPUs of the other tenant"
 
 
-def test_profiles_pack_only_what_gains() -> None:
-    jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "LSTM") for n in range(9)]
+def test_packing_is_by_utilization_and_memory() -> None:
+    """A profile is of a job alone: what a set gains or loses is not known before it runs."""
+    jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "ResNet-50" if n < 8 else "LSTM") for n in range(9)]
+    jobs[4] = jobs[4]._replace(model="LSTM")
     record = play_arm(ARMS[2], jobs, 1, MODELS)
-    assert {run.rate for run in record.runs} == {1.0}
-    jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "VAE") for n in range(16)]
+    assert [start / MS for start in record.first_start] == list(range(9)), "nobody waits"
+    where = [next(run.placement for run in record.runs if run.job == n) for n in range(9)]
+    assert where[8] == where[4], "the least utilization, though two of them lose beside each other"
+    assert min(run.rate for run in record.runs if run.job == 8) < 0.5
+    jobs = [job(f"o{n}", OPPORTUNISTIC, 1, 600, n, "ESPnet") for n in range(9)]
     record = play_arm(ARMS[2], jobs, 1, MODELS)
-    assert max(record.finish) <= 616 * MS, "all at once, two on each"
+    assert record.first_start[8] == 600 * MS, "19 GiB each, of 32"
+
+
+def test_guaranteed_jobs_start_as_guests() -> None:
+    jobs = [job(f"g{n}", GUARANTEED, 1, 600, n, "RHN") for n in range(9)]
+    record = play_arm("AntMan", jobs, 1, MODELS)
+    assert record.first_start[8] == 8 * MS, "it would wait: the automatic mode"
+    assert {run.kind.value for run in record.runs if run.job == 8} >= {"guest", "guaranteed"}, "and is upgraded"
+    late = play_arm("AntMan", jobs, 1, MODELS, VARIANTS["guaranteed jobs never start as guests"][1])
+    assert late.first_start[8] == late.finish[0]
+    yarn = play_arm("YARN-CS with preemption", jobs, 1, MODELS)
+    assert yarn.first_start[8] == yarn.finish[0]
 
 
 def test_gpus_wait_for_a_gang() -> None:

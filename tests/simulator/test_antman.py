@@ -14,7 +14,7 @@ from hived.cluster.sharing import Sharing
 from hived.errors import InputError, PolicyError
 from hived.policies import AntMan, Gandiva, Tiresias, YarnCS
 from hived.scheduling import Kind, Policies
-from hived.simulator.models import OWNER_LOSS, packed_rate
+from hived.simulator.models import OWNER_LOSS, packed_rates
 from hived.simulator.record import Record, Run
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
@@ -71,7 +71,7 @@ def test_an_owner_beside_two_guests() -> None:
         owner("own", 1, 200, 60, "GCN"),
     ]
     record = shared(jobs, 1)
-    together = packed_rate([MODELS.of("RHN"), MODELS.of("DeepFM")])
+    together = packed_rates([MODELS.of("RHN"), MODELS.of("DeepFM")])[0]
     assert together < 1
     own = [(60.0, GUARANTEED, 1.0), *((80.0 + 5 * n, GUARANTEED, 1 - (n + 1) / 4 * OWNER_LOSS) for n in range(4))]
     assert rates(record, "own") == own
@@ -86,6 +86,17 @@ def test_an_owner_beside_two_guests() -> None:
     assert rates(record, "g2")[:7] == [(1.0, OPPORTUNISTIC, together), *beside]
     assert rates(record, "g1")[:8] == [(0.0, OPPORTUNISTIC, 1.0), (1.0, OPPORTUNISTIC, together), *beside]
     assert record.preemptions == [0, 0, 0]
+
+
+def test_each_job_of_a_packed_set_has_its_own_rate() -> None:
+    jobs = [guest("light", 1, 600, 0, "ESPnet"), guest("fills", 1, 600, 0, "ResNet-50")]
+    record = shared(jobs, 1, AntMan(most_utilization=100, limits=False))
+    rates_of = packed_rates([MODELS.of("ESPnet"), MODELS.of("ResNet-50")])
+    assert [at(record, name, 60).rate for name in ("light", "fills")] == pytest.approx(rates_of)
+    slow = play(
+        cluster_spec(1, 1), jobs, AntMan(most_utilization=100, limits=False), models=MODELS.scaled("wait", 0.05)
+    )
+    assert at(slow, "light", 60).rate > 4 * rates_of[0], "the law is that of the models"
 
 
 def test_a_guest_beside_a_stable_owner() -> None:

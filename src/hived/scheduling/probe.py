@@ -26,8 +26,8 @@ class Probe(Protocol):
     def memory_min_gib(self, job: int) -> float:
         """Least memory with which a job can go on, on each of its GPUs: between two mini-batches."""
 
-    def packed(self, jobs: Sequence[int]) -> float:
-        """The rate of each job of a set packed on the same GPUs, against running alone: from profiles of such sets."""
+    def packed(self, job: int, others: Sequence[int]) -> float:
+        """The rate of a job that is packed with others on the same GPUs, against running alone there."""
 
     def rate(self, job: int) -> float:
         """Mini-batches per second now, while it has its slice, against running alone on its GPUs."""

@@ -15,7 +15,7 @@ from hived.cluster.decisions import Placement
 from hived.scheduling import Share, Turn
 from hived.spec.compiled import ClusterSpec
 
-from .models import JobModel, Locality, Models, guest_rates, packed_rate
+from .models import JobModel, Locality, Models, guest_rates, packed_rates
 from .traces import TraceJob
 from .traces.model import MS
 
@@ -38,6 +38,7 @@ class Work:
     def __init__(self, jobs: Sequence[TraceJob], spec: ClusterSpec, models: Models) -> None:
         self._jobs = jobs
         self._models: list[JobModel] = [models.of(job.model) for job in jobs]
+        self._law = models.law
         self._locality = Locality(spec.chains)
         # whether every node is one socket, so that GPUs of one node have the best affinity
         self._flat = all(chain.node_level <= 2 for chain in spec.chains)
@@ -79,7 +80,7 @@ class Work:
         job, mates, owner = instruction.job, instruction.turns[0].beside, instruction.turns[0].owner
         models, limit = self._models, instruction.limit
         if owner is None:
-            return self.packed((job, *mates)) * limit
+            return self.packed(job, mates) * limit
         if owner == job:
             return guest_rates(models[job], [models[other] for other in mates], limit)[0]
         guests = [job, *(other for other in mates if other != owner)]
@@ -115,9 +116,10 @@ class Work:
         """Least memory with which the job can go on."""
         return self._models[job].memory_min_gib
 
-    def packed(self, jobs: Sequence[int]) -> float:
-        """The rate of each job of a packed set."""
-        return packed_rate([self._models[job] for job in jobs])
+    def packed(self, job: int, others: Sequence[int]) -> float:
+        """The rate of a job that is packed with others."""
+        models = self._models
+        return packed_rates([models[job], *[models[other] for other in others]], self._law)[0]
 
     def rate(self, job: int) -> float:
         """Its rate while it has its turn, against running alone there."""

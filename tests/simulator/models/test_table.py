@@ -145,6 +145,14 @@ def test_one_quantity_is_scaled(quantity: str, factor: float) -> None:
         assert replace(after, **same) == before
 
 
+def test_the_law_is_scaled() -> None:
+    changed = MODELS.scaled("wait", 0.5)
+    assert (changed.law.wait, changed.law.overlap) == (MODELS.law.wait / 2, MODELS.law.overlap)
+    assert list(changed) == list(MODELS)
+    assert changed.scaled("capacity", 1.1).law == changed.law
+    assert MODELS.scaled("overlap", 0).law.overlap == 0
+
+
 def test_what_cannot_be_scaled_is_refused() -> None:
     with pytest.raises(
         ModelError, match=r"^'capacty' cannot be scaled \(did you mean `capacity`\?\): give one of util"

@@ -84,9 +84,9 @@ class MeasuredProbe:
         """See :meth:`Probe.memory_min_gib`; nothing of a job that was not measured: what it lacks is on the host."""
         return _rounded(self._last[job].least_bytes / _GIB) if job in self._last else 0.0
 
-    def packed(self, jobs: Sequence[int]) -> float:
+    def packed(self, job: int, others: Sequence[int]) -> float:
         """Nobody has measured them together: as if they took turns."""
-        return 1.0 / len(jobs)
+        return 1.0 / (1 + len(others))
 
     def rate(self, job: int) -> float:
         """See :meth:`Probe.rate`."""

@@ -156,10 +156,8 @@ class GuestScheduler(Extension):
     def backlog(self, entry: Entry) -> GuestQueue:
         """The queue of the jobs that fit where this one does."""
         probe, number = self._probe, entry.number
-        kind: Hashable = entry.vc, entry.equivalence_class, probe.memory_min_gib(number)
-        if not self.parameters.limits:  # what decides how it packs
-            twice = probe.packed((number, number))
-            kind = entry.vc, entry.equivalence_class, probe.memory_gib(number), probe.utilization(number), twice
+        need = probe.memory_min_gib(number) if self.parameters.limits else probe.memory_gib(number)
+        kind: Hashable = entry.vc, entry.equivalence_class, need
         queue = self._waiting.get(kind)
         if queue is None:
             queue = self._waiting[kind] = GuestQueue(self._trying, self._lacking)
@@ -412,18 +410,13 @@ class GuestScheduler(Extension):
         return True
 
     def _with_room(self, entry: Entry) -> Iterator[PodPlacement]:
-        """GPUs below the most utilization with the memory for one more job, and that gain by it, the freest first."""
+        """GPUs below the most utilization with the memory for one more job, the freest first."""
         probe, number, leaves, limits = self._probe, entry.number, self._leaves, self.parameters.limits
         most = self.parameters.gpu_memory_gib - (probe.memory_min_gib(number) if limits else probe.memory_gib(number))
         for _, at in self._room:
             leaf = leaves[at]
-            if leaf.memory <= most and (limits or self._gains(leaf, entry)):
+            if leaf.memory <= most:
                 yield leaf.pod
-
-    def _gains(self, leaf: _Leaf, entry: Entry) -> bool:
-        """Whether the jobs of a GPU and one more do more work packed than in turns (Gandiva, 4.2.2)."""
-        jobs = (entry.number, *leaf.others(entry))
-        return len(jobs) == 1 or len(jobs) * self._probe.packed(jobs) > 1
 
     def _may_fit(self, demand: Demand) -> bool:
         """Whether enough GPUs have room, on few enough nodes, memory aside. O(GPUs of a node)."""
@@ -502,7 +495,7 @@ class GuestScheduler(Extension):
     def _packed(self, entry: Entry) -> _Shared:
         """Without limits all jobs of a GPU are equal; a job is as fast as on its slowest."""
         beside = [leaf.others(entry) for leaf in self._at[entry]]
-        slowest = min(beside, key=lambda others: self._probe.packed((entry.number, *others)))
+        slowest = min(beside, key=lambda others: self._probe.packed(entry.number, others))
         return _Shared(self._kind(entry), slowest)
 
     def _as_owner(self, entry: Entry) -> _Shared:

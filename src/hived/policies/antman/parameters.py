@@ -26,8 +26,9 @@ class GuestSharing:
     #: whether a guest whose turn comes moves to free cells of its VC where an owner has its GPUs. Ours: the paper knows
     #: upgrades in place alone; without, jobs behind it get these cells first
     moves: bool = True
-    #: whether guests are limited. Without, all jobs of a GPU are equal, and a job joins those with which, by their
-    #: profiles, it gains: the packing of Gandiva with profiles, the baseline of the paper (5.2)
+    #: whether guests are limited. Without, all jobs of a GPU are equal, and a job is packed on the GPUs of the least
+    #: utilization whose memory has room for the most of all: Gandiva's packing with profiles, the paper's baseline
+    #: (5.2). A profile is of a job alone: what a set gains is known once it runs
     limits: bool = True
 
     def __post_init__(self) -> None:

@@ -6,21 +6,22 @@ of jobs on the same GPUs, :mod:`.locality` the speed of a placement, :mod:`.mixi
 
 from __future__ import annotations
 
-from .contention import OWNER_LOSS, guest_rates, packed_memory, packed_rate
+from .contention import OWNER_LOSS, guest_rates, packed_memory, packed_rates
 from .locality import Affinity, Locality, rate_at, speed
 from .mixing import assign_models
-from .table import JobModel, Models
+from .table import Contention, JobModel, Models
 
 __all__ = [
     "OWNER_LOSS",
     "Affinity",
+    "Contention",
     "JobModel",
     "Locality",
     "Models",
     "assign_models",
     "guest_rates",
     "packed_memory",
-    "packed_rate",
+    "packed_rates",
     "rate_at",
     "speed",
 ]

@@ -1,37 +1,60 @@
 """The law of contention: how fast jobs run that share GPUs at the same time (``docs/reference/models.md``). Pure.
 
-Packed jobs (Gandiva, OSDI'18, 4.1 and Table 1) are equal. A model's *load* is its utilization over its capacity, which
-is 1 / (1 + gain) with the gain of Table 1: the part of a packed GPU that it needs to run at full speed. Guests (AntMan,
+A model's *load* is its utilization over its capacity, which is 1 / (1 + gain) with the gain of Gandiva's Table 1
+(OSDI'18): the part of a packed GPU that it needs to run at full speed. Packed jobs (4.1) get in each other's way by
+chance, and have what the GPU gives; a model whose load is above 1 *fills* the GPU, and has most of it. Guests (AntMan,
 OSDI'20, 3.1.2 and 3.3) have the time that the owner of the GPU leaves idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 
-from .table import JobModel
+from .table import LAW, Contention, JobModel
 
 #: what an owner loses to guests that may use all of its idle time: 91.8 minutes for 91.1 (AntMan, Table 2). Figure 12
 #: has 20.8 for 20.1, which is 3.4%
 OWNER_LOSS = 1 - 91.1 / 91.8
+#: of a GPU with models that fill it, the most that the others of the set have together: between two slices of the
+#: driver of its own a job that fills the GPU waits for no more than that. Ours
+_OTHERS = 0.5
 
 
-def packed_rate(models: Sequence[JobModel]) -> float:
-    """The rate of each job of a packed set, all on the same GPUs, against running alone: above 0, at most 1. O(jobs).
+def packed_rates(models: Sequence[JobModel], law: Contention = LAW) -> tuple[float, ...]:
+    """The rates of the jobs of a packed set, all on the same GPUs, against running alone: above 0, at most 1.
 
-    1. No load is above 1: the rate is min(1, C / D). D is the sum of the utilizations; C is the mean of the capacities
-       weighted by them (the harmonic one, so C / D = 1 / sum of loads, and no further demand makes a set faster).
-       The sum of the rates is at least 1.
-    2. Some load is above 1: kernels of this model fill the GPU, and the driver slices time between processes, with a
-       loss. The sum of the rates is that of the worst member, 1 / its load, below 1, in equal parts.
+    1. No load is above 1: a job of the load l asks for the rate 1 / (1 + w * l), w being ``law.overlap`` times the
+       probability that some other job uses the GPU. Where they ask for more than the GPU, all are cut in proportion:
+       the sum of rate * load is at most 1.
+    2. Some load is above 1: the kernels of these models fill the GPU. The others have the rates of 1 without them, over
+       1 + ``law.wait`` * l, since they find the GPU in use whenever they need it; and at most half of the GPU. What
+       they leave is for those that fill it, in equal parts, with the loss of the worst of these: over its load.
+
+    O(jobs squared); remembered by loads.
     """
-    if len(models) < 2:
-        return 1.0
-    loads = [model.load for model in models]
-    worst = max(loads)
-    if worst > 1:
-        return 1 / (worst * len(loads))
-    return min(1.0, 1 / sum(loads))
+    return _rates(tuple([model.load for model in models]), law)
+
+
+@lru_cache(maxsize=50_000)
+def _rates(loads: tuple[float, ...], law: Contention) -> tuple[float, ...]:
+    if len(loads) < 2:
+        return (1.0,) * len(loads)
+    others = [load for load in loads if load <= 1]
+    asked = []
+    for at, load in enumerate(others):
+        used = 1 - prod([1 - other for other in (*others[:at], *others[at + 1 :])])
+        asked.append(1 / (1 + law.overlap * used * load))
+    cut = max(1.0, sum([rate * load for rate, load in zip(asked, others, strict=True)]))
+    full, left = [load for load in loads if load > 1], 0.0
+    if full:
+        asked = [rate / (1 + law.wait * load) for rate, load in zip(asked, others, strict=True)]
+        taken = sum([load / (1 + law.wait * load) for load in others])
+        cut *= max(1.0, taken / _OTHERS)
+        left = (1 - min(taken, _OTHERS)) / (len(full) * max(full))
+    rates = iter(asked)
+    return tuple([left if load > 1 else next(rates) / cut for load in loads])
 
 
 def guest_rates(
