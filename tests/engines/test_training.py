@@ -325,6 +325,21 @@ def test_take_turns_over_the_death_of_an_engine(lives: Lives) -> None:
     assert lives.marked() == {}
 
 
+def test_called_back_too_late(lives: Lives) -> None:
+    """It was told to pause, and then to go on; when it has paused before that, others may be on its GPUs already."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        await engine.suspend("train", 20.0)
+        before = steps(engine, job)
+        engine.job_scheduler.turns.of[job.id] = None
+        await engine._turn(job, job.attempt, True)
+        await asyncio.sleep(0.3)
+        assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
+
+    lives.live(story)
+
+
 def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = lives.spec.virtual_clusters
 

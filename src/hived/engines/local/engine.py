@@ -546,6 +546,8 @@ class Engine:
         """Tell it until it does so: one that is starting, or in a long phase without mini-batches, is not able yet."""
         agent, first = self._agent, time.monotonic()
         while agent is not None and job.state.stays and job.attempt == attempt:
+            if self.job_scheduler.turns.wishes(job.id) is (not has):
+                return  # it has paused before it was called back, say, and others have its GPUs by now
             try:
                 if has:
                     await self._off_the_loop(agent.resume, job, TURN_S)
