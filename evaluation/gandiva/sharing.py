@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from random import Random
@@ -32,7 +32,9 @@ from ..simulations import (
 from .base import GANDIVA, PERTURBED, migrations, played
 
 SERVERS, DAYS, MIX = 25, 9.0, "cv=10,nlp=60,speech=30"
-LOADS = (0.6, 0.8, 1.0, 1.2)
+LOADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+#: what the jobs train: models by the paper's parts, or nothing that is known, which packing and locality do not change
+MIXES = {"models 10:60:30": MIX, "unknown models": "*=1"}
 #: kinds of jobs in the order of the paper's Table 1: two, three and three, with these probabilities
 _KINDS = (("VAE", "SR"), ("RHN", "SCRNN", "MI-LSTM"), ("LSTM", "ResNet-50", "ResNext-50"))
 _WEIGHTS = (0.3, 0.25, 0.45)
@@ -129,28 +131,36 @@ def figure_15(workload: Workload, scale: Scale, results: Results) -> dict[str, A
     }
 
 
-def by_load(workload: Workload, policy: str, load: float, days: float, quantity: str, factor: float) -> dict[str, Any]:
+def by_load(
+    workload: Workload, policy: str, load: float, days: float, mix: str, quantity: str, factor: float
+) -> dict[str, Any]:
     """Completion times, makespan and migrations of jobs of the trace that ask for this load."""
-    found = [one._replace(gpus=power_of_two(one.gpus), model="*") for one in drawn(workload, load * SERVERS * 4, days)]
-    jobs = assign_models(found, MIX, 1)
-    record = played(jobs, SERVERS, policy, perturbed(quantity, factor))
+    found = [one._replace(gpus=power_of_two(one.gpus)) for one in drawn(workload, load * SERVERS * 4, days)]
+    jobs = assign_models(found, mix, 1)
+    models = perturbed(quantity, factor)
+    record = played(jobs, SERVERS, policy, models)
     times = sorted((end - one.submit_ms) / MINUTE_MS for one, end in zip(jobs, record.finish, strict=True))
+    used = sum(run.gpus * run.share * (run.end - run.start) for run in record.runs if run.share < 1)
     return {
         "jobs": len(jobs),
+        "families": Counter(models.of(one.model).family for one in jobs),
         "completion": completion(record),
         "makespan": makespan(record),
         "migrations": migrations(record),
+        "sliced": used / sum(run.gpus * run.share * (run.end - run.start) for run in record.runs),
         "cdf": rounded(np.quantile(times, np.linspace(0, 1, 201))),
     }
 
 
 def _by_load(workload: Workload, scale: Scale) -> Trials:
-    """By load, what is changed, and policy."""
-    settings = [(load, UNCHANGED) for load in scale.of(LOADS, (0.8,))]
-    settings += [(0.8, change) for change in scale.of(PERTURBED, ())]
+    """By load, mix, what is changed, and policy."""
+    settings = [(load, mix, UNCHANGED) for mix in MIXES.values() for load in scale.of(LOADS, (0.8,))]
+    settings += [(0.8, MIX, change) for change in scale.of(PERTURBED, ())]
     return {
-        (load, change, policy): Trial(by_load, (workload, policy, load, scale.of(DAYS, 1.0), *change), 10.0 * load)
-        for load, change in settings
+        (load, mix, change, policy): Trial(
+            by_load, (workload, policy, load, scale.of(DAYS, 1.0), mix, *change), 10.0 * load
+        )
+        for load, mix, change in settings
         for policy in ("yarn-cs", "gandiva")
     }
 
@@ -158,23 +168,39 @@ def _by_load(workload: Workload, scale: Scale) -> Trials:
 @GANDIVA.of("table5", _by_load)
 def table_5(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """A trace of nine days, by load."""
-    both: dict[tuple[float, tuple[str, float]], list[Mapping[str, Any]]] = {}
-    for (load, change, _), result in results.items():
-        both.setdefault((load, change), []).append(result.plain)
-    loads = [(load, base, ours) for (load, change), (base, ours) in both.items() if change == UNCHANGED]
-    yarn, gandiva = both[0.8, UNCHANGED]
+    both: dict[tuple[float, str, tuple[str, float]], list[Mapping[str, Any]]] = {}
+    for (load, mix, change, _), result in results.items():
+        both.setdefault((load, mix, change), []).append(result.plain)
+    swept = [
+        (load, name, base, ours)
+        for name, of_jobs in MIXES.items()
+        for (load, mix, change), (base, ours) in both.items()
+        if mix == of_jobs and change == UNCHANGED
+    ]
+    yarn, gandiva = both[0.8, MIX, UNCHANGED]
     percents = np.linspace(0, 100, 201)
     lines = {"YARN-CS": (np.asarray(yarn["cdf"]), percents), "Gandiva": (np.asarray(gandiva["cdf"]), percents)}
     title = f"Gandiva, Figure 17: completion times at load 0.8 ({trace_label(workload)}, simulated)"
     panels = [Panel("jobs (%)", lines, top=100)]
+    gains = {name: [(load, 100 * _gain(base, ours)) for load, of, base, ours in swept if of == name] for name in MIXES}
+    curves = {name: (np.asarray(gain)[:, 0], np.asarray(gain)[:, 1]) for name, gain in gains.items()}
+    by = f"Gandiva, Table 5: gain in completion time by load ({trace_label(workload)}, simulated)"
+    figures = {"gandiva-fig17": partial(over_time, title, panels, "completion time (minutes)")}
+    if len(scale.of(LOADS, (0.8,))) > 1:
+        figures["gandiva-table5"] = partial(over_time, by, [Panel("YARN-CS over Gandiva, above 1 (%)", curves)], "load")
     return {
         "days": scale.of(DAYS, 1.0),
         "jobs": gandiva["jobs"],
-        "loads": loads,
-        "least": min(base["completion"] / ours["completion"] - 1 for _, base, ours in loads),
-        "perturbed": [(*change, *of) for (_, change), of in both.items() if change != UNCHANGED],
-        "figures": {"gandiva-fig17": partial(over_time, title, panels, "completion time (minutes)")},
+        "loads": swept,
+        "gain": _gain,
+        "least": min(_gain(base, ours) for _, _, base, ours in swept),
+        "perturbed": [(*change, *of) for (_, _, change), of in both.items() if change != UNCHANGED],
+        "figures": figures,
     }
+
+
+def _gain(base: Mapping[str, Any], ours: Mapping[str, Any]) -> float:
+    return float(base["completion"] / ours["completion"] - 1)
 
 
 add_private(GANDIVA, "gandiva", MIX)

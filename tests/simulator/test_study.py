@@ -18,7 +18,7 @@ from hived.exchange import make_arbiter
 from hived.policies import FIFO
 from hived.scheduling import JobView
 from hived.simulator.exchange import HourlyTrading
-from hived.simulator.multi_job import Explorer, MultiJob
+from hived.simulator.multi_job import Curve, Explorer, MultiJob
 from hived.simulator.study import Study, simulate
 from hived.simulator.traces import Trace, TraceJob, read_trace, trace_of
 from hived.spec import load_spec, parse_spec
@@ -259,7 +259,8 @@ def test_driver_has_jobs_of_its_own(files: Path, tmp_path: Path) -> None:
     """They are in every table, also those that it ends."""
 
     def explorer() -> Explorer:
-        return Explorer([MultiJob("search", "a", 1, 100, (0.5, 0.9, 0.6), 0.9, first=2, error=0.0)], 0, True)
+        curves = tuple([Curve(final) for final in (0.5, 0.9, 0.6)])
+        return Explorer([MultiJob("search", "a", 1, 100, curves, 0.9, first=2, error=0.0)], 0, True)
 
     driver = explorer()
     study = simulate(SPEC, [], policy="gandiva", schemes="private", driver=driver)
@@ -268,7 +269,7 @@ def test_driver_has_jobs_of_its_own(files: Path, tmp_path: Path) -> None:
     assert study.schemes.select("finished", "unfinished").row(0) == (2, 1)
     study.save(tmp_path / "out", figures=False)
     assert not (tmp_path / "out" / "scenario.yaml").exists(), "it would not give these results again"
-    after = Explorer([MultiJob("search", "a", 1, 100, (0.9,), 0.9)], 40, False)
+    after = Explorer([MultiJob("search", "a", 1, 100, (Curve(0.9),), 0.9)], 40, False)
     both = simulate(SPEC, files / "trace.csv", schemes="private", driver=after)
     assert both.jobs["job_id"].to_list() == [*(f"{number:03}" for number in range(40)), "search-0"]
     with pytest.raises(HivedError, match=r"3 runs .* with one driver or trading: give one scheme and one policy"):

@@ -4,17 +4,19 @@ A multi-job submits a few configurations at a time. Each is evaluated at every `
 final accuracy, whose error shrinks as it trains. A configuration that promises too little is ended. Where jobs take
 turns, the ``top`` configurations with the best estimates have the highest priority, and so GPUs for themselves; those
 that have not been evaluated come next, for early feedback; the others have the turns that are left. A multi-job ends
-when a configuration of the accuracy that it looks for has trained to its end.
+at the first evaluation that finds the accuracy that it looks for, which may be long before that training ends.
 
-The paper gives no learning curves. Final accuracies are data, and the error of an estimate is a parameter.
+The paper gives no learning curves. They are data, of a form that is ours, and the error of an estimate is a parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, expm1, inf, log
 from random import Random
 
+from ..errors import ModelError
 from .driver import Live
 from .traces import TraceJob
 from .traces.model import MS
@@ -25,6 +27,39 @@ _TOP, _NEW, _OTHER = 2, 1, 0
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """The accuracy of a configuration over its training: it saturates, exponentially. Ours.
+
+    :class:`~hived.errors.ModelError` unless the accuracies are from 0 to 1, the last at least the first, and ``slow``
+    is above 0.
+    """
+
+    final: float  #: accuracy at the end of the run
+    #: the part of a run in which it comes closer to what it would reach without end by a factor of e; infinity: a line
+    slow: float = 0.1
+    first: float = 0.1  #: accuracy untrained: that of guessing one class of ten
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first <= self.final <= 1 and self.slow > 0):
+            raise ModelError(
+                f"learning curve from {self.first:g} to {self.final:g}, slow {self.slow:g}: accuracies must be from 0 "
+                "to 1 and not fall, and slow above 0"
+            )
+
+    def at(self, done: float) -> float:
+        """The accuracy when this part of the run is done, 0 to 1."""
+        if done >= 1:
+            return self.final
+        part = done if self.slow == inf else expm1(-done / self.slow) / expm1(-1 / self.slow)
+        return self.first + (self.final - self.first) * part
+
+
+def draw_slow(random: Random, middle: float = 0.1, most: float = 2.0) -> float:
+    """How slow a curve is, within a factor ``most`` of ``middle`` either way: uniform in its logarithm. Ours."""
+    return middle * exp(random.uniform(-log(most), log(most)))
+
+
+@dataclass(frozen=True, slots=True)
 class MultiJob:
     """A search. Times in seconds, accuracies from 0 to 1."""
 
@@ -32,7 +67,7 @@ class MultiJob:
     tenant: str
     gpus: int  #: of a configuration
     run_s: float  #: of a whole training, alone
-    accuracies: tuple[float, ...]  #: final ones of the configurations, in the order of their submission
+    curves: tuple[Curve, ...]  #: of the configurations, in the order of their submission
     target: float  #: the accuracy that it looks for
     start_s: float = 0.0
     first: int = 2  #: configurations that are submitted at its start
@@ -69,17 +104,19 @@ class Explorer:
         """``first``: the number of jobs of the trace; ``prioritize``: whether the scheduler knows priorities."""
         self._prioritize = prioritize
         #: the configurations of all multi-jobs
-        self.jobs: Sequence[TraceJob] = [_job(one, at) for one in multi_jobs for at in range(len(one.accuracies))]
+        self.jobs: Sequence[TraceJob] = [_job(one, at) for one in multi_jobs for at in range(len(one.curves))]
         self._searches: list[_Search] = []
         self._of: dict[int, _Search] = {}
         for multi_job in multi_jobs:
             search = _Search(multi_job, first)
             self._searches.append(search)
-            after = first + len(multi_job.accuracies)
+            after = first + len(multi_job.curves)
             self._of.update(dict.fromkeys(range(first, after), search))
             first = after
         #: by multi-job: (time in ms, configurations evaluated by then), at each evaluation of a new one
         self.explored: dict[str, list[tuple[int, int]]] = {one.name: [] for one in multi_jobs}
+        #: by multi-job: (time in ms, accuracy), at each evaluation that finds a higher one than all before
+        self.best: dict[str, list[tuple[int, float]]] = {one.name: [] for one in multi_jobs}
         #: by multi-job: when it ended, in ms
         self.ended: dict[str, int] = {}
 
@@ -94,26 +131,31 @@ class Explorer:
             if search.next_ms > live.now:
                 continue
             of = search.of
-            last = min(search.submitted + (of.more if search.submitted else of.first), len(of.accuracies))
+            last = min(search.submitted + (of.more if search.submitted else of.first), len(of.curves))
             for at in range(search.submitted, last):
                 job = search.first + at
                 live.submit(job)
                 live.tell(job, of.every * of.run_s * MS)
                 self._set_priority(search, job, _NEW, live)
             search.submitted = last
-            left = last < len(of.accuracies)
+            left = last < len(of.curves)
             search.next_ms = live.now + max(1, round(of.every * of.run_s * MS)) if left else _NEVER
 
     def reached(self, job: int, live: Live) -> None:
         """Evaluate a configuration."""
         search = self._of[job]
         of = search.of
+        if of.name in self.ended:  # at this moment, by another configuration
+            return
         times = search.evaluations[job] = search.evaluations.get(job, 0) + 1
         if times == 1:
             explored = self.explored[of.name]
             explored.append((live.now, len(explored) + 1))
         done = min(1.0, times * of.every)
-        estimate = of.accuracies[job - search.first] + search.random.gauss(0.0, of.error) * (1 - done)
+        curve = of.curves[job - search.first]
+        if self._found(search, curve.at(done), live):
+            return
+        estimate = curve.final + search.random.gauss(0.0, of.error) * (1 - done)
         if estimate < of.least:
             self._end(search, job, live)
         else:
@@ -123,18 +165,28 @@ class Explorer:
         self._rank(search, live)
 
     def finished(self, job: int, live: Live) -> None:
-        """A configuration has trained to its end: the search may end."""
+        """A configuration has trained to its end: its last evaluation."""
         search = self._of.get(job)
-        if search is None:
+        if search is None or search.of.name in self.ended:
             return
         search.estimates.pop(job, None)
         search.priorities.pop(job, None)
-        if search.of.accuracies[job - search.first] >= search.of.target:
-            self.ended[search.of.name] = live.now
-            search.next_ms = _NEVER
-            for other in range(search.first, search.first + search.submitted):
-                self._end(search, other, live)
-        self._rank(search, live)
+        if not self._found(search, search.of.curves[job - search.first].final, live):
+            self._rank(search, live)
+
+    def _found(self, search: _Search, accuracy: float, live: Live) -> bool:
+        """Note an accuracy; whether it is what the search looks for, which ends then."""
+        of = search.of
+        best = self.best[of.name]
+        if not best or accuracy > best[-1][1]:
+            best.append((live.now, accuracy))
+        if accuracy < of.target:
+            return False
+        self.ended[of.name] = live.now
+        search.next_ms = _NEVER
+        for other in range(search.first, search.first + search.submitted):
+            self._end(search, other, live)
+        return True
 
     def _end(self, search: _Search, job: int, live: Live) -> None:
         search.estimates.pop(job, None)
