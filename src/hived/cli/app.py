@@ -67,15 +67,9 @@ _CHECK = "Whether the virtual clusters of a spec fit, or why not"
 
 def _noun(name: str, line: str, *verbs: tuple[str, str, str, str]) -> Verb:
     """A noun with its verbs: name, line, module and function of each."""
+    runs = ("run", "search") if name == "train" else ()
     below = tuple(
-        Verb(
-            "Verbs",
-            verb,
-            of,
-            module,
-            function,
-            _WITH_A_COMMAND if name == "train" and verb in ("run", "search") else {},
-        )
+        Verb("Verbs", verb, of, module, function, _WITH_A_COMMAND if verb in runs else {})
         for verb, of, module, function in verbs
     )
     return Verb(_NOUNS, name, line, verbs=below)

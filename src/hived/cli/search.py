@@ -28,6 +28,7 @@ from .submit import environment, folder
 
 _LOOK_S = 1.0  #: between two looks at the jobs
 _NONE_FOUND = 1  #: exit code
+_EXAMPLE = '{"lr": 0.1, "width": 64}'
 
 
 @asks_engine
@@ -48,7 +49,9 @@ def search(
     top: Annotated[int, typer.Option(metavar="N", help="So many of the best have GPUs for themselves.", min=0)] = 2,
     first: Annotated[int, typer.Option(metavar="N", help="Configurations to begin with.", min=1)] = 2,
     more: Annotated[int, typer.Option(metavar="N", help="Further ones every --every.", min=1)] = 2,
-    every: Annotated[float, duration_option(help="Time until further configurations begin, with its unit.")] = 60.0,
+    every: Annotated[
+        float | None, duration_option(help="Time until further configurations begin.", show_default="1m")
+    ] = None,
     least: Annotated[
         float | None,
         typer.Option(metavar="X", help="End those below, from the --after-th evaluation on.", show_default="none"),
@@ -60,8 +63,8 @@ def search(
     """Try configurations of a training script, a few at a time, until one is good enough.
 
     Each is a job. Whenever it prints its accuracy it is judged: the best have the highest priority, new ones come next,
-    the others take turns on what is left (VCs of the policy gandiva; elsewhere all are equal). It ends with the first that
-    reaches the target, and ends all others; so does Ctrl-C.
+    the others take turns on what is left (VCs of the policy gandiva; elsewhere all are equal). The first that reaches
+    the target ends the search and all others; so does Ctrl-C.
 
     Exit code 0: found; 1: all have ended, and none was good enough.
 
@@ -80,17 +83,15 @@ def search(
         running = _Running(there, Search(len(chosen), goal), submission, commands, chosen)
         judge = _Judge(pattern, sign, after)
         try:
-            _run(running, judge, every)
+            _run(running, judge, 60.0 if every is None else every)
         finally:
             running.end(list(running.jobs))
-    if ask.printed({"best": running.best(sign), "tried": running.search.submitted}):
-        pass
-    elif (best := running.best(sign)) is None:
-        note("none has printed an accuracy: --metric finds it in what the jobs print")
-    else:
-        typer.echo(
-            f"best: {best['accuracy']:g} by {clean(str(best['job']))} ({_words(chosen[running.search.best[1]])})"
-        )  # type: ignore[index]
+    best = running.best(sign)
+    if not ask.printed({"best": best, "tried": running.search.submitted}):
+        if best is None:
+            note("none has printed an accuracy: --metric finds it in what the jobs print")
+        else:
+            typer.echo(f"best: {best['accuracy']:g} by {clean(str(best['job']))} ({best['words']})")
     raise typer.Exit(0 if running.search.found is not None else _NONE_FOUND)
 
 
@@ -100,7 +101,9 @@ def _run(running: _Running, judge: _Judge, every: float) -> None:
         if time.monotonic() >= due:
             due += every
             running.submit(search.submit())
-        for one in list(running.jobs):
+        for one in [*running.jobs]:
+            if one not in running.jobs:  # ended by the evaluation of another
+                continue
             for value in judge.accuracies(running, one):
                 note(f"{clean(running.jobs[one].name)} ({_words(running.chosen[one])}): {judge.sign * value:g}")
                 running.end(search.evaluate(one, value, judge.estimate(one, value, search.goal.least)))
@@ -175,7 +178,8 @@ class _Running:
         if self.search.best is None:
             return None
         accuracy, one = self.search.best
-        return {"job": self.names[one], "accuracy": sign * accuracy, "configuration": self.chosen[one]}
+        words = _words(self.chosen[one])
+        return {"job": self.names[one], "accuracy": sign * accuracy, "configuration": self.chosen[one], "words": words}
 
 
 class _Judge:
@@ -223,15 +227,12 @@ def read_configurations(file: Path) -> list[dict[str, str]]:
             if line.strip():
                 try:
                     one = json.loads(line)
-                except ValueError as error:
-                    raise InputError(
-                        f"{Location(str(file), number)}: no JSON ({error}); give an object a line"
-                    ) from None
+                except ValueError:
+                    one = None
                 if not isinstance(one, dict):
-                    raise InputError(f'{Location(str(file), number)}: no object; give one a line, as {{"lr": 0.1}}')
-                found.append(
-                    {key: value if isinstance(value, str) else json.dumps(value) for key, value in one.items()}
-                )
+                    raise InputError(f"{Location(str(file), number)}: no object of JSON; give one a line: {_EXAMPLE}")
+                values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in one.items()}
+                found.append(values)
     else:
         for row in csv.DictReader(io.StringIO(text), skipinitialspace=True):
             if None in row or None in row.values():

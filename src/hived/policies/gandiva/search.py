@@ -1,9 +1,9 @@
 """A search: configurations explored together, the most promising first (Gandiva, OSDI'18, 2 and 6.2). Pure.
 
 A few configurations are submitted at a time. Each is evaluated again and again while it trains. One that promises too
-little is ended; the ``top`` of those with the best estimates have the highest priority, and so GPUs for themselves where
-jobs take turns; those that have not been evaluated come next, for early feedback; the others have the turns that are
-left. The search ends at the first evaluation that finds the accuracy that it looks for.
+little is ended; the ``top`` of those with the best estimates have the highest priority, and so GPUs for themselves
+where jobs take turns; those that have not been evaluated come next, for early feedback; the others have the turns that
+are left. The search ends at the first evaluation that finds the accuracy that it looks for.
 
 The simulator's multi-jobs (:mod:`hived.simulator.multi_job`) and ``hived train search`` decide by this.
 """
