@@ -12,6 +12,7 @@ from hived.engine.states import JobState
 from hived.engines.local.guests import FLOOR, LEASE_S
 from hived.engines.local.instructions import LimitTasks, SuspendTasks
 from hived.engines.local.model import Job, Limiting, Obeying
+from hived.engines.local.turns import OBEYS_WITHIN_S
 from hived.policies.antman import GuestSharing
 from hived.scheduling.checks import check_scheduler
 from hived.spec.compiled import ClusterSpec, GuestsOf
@@ -203,6 +204,7 @@ def test_guest_that_does_not_pause_is_told_apart() -> None:
     """As a loan has it: after the grace of loans it is stopped, and is no guest any more."""
     engine = Hosts(hosting(("vision", 2), ("speech", 2)))
     guest = engine.submit(job("speech", 2, priority=-1))
+    engine.look(guest)
     engine.frozen.add(guest.id)
     owners = [engine.submit(job("vision", 2)), engine.submit(job("speech", 2))]
     engine.pass_time(5)
@@ -216,6 +218,28 @@ def test_guest_that_does_not_pause_is_told_apart() -> None:
     for found in owners:
         engine.end(found)
     assert states(guest) == "running", "on a loan"
+
+
+def test_guest_that_loads_yet_cannot_pause_and_stays_a_guest() -> None:
+    """It makes room, and nothing is known of it; unless it has loaded for as long as nobody loads."""
+    engine = Hosts(hosting(("vision", 2), ("speech", 2)))
+    guest = engine.submit(job("speech", 2, priority=-1))
+    engine.loading.add(guest.id)
+    owners = [engine.submit(job("vision", 2)), engine.submit(job("speech", 2))]
+    engine.pass_time(40)
+    engine.do(lambda jobs: jobs.does_not_obey(guest, engine.now))
+    assert "had ended no mini-batch" in engine.explain(guest)
+    engine.gone(guest)
+    engine.loading.discard(guest.id)
+    engine.pass_time(60)
+    assert states(*owners, guest) == "running running running"
+    assert (guest.guest, guest.attempt) == (True, 2)
+    engine.loading.add(guest.id)
+    engine.job_scheduler.probe.forget(guest.id)
+    engine.pass_time(OBEYS_WITHIN_S)
+    engine.do(lambda jobs: jobs.does_not_obey(guest, engine.now))
+    engine.gone(guest)
+    assert not guest.entry.guest
 
 
 def test_guest_is_upgraded_where_it_runs_and_its_limits_end() -> None:

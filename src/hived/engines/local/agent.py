@@ -18,7 +18,7 @@ from hived.errors import ConflictError, HivedError, NotFoundError, NotYetError, 
 from hived_control import commands, errors
 from hived_control.commands import JobStatus as JobStatus
 from hived_control.commands import TrainingJob
-from hived_control.environment import JOB, JOBS, LAUNCH, SHARE
+from hived_control.environment import JOB, JOBS, LAUNCH, SESSION, SHARE
 from hived_control.folder import JobFolder
 from hived_control.page import State
 
@@ -41,7 +41,7 @@ class Agent:
         self._path(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         path = os.pathsep.join(filter(None, (str(LAUNCH), given.get("PYTHONPATH"))))
-        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name}
+        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name, SESSION: "own"}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
             found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
         if job.floor is not None:

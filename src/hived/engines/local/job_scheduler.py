@@ -43,6 +43,7 @@ from .turns import (
     GOES_ELSEWHERE,
     NO_GUESTS,
     NOT_ALONE,
+    NOT_READY,
     OBEYS_WITHIN_S,
     ONCE_HELD,
     OTHERS_TURN,
@@ -457,8 +458,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def does_not_obey(self, job: Job, at: float) -> None:
         """A job that did not pause, and shares no GPUs any more."""
         if job.entry.runs_as_guest and job.state.stays:
-            self._apart.add(job.id)
-            self.stop(job, at, "moved", NOT_ALONE)
+            if self.probe.knows(job.id) or at - (job.started_at or at) > OBEYS_WITHIN_S:
+                self._apart.add(job.id)
+                self.stop(job, at, "moved", NOT_ALONE)
+            else:
+                self.stop(job, at, "moved", NOT_READY)
             return
         if job.entry.status not in (Status.GUARANTEED, Status.SHARING):
             return

@@ -32,6 +32,7 @@ NO_GUESTS = "it ran beside others, where no guests are accepted any more"
 OBEYS_WITHIN_S = 300.0
 #: why an elastic job has other GPUs, and why it is stopped
 GROWS, SHRINKS = "it grows into GPUs that nobody asks for", "it gives up what it has grown into, for others"
+NOT_READY = "it had ended no mini-batch when its GPUs were wanted, and so could not pause"
 RIGID = "it does not give up the GPUs that it has grown into"
 NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
@@ -138,6 +139,7 @@ class Turns:
             if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE, Status.RESERVED):
                 self._jobs.scheduler.withdraw(job.entry)
                 why = NO_LONGER if number in self.moved else NO_GUESTS if was_beside(job) else NO_TURNS
+                why = NOT_ALONE if job.entry.alone and job.spec.share is not False else why
                 self._jobs.stop(job, at, "moved", why)
             elif job.state is JobState.RUNNING and self._scales(job, turn, at):
                 continue
