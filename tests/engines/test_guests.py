@@ -42,6 +42,7 @@ class Hosts(Driver):
         self.steps: dict[int, int] = {}
         self.busy: dict[int, float] = {}  #: utilization of a job, if it is not 0.3
         self.slow: dict[int, float] = {}  #: seconds of a mini-batch, if it is not 0.5
+        self.mini_batch: dict[int, float] = {}  #: what its page says of that, if it is not 0.5
         self.loading: set[int] = set()  #: jobs that have no page yet
         self.frozen: set[int] = set()  #: jobs that come to no end of a mini-batch
 
@@ -80,7 +81,8 @@ class Hosts(Driver):
             self.steps[number] = self.steps.get(number, 0) + 1
         doing = Obeying(
             number in self.paused, "framework", memory=limits.memory or 0, share=limits.share or 1.0,
-            mini_batch_s=0.5, utilization=self.busy.get(number, 0.3), peak_bytes=2**30, least_bytes=2**28,
+            mini_batch_s=self.mini_batch.get(number, 0.5), utilization=self.busy.get(number, 0.3),
+            peak_bytes=2**30, least_bytes=2**28,
             mini_batches=self.steps.get(number, 0), ended_at=self.steps.get(number, 0) * self.slow.get(number, 0.5),
             device_bytes=2**30, device="cuda:0",
         )  # fmt: skip

@@ -35,6 +35,7 @@ class Turns(Driver):
         self.ran: Counter[int] = Counter()
         self._together: dict[tuple[str, int], set[int]] = {}
         self.workers: dict[int, int] = {}  #: of elastic jobs
+        self.took_s, self.moved_bytes = 0.0, 0  #: of the last suspension or resumption
         self.slower = 1.2  #: a mini-batch while another job is on the same device, over alone
 
     def carry_out(self, instruction: Instruction) -> None:
@@ -64,7 +65,8 @@ class Turns(Driver):
         if not any(told.job == found.id for told in self.told):
             packed = self.job_scheduler.beside(found.id)
             doing = Obeying(
-                found.id in self.paused, "framework", mini_batch_s=0.1 * (self.slower if packed else 1.0),
+                found.id in self.paused, "framework", self.moved_bytes, self.took_s,
+                mini_batch_s=0.1 * (self.slower if packed else 1.0),
                 utilization=0.3, peak_bytes=2**30, least_bytes=2**20,
                 elastic=found.id in self.workers, workers=self.workers.get(found.id, 1),
             )  # fmt: skip

@@ -325,6 +325,8 @@ class _Running:
             kept=known(place for place in health.kept if place not in health.faulty),
             beyond=job_scheduler.beyond,
             trading=job_scheduler.trading,
+            sharers=() if job_scheduler.guests is not None else job_scheduler.turns.of.keys(),
+            turns=self._service.explainer().turns_of,
         )
 
     async def changed(self, seq: int) -> None:

@@ -34,6 +34,7 @@ from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
+from .counters import Counts
 from .guests import FLOOR, Guests
 from .health import Health
 from .instructions import Instruction, LimitTasks, StartTasks, StopTasks, WakeAt
@@ -82,8 +83,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         shares: bool = False,
     ) -> None:
         """``shares``: whether jobs obey, so that policies may have them share GPUs."""
-        #: what is measured of jobs that obey
-        self.probe = MeasuredProbe()
+        #: what is measured of jobs that obey, and what is counted of them
+        self.probe, self.counts = MeasuredProbe(), Counts()
         self._shares = shares
         super().__init__(cluster, policies, last_event, trading=trading, probe=self.probe if shares else None)
         self._free_port = free_port
@@ -207,6 +208,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
         elif number in self.turns.called_back and not doing.suspended:
             self.turns.forget(number)
+        self.counts.look(job, doing)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             ours = doing.share == job.floor or (self.guests is not None and self.guests.is_ours(job, doing))
@@ -670,6 +672,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         self._touched[job.id] = job
+        self.counts.follow(job, event, before, self.guests is not None)
         if self.guests is not None:
             self._follow_guests(job, event)
         if job.holds and job.state is not JobState.SUSPENDED:
