@@ -142,7 +142,18 @@ for epoch in state.range(20):
         pace(state.step, 620, Path(result + ".hurry"))
 torch.save(dict(model=model.state_dict(), step=state.step, rate=scheduler.get_last_lr()), result)
 """
-SCRIPTS = {"transformers": TRANSFORMERS.replace("BEGIN", "pass"), "lightning": LIGHTNING, "accelerate": ACCELERATE}
+#: a loader that draws its numbers before any batch is fetched, as Transformers' own do not
+OWN_LOADER = """
+def loader_of(self):
+    return DataLoader(self.train_dataset, 4, shuffle=True, num_workers=1, collate_fn=collated)
+Trainer.get_train_dataloader = loader_of
+trainer = Trainer("""
+SCRIPTS = {
+    "transformers": TRANSFORMERS.replace("BEGIN", "pass"),
+    "own loader": TRANSFORMERS.replace("BEGIN", "pass").replace("\ntrainer = Trainer(", OWN_LOADER),
+    "lightning": LIGHTNING,
+    "accelerate": ACCELERATE,
+}
 
 
 @pytest.mark.parametrize("library", SCRIPTS)

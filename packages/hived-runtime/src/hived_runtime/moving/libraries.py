@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
@@ -123,9 +123,7 @@ class TransformersTrainer(LibraryTrainer):
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise MoveError("its weights are sharded over ranks")
         here = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_total_limit": None}
-        with ExitStack() as stack:
-            stack.enter_context(_changed(trainer.args, **here))
-            stack.enter_context(_changed(type(trainer.args), should_save=True))  # every rank has its own
+        with _changed(trainer.args, **here), _changed(type(trainer.args), should_save=True):  # every rank has its own
             trainer._save_checkpoint(trainer.model_wrapped, None)
         if trainer.args.process_index:  # but of the weights, which Transformers writes on rank 0 alone
             torch.save(trainer.model.state_dict(), next(folder.iterdir()) / "pytorch_model.bin")

@@ -62,6 +62,7 @@ class NamedState:
     _named: dict[str, Any]
     _objects: frozenset[str]
     _reach: Callable[[], None]
+    _accumulating: list[Any]
     _loops: list[_Loop]
     _outside: _Loop
     _started: set[tuple[tuple[str, int], ...]]
@@ -80,6 +81,9 @@ class NamedState:
             #: names of objects that are changed in place; all others are plain values
             "_objects": frozenset(name for name, value in named.items() if _kept_by(value) is not None),
             "_reach": reach,
+            #: of optimizers that Accelerate has prepared: it counts the batches of a step where nobody names it, so no
+            #: point is within a step
+            "_accumulating": [each.gradient_state for each in named.values() if hasattr(each, "gradient_state")],
             "_loops": [],
             "_outside": _Loop(),
             #: loops whose loaders have workers that stay, each with those around it
@@ -140,6 +144,7 @@ class NamedState:
         try:
             loop.iterated = items
             iterator = self._begun(loop, items, there, depth)
+            reads_ahead = _inner(items) is not items
             for item in iterator:
                 loop.inner.clear()
                 if there is not None and self._taken is not None and there.at_item is not None:
@@ -153,7 +158,7 @@ class NamedState:
                 if self._taken is not None:
                     self._fail("the script does not come to the loop in which it was there")
                 self.point()
-                if _inner(items) is not items:
+                if reads_ahead:
                     loop.asked = RandomStates.now()
         finally:
             if loop in loops:
@@ -223,10 +228,7 @@ class NamedState:
 
     def point(self) -> None:
         """The state is whole here, and the script goes on from here: it may be handed over now. Else costs nothing."""
-        # Accelerate counts the batches of a step where nobody names it: it begins anew with the next step
-        if all(
-            each.sync_gradients for value in self._named.values() if (each := getattr(value, "gradient_state", None))
-        ):
+        if all(each.sync_gradients for each in self._accumulating):
             self._reach()
 
     # -- as data ------------------------------------------------------------------------------------------------------
