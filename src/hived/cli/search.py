@@ -69,8 +69,8 @@ def search(
     Exit code 0: found; 1: all have ended, and none was good enough.
 
     \bExamples:
-      hived train search --vc vision -c lr.csv --metric 'accuracy: ([0-9.]+)' --target 0.84 -- python train.py --lr {lr}
-      hived train search --vc vision -c c.jsonl --metric 'loss ([0-9.]+)' --lower --target 0.2 -- ./t.sh {lr} {width}
+      hived train search --vc vision -c lr.csv --metric 'acc: ([0-9.]+)' --target 0.84 -- ./t.py {lr}
+      hived train search --vc nlp -c c.jsonl --metric 'loss (.+)' --lower --target 0.2 -- ./t.sh {lr}
     """
     pattern = _pattern(metric)
     chosen = read_configurations(configurations)
