@@ -57,6 +57,12 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def libraries(session: nox.Session) -> None:
+    """Training jobs whose loop is that of Transformers, Lightning or Accelerate; needs 5 GB. 7 minutes."""
+    _tier(session, "dev-libraries", "libraries")
+
+
+@nox.session
 def compiled(session: nox.Session) -> None:
     """Native form of the deciding code: its tests and the kept results; needs a C compiler. 15 minutes."""
     session.install(f"./{RUNTIME}", ".[dev]", env={"HATCH_BUILD_HOOKS_ENABLE": "1"})

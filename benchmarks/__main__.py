@@ -1,7 +1,7 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, scaling, simulation, sharing, runtime, live, turns, beside, dashboard,
-extender, kube-scheduler; all of them by default.
+Suites: core, contract, scaling, simulation, sharing, preemption, runtime, live, turns, beside,
+fidelity, dashboard, extender, kube-scheduler; all of them by default.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from . import (
     core,
     dashboard,
     extender,
+    fidelity,
     kube_scheduler,
     live,
+    preemption,
     runtime,
     scaling,
     sharing,
@@ -41,10 +43,12 @@ SUITES = {
     "scaling": scaling.measure,
     "simulation": simulation.measure,
     "sharing": sharing.measure,
+    "preemption": preemption.measure,
     "runtime": runtime.measure,
     "live": live.measure,
     "turns": turns.measure,
     "beside": beside.measure,
+    "fidelity": fidelity.measure,
     "dashboard": dashboard.measure,
     "extender": extender.measure,
     "kube-scheduler": kube_scheduler.measure,

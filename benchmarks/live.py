@@ -32,8 +32,8 @@ SPAN_S = 30.0
 LOAD = 1.15
 
 
-def small(trace: Trace) -> tuple[ClusterSpec, Trace]:
-    """Some jobs of the trace's largest tenants, and a cluster for them; time scaled to :data:`SPAN_S`.
+def small(trace: Trace, span_s: float = SPAN_S, most_jobs: int = JOBS) -> tuple[ClusterSpec, Trace]:
+    """Some jobs of the trace's largest tenants, and a cluster for them; time scaled to ``span_s``.
 
     Left out are jobs shorter than 10 minutes (scaled, they would be shorter than starting a process takes), longer than
     12 hours (one of them would be all of it), and larger than a tenant's share.
@@ -47,12 +47,12 @@ def small(trace: Trace) -> tuple[ClusterSpec, Trace]:
         job
         for job in trace.jobs
         if job.tenant in tenants and 600_000 <= job.duration_ms <= 43_200_000 and job.gpus <= share
-    ][:JOBS]
+    ][:most_jobs]
     spec = parse_spec(spec_from_quotas(NODES, [(name, 100.0 / TENANTS) for name in tenants]), "largest tenants")
     work = sum(job.gpus * job.duration_ms for job in chosen)
     window = work / (NODES * 8 * LOAD)  # over which they have to come for that load
     first, last = chosen[0].submit_ms, chosen[-1].submit_ms
-    scale = SPAN_S * 1000 / (window * 1.3)
+    scale = span_s * 1000 / (window * 1.3)
     squeeze = window / max(1, last - first) * scale
     jobs = [
         TraceJob(

@@ -175,7 +175,7 @@ def _two_tenants(workload: Workload, scale: Scale) -> Trials:
     settings = [(load, UNCHANGED) for load in scale.of(LOADS, (_MIDDLE,))]
     settings += [(_MIDDLE, change) for change in scale.of(PERTURBED, ())]
     days = scale.of(DAYS, 1.0)
-    trials: Trials = {
+    trials: dict[Any, Trial] = {
         (load, change, arm): Trial(two_tenants, (workload, arm, load, days, *change), 5.0 * load)
         for load, change in settings
         for arm in ARMS

@@ -32,9 +32,14 @@ settings.load_profile("hived")
 
 ROOT = Path(__file__).parents[1]
 #: folders that are of one tier as a whole
-TIERS = {"tests/kubernetes/real": "cluster", "tests/server/browser": "browser", "tests/runtime": "torch"}
+TIERS = {
+    "tests/kubernetes/real": "cluster",
+    "tests/libraries": "libraries",
+    "tests/runtime": "torch",
+    "tests/server/browser": "browser",
+}
 #: packages that a tier imports
-NEEDS = {"browser": "playwright", "torch": "torch"}
+NEEDS = {"browser": "playwright", "libraries": "lightning", "torch": "torch"}
 #: in these a process starts something once that all its tests share: a control plane, what drives a browser
 ONE_PROCESS = {"cluster", "browser", "smoke"}
 

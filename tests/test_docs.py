@@ -144,9 +144,11 @@ def test_generated_reference_of_verbs() -> None:
 
 def test_generated_reference_of_metrics() -> None:
     text = documentation.metrics()
-    assert "| `hived_vc_gpus` | gauge | `vc`, `kind` |" in text
-    assert "| `hived_requests_total` | counter | `verb`, `result` |" in text
-    assert "| `hived_request_duration_seconds` | histogram | `verb` |" in text
+    assert "| `hived_vc_gpus` | gauge | `vc`, `kind` | both |" in text
+    assert "| `hived_requests_total` | counter | `verb`, `result` | Kubernetes |" in text
+    assert "| `hived_request_duration_seconds` | histogram | `verb` | Kubernetes |" in text
+    assert "| `hived_suspensions_total` | counter | `cause` | one machine |" in text
+    assert "| `hived_suspension_duration_seconds` | histogram |  | one machine |" in text
 
 
 def test_link_out_of_the_pages() -> None:

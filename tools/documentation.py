@@ -87,6 +87,7 @@ def metrics() -> str:
     from hived.engines.kubernetes.counters import Counts
     from hived.errors import UnavailableError
     from hived.server.kubernetes.metrics import KubernetesMetrics
+    from hived.server.local_metrics import LocalMetrics
 
     def scheduler() -> NoReturn:
         raise UnavailableError("it does not decide")
@@ -96,14 +97,18 @@ def metrics() -> str:
     service: Any = SimpleNamespace(scheduler=scheduler, engine=lambda: state, spec=lambda: state)
     exported = KubernetesMetrics(idle, service)
     exported.observe("filter", "ok", 0.0)  # its samples have the labels
-    lines = ["| name | type | labels | what |", "|---|---|---|---|"]
-    for family in exported.registry.collect():
+    of_cluster = {family.name: family for family in exported.registry.collect()}
+    of_machine = {family.name: family for family in LocalMetrics(service).registry.collect()}
+    lines = ["| name | type | labels | on | what |", "|---|---|---|---|---|"]
+    for family in (of_cluster | of_machine).values():
+        both = family.name in of_cluster and family.name in of_machine
+        on = "both" if both else "Kubernetes" if family.name in of_cluster else "one machine"
         name = family.name + ("_total" if family.type == "counter" else "")
         names = getattr(family, "_labelnames", None) or [
             label for label in dict.fromkeys(chain(*(sample.labels for sample in family.samples))) if label != "le"
         ]
         labels = ", ".join(_code(label) for label in names)
-        lines.append(f"| {_code(name)} | {family.type} | {labels} | {_prose(family.documentation)} |")
+        lines.append(f"| {_code(name)} | {family.type} | {labels} | {on} | {_prose(family.documentation)} |")
     return "\n".join(lines)
 
 

@@ -219,7 +219,7 @@ def _by_accuracy(workload: Workload, scale: Scale) -> Trials:
 @GANDIVA.of("table4", _by_accuracy)
 def table_4(workload: Workload, scale: Scale, results: Results) -> dict[str, Any]:
     """A search on 16 GPUs, by the accuracy that it looks for."""
-    settings = []
+    settings: list[dict[str, Any]] = []
     for change in (USUAL, *scale.of(CHANGED, ())):
         of = {
             name: np.asarray([results[*change, name, seed].plain["minutes"] for seed in _seeds(scale, 21)])

@@ -18,7 +18,15 @@ from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import JobExplainer
-from hived.engines.local.instructions import Instruction, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from hived.engines.local.instructions import (
+    Instruction,
+    ResumeTasks,
+    ScaleTasks,
+    StartTasks,
+    StopTasks,
+    SuspendTasks,
+    WakeAt,
+)
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import new_names, renamed
@@ -74,7 +82,7 @@ class Driver:
     def __init__(self, spec: ClusterSpec | None = None, shares: bool = False) -> None:
         """``shares``: jobs obey, and take turns where their VC's policy is so."""
         self.shares = shares
-        self.told: list[SuspendTasks | ResumeTasks] = []  #: what jobs that take turns have to do yet
+        self.told: list[SuspendTasks | ResumeTasks | ScaleTasks] = []  #: what jobs that take turns have to do yet
         self.spec = spec or small_spec()
         self.now = 0.0
         self.events: list[Event] = []
@@ -212,7 +220,7 @@ class Driver:
                     self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
             case StopTasks(attempt=attempt):
                 self.stopped.add((found.id, attempt))
-            case SuspendTasks() | ResumeTasks():
+            case SuspendTasks() | ResumeTasks() | ScaleTasks():
                 self.told.append(instruction)
             case WakeAt(at=at):
                 heappush(self.wakes, (at, found.id))

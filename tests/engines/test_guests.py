@@ -12,6 +12,7 @@ from hived.engine.states import JobState
 from hived.engines.local.guests import FLOOR, LEASE_S
 from hived.engines.local.instructions import LimitTasks, SuspendTasks
 from hived.engines.local.model import Job, Limiting, Obeying
+from hived.engines.local.turns import OBEYS_WITHIN_S
 from hived.policies.antman import GuestSharing
 from hived.scheduling.checks import check_scheduler
 from hived.spec.compiled import ClusterSpec, GuestsOf
@@ -41,6 +42,7 @@ class Hosts(Driver):
         self.steps: dict[int, int] = {}
         self.busy: dict[int, float] = {}  #: utilization of a job, if it is not 0.3
         self.slow: dict[int, float] = {}  #: seconds of a mini-batch, if it is not 0.5
+        self.mini_batch: dict[int, float] = {}  #: what its page says of that, if it is not 0.5
         self.loading: set[int] = set()  #: jobs that have no page yet
         self.frozen: set[int] = set()  #: jobs that come to no end of a mini-batch
 
@@ -79,7 +81,8 @@ class Hosts(Driver):
             self.steps[number] = self.steps.get(number, 0) + 1
         doing = Obeying(
             number in self.paused, "framework", memory=limits.memory or 0, share=limits.share or 1.0,
-            mini_batch_s=0.5, utilization=self.busy.get(number, 0.3), peak_bytes=2**30, least_bytes=2**28,
+            mini_batch_s=self.mini_batch.get(number, 0.5), utilization=self.busy.get(number, 0.3),
+            peak_bytes=2**30, least_bytes=2**28,
             mini_batches=self.steps.get(number, 0), ended_at=self.steps.get(number, 0) * self.slow.get(number, 0.5),
             device_bytes=2**30, device="cuda:0",
         )  # fmt: skip
@@ -203,6 +206,7 @@ def test_guest_that_does_not_pause_is_told_apart() -> None:
     """As a loan has it: after the grace of loans it is stopped, and is no guest any more."""
     engine = Hosts(hosting(("vision", 2), ("speech", 2)))
     guest = engine.submit(job("speech", 2, priority=-1))
+    engine.look(guest)
     engine.frozen.add(guest.id)
     owners = [engine.submit(job("vision", 2)), engine.submit(job("speech", 2))]
     engine.pass_time(5)
@@ -216,6 +220,28 @@ def test_guest_that_does_not_pause_is_told_apart() -> None:
     for found in owners:
         engine.end(found)
     assert states(guest) == "running", "on a loan"
+
+
+def test_guest_that_loads_yet_cannot_pause_and_stays_a_guest() -> None:
+    """It makes room, and nothing is known of it; unless it has loaded for as long as nobody loads."""
+    engine = Hosts(hosting(("vision", 2), ("speech", 2)))
+    guest = engine.submit(job("speech", 2, priority=-1))
+    engine.loading.add(guest.id)
+    owners = [engine.submit(job("vision", 2)), engine.submit(job("speech", 2))]
+    engine.pass_time(40)
+    engine.do(lambda jobs: jobs.does_not_obey(guest, engine.now))
+    assert "had ended no mini-batch" in engine.explain(guest)
+    engine.gone(guest)
+    engine.loading.discard(guest.id)
+    engine.pass_time(60)
+    assert states(*owners, guest) == "running running running"
+    assert (guest.guest, guest.attempt) == (True, 2)
+    engine.loading.add(guest.id)
+    engine.job_scheduler.probe.forget(guest.id)
+    engine.pass_time(OBEYS_WITHIN_S)
+    engine.do(lambda jobs: jobs.does_not_obey(guest, engine.now))
+    engine.gone(guest)
+    assert not guest.entry.guest
 
 
 def test_guest_is_upgraded_where_it_runs_and_its_limits_end() -> None:
@@ -448,6 +474,39 @@ def test_suspended_by_hand_stays_so() -> None:
     engine.do(lambda jobs: jobs.turns.goes_on(owner, "told so", engine.now))
     engine.pass_time(2)
     assert states(owner) == "running"
+
+
+@pytest.mark.parametrize("how", ["runs", "held", "taken over"])
+def test_guest_goes_on_elsewhere_at_its_turn(how: str) -> None:
+    """It pauses beside the owner and goes on where its VC has free cells: nothing is done again."""
+    engine = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    owner, other = engine.submit(job("vision")), engine.submit(job("speech"))
+    engine.busy[other.id] = 0.9
+    engine.pass_time(SETTLE_S + 20)
+    guest = engine.submit(job("speech", early=True))
+    engine.pass_time(5)
+    assert (states(guest), guest.beside) == ("running", (owner.name,))
+    if how == "held":
+        engine.busy[owner.id] = 1.0
+        engine.pass_time(60)
+        assert states(guest) == "suspended"
+    if how == "taken over":
+        another = engine.submit(job("vision", early=True))
+        engine.pass_time(40)
+        assert set(another.devices()) == set(owner.devices())
+    engine.end(other)
+    if how == "runs":
+        assert states(guest) == "running", "it has not paused yet"
+    engine.pass_time(5)
+    assert (states(guest), guest.guaranteed, guest.attempt) == ("running", True, 1)
+    assert set(guest.devices()).isdisjoint(owner.devices())
+    assert "stopping" not in engine.kinds(guest)
+    engine.pass_time(60)
+    assert (guest.guest, guest.limits) == (False, None)
+    (again,) = engine.restart(guest)
+    engine.pass_time(10)
+    assert (states(again), again.guaranteed) == ("running", True)
+    engine.check_record()
 
 
 FACTS = (

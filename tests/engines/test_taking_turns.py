@@ -11,7 +11,7 @@ import pytest
 
 from hived import ConflictError
 from hived.engine.states import JobState
-from hived.engines.local.instructions import SuspendTasks
+from hived.engines.local.instructions import Instruction, ScaleTasks, StartTasks, SuspendTasks
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, Obeying
 from hived.spec.compiled import ClusterSpec
@@ -34,7 +34,18 @@ class Turns(Driver):
         self.paused: set[int] = set()  #: jobs whose tasks stand still
         self.ran: Counter[int] = Counter()
         self._together: dict[tuple[str, int], set[int]] = {}
+        self.workers: dict[int, int] = {}  #: of elastic jobs
+        self.took_s, self.moved_bytes = 0.0, 0  #: of the last suspension or resumption
         self.slower = 1.2  #: a mini-batch while another job is on the same device, over alone
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """See :meth:`Driver.carry_out`. An elastic job begins with what it asked for."""
+        super().carry_out(instruction)
+        if isinstance(instruction, StartTasks) and self.started[instruction.job, instruction.attempt] == 1:
+            self.workers = {
+                number: self.jobs[number].gpus if number == instruction.job else workers
+                for number, workers in self.workers.items()
+            }
 
     def obey(self, most: int = 1_000) -> None:
         """Jobs do what they were told, and are looked at."""
@@ -43,7 +54,10 @@ class Turns(Driver):
             told = self.told.pop(0)
             found = self.jobs[told.job]
             if found.state.stays and found.attempt == told.attempt:
-                (self.paused.add if isinstance(told, SuspendTasks) else self.paused.discard)(told.job)
+                if isinstance(told, ScaleTasks):
+                    self.workers[told.job] = told.workers
+                else:
+                    (self.paused.add if isinstance(told, SuspendTasks) else self.paused.discard)(told.job)
                 self.look(found)
 
     def look(self, found: Job) -> None:
@@ -51,8 +65,10 @@ class Turns(Driver):
         if not any(told.job == found.id for told in self.told):
             packed = self.job_scheduler.beside(found.id)
             doing = Obeying(
-                found.id in self.paused, "framework", mini_batch_s=0.1 * (self.slower if packed else 1.0),
+                found.id in self.paused, "framework", self.moved_bytes, self.took_s,
+                mini_batch_s=0.1 * (self.slower if packed else 1.0),
                 utilization=0.3, peak_bytes=2**30, least_bytes=2**20,
+                elastic=found.id in self.workers, workers=self.workers.get(found.id, 1),
             )  # fmt: skip
             self.do(lambda jobs: jobs.obeys(found.id, found.attempt, doing, "by hand", "by hand", self.now))
 
@@ -79,7 +95,12 @@ class Turns(Driver):
         for found in self.running():
             assert found.state.holds, f"{found.name} is {found.state} and runs"
             assert found.placement is not None
-            assert [len(pod.leaf_cells) for pod in found.placement.pods] == found.spec.tasks * [found.spec.gpus]
+            if found.id in self.workers:
+                gpus, scaling = len(list(found.devices())), self.job_scheduler.turns.scaling
+                # suspended when it had grown, and woken by hand, it shrinks then
+                assert gpus >= self.workers[found.id] or scaling.get(found.id) == gpus
+            else:
+                assert [len(pod.leaf_cells) for pod in found.placement.pods] == found.spec.tasks * [found.spec.gpus]
             for place in found.devices():
                 on.setdefault(place, set()).add(found.id)
         for place, numbers in on.items():
@@ -283,7 +304,7 @@ def test_packing_is_kept_or_undone_as_measured(slower: float, kept: bool) -> Non
 )
 def test_any_facts(seed: int) -> None:
     choose = random.Random(seed)
-    packs = PACKS if seed % 3 == 0 else "gandiva:packs=false:quantum_s=10"
+    packs = (PACKS if seed % 3 == 0 else "gandiva:packs=false:quantum_s=10") + ":idle_s=5"
     specs = [
         sliced(("vision", 4), ("speech", 2), ("research", 2), policy=packs),
         sliced(("vision", 4), ("speech", 4), policy=packs), shares(("vision", 4), ("speech", 4)),
@@ -299,7 +320,9 @@ def test_any_facts(seed: int) -> None:
                 vc = choose.choice(("vision", "vision", "vision", "speech"))
                 gpus, tasks = choose.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2)))
                 share = choose.choice((None, None, None, None, False))
-                engine.submit(job(vc, gpus, tasks=tasks, priority=choose.choice((0, 0, 0, -1)), share=share))
+                found = engine.submit(job(vc, gpus, tasks=tasks, priority=choose.choice((0, 0, 0, -1)), share=share))
+                if tasks == 1 and share is None and choose.random() < 0.4:
+                    engine.workers[found.id] = gpus
             case 3 if stay:
                 engine.end(choose.choice(stay), choose.choice((WELL, WELL, FAILED)))
             case 4 | 5 if stopping:
@@ -326,8 +349,13 @@ def test_any_facts(seed: int) -> None:
                 engine.spec = engine.job_scheduler.trading.base
             case 11 if stay and choose.random() < 0.2:
                 engine.do(partial(JobScheduler.does_not_obey, job=choose.choice(stay), at=engine.now))
+            case 16 if stay and choose.random() < 0.3:
+                engine.do(partial(JobScheduler.does_not_scale, job=choose.choice(stay), at=engine.now))
             case 12 | 13:
                 engine.obey(choose.randint(1, 4))
+            case 17:
+                for found in stay:
+                    engine.look(found)
             case _:
                 engine.wait(choose.uniform(0, 12))
         for found in engine.jobs.values():
@@ -353,3 +381,106 @@ def test_any_facts(seed: int) -> None:
     left = [(found.name, found.state, engine.explain(found)) for found in engine.jobs.values() if not found.state.ended]
     assert not left
     engine.check_record()
+
+
+# -- elastic jobs grow and shrink ---------------------------------------------------------------------------------
+
+ELASTIC = "gandiva:packs=false:quantum_s=10:idle_s=30"
+
+
+def elastic(engine: Turns, gpus: int = 1) -> Job:
+    """A job whose script declares that it grows and shrinks."""
+    found = engine.submit(job("vision", gpus))
+    engine.workers[found.id] = gpus
+    engine.look(found)
+    return found
+
+
+def sizes(*of: Job) -> list[int]:
+    """GPUs that jobs hold."""
+    return [len(list(found.devices())) for found in of]
+
+
+def test_elastic_job_grows_when_nothing_changes_and_gives_up_at_once() -> None:
+    """Gandiva, 4.2.2, Figure 11: 1, 2, 4 GPUs; back when others come."""
+    engine = Turns(sliced(("vision", 4), ("speech", 4), policy=ELASTIC))
+    grower = elastic(engine)
+    engine.pass_time(25)
+    assert sizes(grower) == [1]
+    engine.pass_time(40)
+    assert (sizes(grower), engine.workers[grower.id], states(grower)) == ([4], 4, "running")
+    assert "4 GPUs" in engine.explain(grower) or "node:0,1,2,3" in engine.explain(grower)
+    second = engine.submit(job("vision", 2))
+    assert states(second) == "queued", "the workers are there yet"
+    assert "paused" not in engine.explain(second)
+    engine.obey()
+    assert (sizes(grower, second), states(second), engine.workers[grower.id]) == ([2, 2], "running", 2)
+    engine.end(second)
+    engine.pass_time(60)
+    assert sizes(grower) == [4]
+    assert "reshaped" in engine.kinds(grower)
+    engine.check_record()
+
+
+def test_elastic_job_takes_turns_with_what_it_asked_for() -> None:
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4, policy=ELASTIC))
+    grower = elastic(engine)
+    engine.pass_time(60)
+    others = [engine.submit(job("vision")) for _ in range(2)]
+    engine.obey()
+    engine.ran.clear()
+    engine.pass_time(300)
+    assert engine.workers[grower.id] == 1
+    assert {round(engine.ran[found.id] / 300_000, 1) for found in (grower, *others)} == {0.7}
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_grown_job_over_a_restart(told: bool) -> None:
+    engine = Turns(sliced(("vision", 4), ("speech", 4), policy=ELASTIC))
+    grower = elastic(engine)
+    engine.pass_time(60)
+    if told:  # it has not shrunk when the engine is killed
+        engine.submit(job("vision", 2))
+        engine.told.clear()
+    (grower,) = engine.restart(grower)
+    engine.obey()
+    engine.pass_time(40)
+    waits = [found for found in engine.jobs.values() if found is not grower]
+    assert sizes(grower, *waits) == ([2, 2] if told else [4])
+    assert engine.workers[grower.id] == (2 if told else 4)
+    assert states(grower, *waits) == ("running running" if told else "running")
+
+
+def test_job_that_does_not_grow_keeps_what_it_asked_for() -> None:
+    engine = Turns(sliced(("vision", 4), ("speech", 4), policy=ELASTIC))
+    grower = elastic(engine)
+    engine.pass_time(25)
+    engine.wait(10)
+    assert [type(told) for told in engine.told] == [ScaleTasks]
+    engine.told.clear()
+    engine.do(lambda jobs: jobs.does_not_scale(grower, engine.now))
+    engine.obey()
+    engine.pass_time(200)
+    assert (sizes(grower), states(grower), engine.workers[grower.id]) == ([1], "running", 1)
+
+
+def test_job_that_does_not_shrink_is_stopped_for_others() -> None:
+    engine = Turns(sliced(("vision", 2), ("speech", 2), devices=4, policy=ELASTIC))
+    grower = elastic(engine)
+    engine.pass_time(60)
+    other = engine.submit(job("vision"))
+    engine.told.clear()
+    engine.do(lambda jobs: jobs.does_not_scale(grower, engine.now))
+    assert states(grower, other) == "stopping queued"
+    assert "does not give up" in engine.explain(grower)
+    engine.workers[grower.id] = 1
+    engine.gone(grower)
+    assert (states(grower, other), sizes(grower)) == ("running running", [1])
+
+
+def test_elastic_job_grows_onto_no_loan() -> None:
+    engine = Turns(sliced(("vision", 4), ("speech", 4), policy=ELASTIC))
+    grower = elastic(engine)
+    loan = engine.submit(job("speech", 7, priority=-1))
+    engine.pass_time(100)
+    assert (sizes(grower), states(loan)) == ([1], "running")

@@ -325,6 +325,21 @@ def test_take_turns_over_the_death_of_an_engine(lives: Lives) -> None:
     assert lives.marked() == {}
 
 
+def test_called_back_too_late(lives: Lives) -> None:
+    """It was told to pause, and then to go on; when it has paused before that, others may be on its GPUs already."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        await engine.suspend("train", 20.0)
+        before = steps(engine, job)
+        engine.job_scheduler.turns.of[job.id] = None
+        await engine._turn(job, job.attempt, True)
+        await asyncio.sleep(0.3)
+        assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
+
+    lives.live(story)
+
+
 def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = lives.spec.virtual_clusters
 
@@ -369,3 +384,53 @@ def test_weights_after_turns_are_as_undisturbed(lives: Lives) -> None:
     assert sliced == alone
     assert turns > 3
     assert all(line.startswith("weights ") for line in sliced)
+
+
+ELASTIC = """
+import sys, time, torch, hived_runtime
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+team = hived_runtime.elastic(model, optimizer, global_batch=8)
+data = torch.utils.data.TensorDataset(torch.randn(4000, 4).double())
+for epoch in team.epochs(int(sys.argv[1])):
+    for (x,) in team.loader(data, shuffle=True, seed=0):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.02)
+        if team.rank == 0:
+            print(team.workers, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_elastic_job_grows_and_gives_up(lives: Lives) -> None:
+    """By workers of its own; who gets the GPUs starts once these have left."""
+    first, *others = lives.spec.virtual_clusters
+    policy = "gandiva:packs=false:quantum_s=1:idle_s=1"
+    lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
+
+    async def devices(job: Job, number: int) -> None:
+        while len(list(job.devices())) != number:
+            await asyncio.sleep(0.05)
+
+    async def story(engine: Engine) -> None:
+        path = {"PYTHONPATH": str(Path(__file__).parents[1] / "runtime" / "light"), "PATH": os.environ["PATH"]}
+        command = (sys.executable, "-c", ELASTIC, "1000")
+        grower = engine.submit(JobSpec.model_construct(vc="vision", command=command, name="grows", environment=path))
+        await devices(grower, 4)
+        await printed(engine, grower, "4\n")
+        other = engine.submit(trains(gpus=2, share=None))
+        await printed(engine, other, "2 ")
+        assert (len(list(grower.devices())), grower.state) == (2, JobState.RUNNING)
+        assert set(grower.devices()).isdisjoint(other.devices())
+        assert engine.task(grower, 0).output.read_text().endswith("2\n")
+        engine.cancel(str(other.id))
+        await ended(engine, other)
+        await devices(grower, 4)
+        engine.cancel(str(grower.id))
+        await ended(engine, grower)
+
+    lives.live(story)
+    assert lives.marked() == {}

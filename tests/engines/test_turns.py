@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job
 from hived.spec.compiled import ClusterSpec
 
@@ -103,6 +104,28 @@ def test_loan_goes_within_a_lowered_cap(engine: Driver) -> None:
     engine.reconfigure(capped(0))
     assert "it has 0 s for that" in engine.explain(loan)
     assert engine.stopped == {(loan.id, 1)}, "it is told again"
+
+
+def test_what_victims_lose_is_said_before_and_after(engine: Driver) -> None:
+    """How long they have run, on how many GPUs, or how they keep it."""
+    loan = engine.submit(job("research", 6, priority=-1))
+    saves = engine.submit(job("research", 2, priority=-1, checkpoint_signal="USR1"))
+    engine.wait(720)
+    request = job("vision", 4).request("it")
+    explainer = JobExplainer(engine.job_scheduler)
+    scheduler = engine.job_scheduler.scheduler
+    both = [loan.name, saves.name]
+    assert explainer.costs(both, "vision", engine.now) == [
+        f"{loan.name} loses 12 m of work on 6 GPUs, but for what it has saved itself",
+        f"{saves.name} loses nothing: it is told by SIGUSR1 to save its state",
+    ]
+    found = explainer.planned(request, scheduler.plan(request), scheduler.plan, "it", at=engine.now)
+    assert "12 m of work on 6 GPUs" in found.text
+    owner = engine.submit(job("vision", 4))
+    assert states(owner) == "reserved"
+    assert "loses 12 m of work" in engine.explain(owner)
+    engine.gone(loan)
+    assert "loses" not in engine.explain(owner)
 
 
 # -- put off their cells for another ------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,19 +192,20 @@ Script = Callable[[Callable[..., NamedState], list[Any]], None]
 
 
 class Moves:
-    """Two runs of one function: the second takes over from the first at a point of it."""
+    """Runs of one function: each takes over from the one before at a point of it."""
 
     def __init__(self) -> None:
         self.saved: Any = None
         self.at = -1
 
-    def run(self, script: Script, at: int) -> tuple[list[Any], list[Any]]:
-        """What it notes alone, and when it is taken over at its point number ``at``."""
+    def run(self, script: Script, *points: int) -> tuple[list[Any], list[Any]]:
+        """What it notes alone, and when it is taken over at these points, each a number of the run that it ends."""
         alone: list[Any] = []
         self._run(script, alone, -1, None)
         moved: list[Any] = []
-        with pytest.raises(StopIteration):
-            self._run(script, moved, at, None)
+        for at in points:
+            with pytest.raises(StopIteration):
+                self._run(script, moved, at, self.saved)
         self._run(script, moved, -1, self.saved)
         return alone, moved
 
@@ -305,6 +307,57 @@ def test_gradients_and_modes_go_along() -> None:
     for at in range(1, 8):
         alone, moved = Moves().run(script, at)
         assert moved == alone
+
+
+class Ahead:
+    """A loader as Accelerate's are: it reads one item ahead, counts its passes, and has an order for each."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.base_dataloader, self.iteration = loader, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        items = ((x + self.iteration, torch.rand(())) for x in self.base_dataloader)
+        item = next(items)
+        for following in items:
+            yield item
+            item = following
+        yield item
+        self.iteration += 1
+
+    def state_dict(self) -> Any:
+        raise AssertionError("only a loader within that has one has a state")
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError(state)
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_loader_that_reads_one_ahead(at: int) -> None:
+    """The item that it has read was read before the one that comes next trained."""
+
+    def script(name: Callable[..., NamedState], notes: list[Any]) -> None:
+        loader = Ahead(DataLoader([torch.tensor(n) for n in range(4)], 1, shuffle=True))
+        state = name()
+        for _ in state.range(2):
+            for x, noise in state.each(loader):
+                notes.append((x.item(), noise.item(), torch.rand(()).item()))
+
+    alone, moved = Moves().run(script, at, 1)
+    assert moved == alone
+
+
+def test_step_that_accelerate_accumulates() -> None:
+    """It is whole where gradients are synchronized: nobody has named what counts its batches."""
+
+    class Optimizer(torch.optim.SGD):  # type: ignore[misc]
+        gradient_state = SimpleNamespace(sync_gradients=True)
+
+    reached: list[int] = []
+    optimizer = Optimizer([torch.zeros(1, requires_grad=True)], 0.1)
+    state = NamedState({"optimizer": optimizer}, lambda: reached.append(item))
+    for item in state.each(range(6)):
+        optimizer.gradient_state.sync_gradients = item % 3 == 2
+    assert reached == [2, 5]
 
 
 def named(**values: Any) -> NamedState:

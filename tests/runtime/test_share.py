@@ -145,6 +145,32 @@ def test_limited_on_the_processor_it_is_in_the_idle_class(setup: Setup, child: i
     assert classes(child) == before
 
 
+def test_it_yields_to_nobody_while_somebody_waits_for_it(setup: Setup) -> None:
+    """Until it pauses, or has gone on: else whoever has the processor keeps it from obeying."""
+    before = classes()
+    setup.pacer.hurry(True)
+    setup.pacer.hurry(False)
+    assert classes() == before, "it is not limited"
+    setup.pacer.set(0.5)
+    setup.pacer.hurry(True)
+    assert classes() == before
+    setup.pacer.hurry(False)
+    assert classes() == ({os.SCHED_IDLE} if idle._may_return() else before)
+    setup.pacer.set(1.0)
+
+
+def test_session_of_others_is_left_alone(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was started by hand shares it with a shell, and with jobs beside it."""
+    group = Path("/proc/self/autogroup")
+    if not group.exists() or not idle._may_return():
+        pytest.skip("the kernel does not group processes by session, or nothing may leave the idle class here")
+    before = group.read_text()
+    monkeypatch.delenv("HIVED_RUN_SESSION", raising=False)
+    setup.pacer.set(0.5)
+    assert group.read_text() == before
+    setup.pacer.set(1.0)
+
+
 def test_what_does_not_train_is_in_it_for_a_while_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = classes()
     timer = mock.Mock()

@@ -23,6 +23,8 @@ from hived.spec import spec_from_dict
 from ..engines.driver import SHARES, STOPPED, Driver, job
 from ..engines.living import ended, printed, shell
 from ..engines.test_any_facts import one_fact
+from ..engines.test_guests import SETTLE_S, Hosts, hosting
+from ..engines.test_taking_turns import Turns, sliced
 from . import looking
 from .looking import applied, in_order
 
@@ -54,6 +56,10 @@ class Seen:
     @property
     def last_event(self) -> int:
         return len(self.driver.events)
+
+    async def changed(self, seq: int) -> None:
+        while self.last_event <= seq:
+            await asyncio.sleep(0.05)
 
     def clock(self) -> float:
         return self.driver.now
@@ -227,6 +233,68 @@ def test_devices_are_where_they_are() -> None:
         driver.submit(job("all", 2))
     bindings = [text for holder in looking_at(driver).picture(VIEW).holders for text in holder.binding]
     assert sorted(bindings) == ["in all's NODE, bound to a GPUs 0-1", "in all's NODE, bound to b GPUs 0-1"]
+
+
+# -- jobs that share GPUs ---------------------------------------------------------------------------------------------
+
+
+def followed(source: DashboardView[Job], picture: pictures.Picture) -> pictures.Picture:
+    """The picture with what has changed since, which is the whole of now."""
+    update = source.update(VIEW, picture.seq)
+    assert update is not None
+    whole = source.picture(VIEW)
+    assert in_order(applied(picture, update)) == in_order(whole)
+    return whole
+
+
+def test_turns_change_as_jobs_come_and_go() -> None:
+    """Those of jobs to which nothing has happened too."""
+    driver = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    source = looking_at(driver)
+    jobs = [driver.submit(job("vision")) for _ in range(2)]
+    picture = source.picture(VIEW)
+    shares = []
+    for _ in range(3):
+        jobs.append(driver.submit(job("vision")))
+        picture = followed(source, picture)
+        driver.pass_time(35)
+        picture = followed(source, picture)
+        shares.append({round(holder.share, 3) for holder in picture.holders})
+    assert shares == [{0.667}, {0.5}, {0.4}]
+    assert {holder.suspended for holder in picture.holders} == {True, False}
+    for found in jobs[:3]:
+        driver.end(found)
+        picture = followed(source, picture)
+    assert {holder.share for holder in picture.holders} == {1.0}
+    packing = Turns(sliced(("vision", 1), ("speech", 1), devices=2, policy="gandiva:quantum_s=10"))
+    for _ in range(2):
+        packing.submit(job("vision"))
+    packing.pass_time(300)
+    assert sorted(holder.packed_with for holder in looking_at(packing).picture(VIEW).holders) == [
+        ("train-1",), ("train-2",),
+    ]  # fmt: skip
+
+
+def test_guest_its_limits_and_its_story() -> None:
+    driver = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    source = looking_at(driver)
+    owner, other = driver.submit(job("vision")), driver.submit(job("speech"))
+    driver.busy[other.id] = 0.9
+    driver.pass_time(SETTLE_S + 20)
+    picture = source.picture(VIEW)
+    guest = driver.submit(job("speech", early=True))
+    for _ in range(60):
+        driver.pass_time(1)
+        picture = followed(source, picture)
+    shown = {holder.id: holder for holder in picture.holders}
+    limits = shown[guest.key].limits
+    assert limits is not None
+    assert (shown[guest.key].kind, limits.share, limits.by_hand) == ("guest", 0.7, False)
+    assert (shown[owner.key].kind, shown[owner.key].parts) == ("guaranteed", shown[guest.key].parts)
+    told = source.story(VIEW, guest.key)
+    assert told.stays[-1].kind == "guest"
+    assert "it is limited to 70% of the time" in told.explanation
+    assert f"it runs as a guest beside {owner.name}" in told.explanation
 
 
 # -- lives ------------------------------------------------------------------------------------------------------------

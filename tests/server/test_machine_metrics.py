@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from hived.engine.states import JobState
+from hived.server.local_metrics import LocalMetrics
 from hived.server.local_service import LocalService
 from hived.server.metrics import Metrics
 from hived.spec.compiled import Device
 
 from ..engines.driver import SHARES, Driver, job, shares, small_spec
 from ..engines.test_any_facts import one_fact
+from ..engines.test_guests import SETTLE_S, Hosts, hosting
+from ..engines.test_taking_turns import Turns, sliced
+from ..engines.test_taking_turns import by_hand as stopped_by_hand
 from ..kubernetes.test_metrics import Told
 from .test_live import Seen
 
@@ -93,3 +97,73 @@ def test_devices_that_the_spec_lacks_are_counted() -> None:
     assert usage.gpus == usage.guaranteed + usage.opportunistic == 8
     assert {vc.name: vc.borrowed for vc in usage.vcs} == {"vision": 4, "speech": 2, "research": 2}
     assert len(service.vc("speech").running) == 1
+
+
+# -- jobs that share GPUs ---------------------------------------------------------------------------------------------
+
+
+def by_cause(told: Told, name: str) -> dict[str, float]:
+    return {cause: number for (cause,), number in told.by(f"hived_{name}_total", "cause").items()}
+
+
+def test_turns_are_counted() -> None:
+    """Each suspension with what it took and copied, each resumption once the job is seen running."""
+    driver = Turns(sliced(("vision", 1), ("speech", 1), devices=2))
+    metrics = LocalMetrics(service_of(driver))
+    driver.took_s, driver.moved_bytes = 0.2, 1000
+    for _ in range(2):
+        driver.submit(job("vision"))
+    driver.pass_time(60)
+    driver.obey()
+    told, happened = Told(metrics), Counter(event.kind for event in driver.events)
+    assert happened["suspended"] > 2
+    assert happened["resumed"] > 1
+    for name, many in ("suspension", happened["suspended"]), ("resumption", happened["resumed"]):
+        assert by_cause(told, f"{name}s") == {"turn": many}
+        assert told(f"hived_{name}_duration_seconds_count") == many
+        assert told(f"hived_{name}_duration_seconds_sum") == pytest.approx(0.2 * many)
+    assert told("hived_suspended_bytes_total") == 1000 * happened["suspended"]
+    assert told("hived_suspensions_total", cause="hand") == 0, "so a rate sees the first one"
+
+
+def test_jobs_told_by_hand_are_counted_so() -> None:
+    """Once, though the reason is told anew, and whether or not it waits for its turn then."""
+    driver = Turns(sliced(("vision", 1), ("speech", 1), devices=2))
+    metrics = LocalMetrics(service_of(driver))
+    found = driver.submit(job("vision"))
+    stopped_by_hand(driver, found, pause=True)
+    for _ in range(2):
+        driver.do(lambda jobs: jobs.turns.hold(found, "told so", driver.now + 60, driver.now))
+    stopped_by_hand(driver, found, pause=False)
+    driver.obey()
+    told = Told(metrics)
+    assert by_cause(told, "suspensions") == by_cause(told, "resumptions") == {"hand": 1}
+    assert told("hived_resumption_duration_seconds_count") == 1
+
+
+def test_guests_and_what_their_owner_pays() -> None:
+    driver = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    metrics = LocalMetrics(service_of(driver))
+    owner, other = driver.submit(job("vision")), driver.submit(job("speech"))
+    driver.busy[other.id] = 0.9
+    driver.pass_time(SETTLE_S + 20)
+    assert Told(metrics)("hived_owner_slowdown") is None
+    guest = driver.submit(job("speech", early=True))
+    driver.pass_time(5)
+    told = Told(metrics)
+    assert told.by("hived_guests", "vc") == {("speech",): 1}
+    assert told.by("hived_limited_jobs", "vc") == {("speech",): 1, ("vision",): 1}, "an owner's memory is limited too"
+    assert told("hived_owner_slowdown") == 1
+    driver.mini_batch[owner.id] = 0.75
+    driver.pass_time(1)
+    assert Told(metrics)("hived_owner_slowdown") == 1.5
+    driver.busy[owner.id] = 1.0
+    driver.pass_time(60)
+    assert guest.state is JobState.SUSPENDED
+    assert by_cause(Told(metrics), "suspensions") == {"guest": 1}
+    driver.end(other)
+    driver.pass_time(5)
+    told = Told(metrics)
+    assert by_cause(told, "resumptions") == {"moved": 1}
+    assert told.by("hived_guests", "vc") == told.by("hived_limited_jobs", "vc") == {}
+    assert told("hived_owner_slowdown") is None

@@ -101,7 +101,8 @@ def test_each_job_of_a_packed_set_has_its_own_rate() -> None:
 
 def test_a_guest_beside_a_stable_owner() -> None:
     record = shared([job("own", 1, 600), guest("guest", 1, 60, 300, "ESPnet")], 1)
-    steps = [min(1.0, (n + 1) / 4 * (1 - U["GCN"]) / U["ESPnet"]) for n in range(4)]
+    steps = [min(1.0, (n + 1) / 4 * (1 - U["GCN"]) / U["ESPnet"]) for n in range(3)]
+    assert steps[-1] == 1.0, "it needs no more than three steps"
     assert rates(record, "guest") == [(300.0 + 5 * n, GUEST, step) for n, step in enumerate(steps)]
 
 

@@ -67,8 +67,9 @@ _CHECK = "Whether the virtual clusters of a spec fit, or why not"
 
 def _noun(name: str, line: str, *verbs: tuple[str, str, str, str]) -> Verb:
     """A noun with its verbs: name, line, module and function of each."""
+    runs = ("run", "search") if name == "train" else ()
     below = tuple(
-        Verb("Verbs", verb, of, module, function, _WITH_A_COMMAND if verb == "run" and name == "train" else {})
+        Verb("Verbs", verb, of, module, function, _WITH_A_COMMAND if verb in runs else {})
         for verb, of, module, function in verbs
     )
     return Verb(_NOUNS, name, line, verbs=below)
@@ -144,6 +145,7 @@ VERBS = (
         ("migrate", "Move it to another device, or to another host", "training", "migrate"),
         ("scale", "Grow or shrink it, if it is elastic", "training", "scale"),
         ("priority", "Another priority, while it takes turns with others", "training", "priority"),
+        ("search", "Try configurations as jobs, the most promising first", "search", "search"),
     ),
     _noun(
         "context",

@@ -341,7 +341,7 @@ def logs(
         if follow:
             one = follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
         elif started and tail is None:
-            for page in _log_pages(there, one, rank, attempt or started, 0):
+            for page in log_pages(there, one, rank, attempt or started, 0):
                 out.page(page)
         if out.empty and tail != 0:
             _explain_silence(one)
@@ -400,7 +400,7 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
     """Print the last ``lines`` lines; the end offset, in bytes."""
     back = _PAGE_BYTES
     while True:
-        pages = list(_log_pages(there, job, rank, attempt, -back))
+        pages = list(log_pages(there, job, rank, attempt, -back))
         text = "".join(page.text for page in pages)
         if not pages or pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first line may be truncated
             break
@@ -412,7 +412,7 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
     return end
 
 
-def _log_pages(there: Engine, job: Job, rank: int, attempt: int, offset: int) -> Iterator[LogPage]:
+def log_pages(there: Engine, job: Job, rank: int, attempt: int, offset: int) -> Iterator[LogPage]:
     """The output from ``offset`` (below 0: from the end) to its present end."""
     path = path_of("logs", job.id)
     while True:

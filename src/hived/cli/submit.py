@@ -119,7 +119,7 @@ def submit(
     """
     submission = resources(vc, gpus, nodes, priority, opportunistic) | {
         "command": command,
-        "cwd": _folder(cwd),
+        "cwd": folder(cwd),
         "retries": retries,
         "lazy_preemption": lazy,
         "early": early,
@@ -133,7 +133,7 @@ def submit(
     with ask.connect() as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
-        submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
+        submission["environment"] = environment(os.environ, env or [], no_env, str(submission["cwd"]))
         # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
         if share is not None:
@@ -153,17 +153,18 @@ def submit(
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 
 
-def _folder(given: Path | None) -> str:
+def folder(given: Path | None) -> str:
+    """The folder that a job runs in: the one ``given``, or this one."""
     try:
-        folder = str((given or Path.cwd()).absolute())
+        found = str((given or Path.cwd()).absolute())
     except OSError as error:
         raise InputError(f"this folder is gone ({error.strerror}); give --cwd") from None
-    if not is_text(folder):
-        raise InputError(f"--cwd: {folder!r} is not UTF-8 text, and no job can run there; rename it, or give another")
-    return folder
+    if not is_text(found):
+        raise InputError(f"--cwd: {found!r} is not UTF-8 text, and no job can run there; rename it, or give another")
+    return found
 
 
-def _environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: str) -> dict[str, str]:
+def environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: str) -> dict[str, str]:
     """The environment of the job."""
     if least:
         sent = {name: ours[name] for name in _LEAST if name in ours}

@@ -244,10 +244,14 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
 
 
 def _signs(picture: Picture, colours: dict[str, str]) -> dict[tuple[int, int, int], tuple[str, str]]:
-    kinds = {"guaranteed": _USED, "opportunistic": _BORROWED, "reserved": _KEPT}
+    kinds = {"guaranteed": _USED, "opportunistic": _BORROWED, "guest": _BORROWED, "reserved": _KEPT}
     signs: dict[tuple[int, int, int], tuple[str, str]] = {}
-    # a running job covers a reservation
-    for holder in sorted(picture.holders, key=lambda holder: holder.kind != "reserved"):
+
+    def rank(holder: Holder) -> int:
+        """A running job covers a reservation; one that runs covers a suspended one there, an owner its guests."""
+        return 0 if holder.kind == "reserved" else 1 if holder.suspended else 2 if holder.kind == "guest" else 3
+
+    for holder in sorted(picture.holders, key=rank):
         sign = (kinds[holder.kind], colours.get(holder.vc, "white"))
         signs.update((place, sign) for stretch in holder.parts for place in _places(stretch))
     return signs
@@ -260,8 +264,8 @@ def _places(stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 def _where(chains: Sequence[Chain], holder: Holder) -> str:
     words, more = named(holder.parts, chains, 4)
-    note = "  kept for it" if holder.kind == "reserved" else "  suspended" if holder.suspended else ""
-    note = "  stopping" if holder.stopping else note
+    note = "  kept for it" if holder.kind == "reserved" else "  guest" if holder.kind == "guest" else ""
+    note += "  stopping" if holder.stopping else "  suspended" if holder.suspended else ""
     return " ".join(words) + (f" +{more} nodes" if more else "") + note
 
 

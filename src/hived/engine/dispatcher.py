@@ -65,6 +65,11 @@ class Usage(Generic[J]):
         self.waiting: Counter[str] = Counter()
         #: jobs per virtual cluster and state
         self.states: Counter[tuple[str, str]] = Counter()
+        #: guests, and jobs with limits, per virtual cluster
+        self.guests: Counter[str] = Counter()
+        self.limited: Counter[str] = Counter()
+        #: jobs with guests beside them, by name
+        self.hosts: dict[str, J] = {}
         #: GPUs in guaranteed use, per node that has any
         self.nodes: Counter[str] = Counter()
         #: guaranteed jobs that run as opportunistic at present, by name
@@ -83,6 +88,8 @@ class Usage(Generic[J]):
         if job.state.aside:
             self.aside[job.name] = job
         if job.holds:
+            if job.beside and not job.guest:
+                self.hosts[job.name] = job
             if not job.guaranteed and job.priority >= 0:
                 self.displaced[job.name] = job
             for place in job.devices():
@@ -99,8 +106,8 @@ class Usage(Generic[J]):
                     del self._on[place], self.at[place]
                 self._count_device(place)
         self._count(job, -1)
-        self.displaced.pop(job.name, None)
-        self.aside.pop(job.name, None)
+        for of in self.displaced, self.aside, self.hosts:
+            of.pop(job.name, None)
 
     def on(self, place: Device) -> Sequence[J]:
         """The jobs that hold a device: one, or those that take turns there or run beside each other."""
@@ -122,6 +129,8 @@ class Usage(Generic[J]):
         self.states[vc, job.state.value] += sign
         if not job.holds:
             self.waiting[vc] += sign
+        self.guests[vc] += sign * job.guest
+        self.limited[vc] += sign * (job.limits is not None)
 
     def _count_device(self, place: Device) -> None:
         """Count a device for one of the jobs there: a guaranteed one, if there is any."""
@@ -432,6 +441,8 @@ class Dispatcher(ABC, Generic[J, D]):
                 elsewhere = job.reserved and placement != job.placement
                 self.count_wait(job, at)
                 self._start(job, placement, at)
+            case decided.Reserve() if job.holds:
+                pass  # its processes are elsewhere yet: it is started at once, or stopped there
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved
                 if elsewhere:

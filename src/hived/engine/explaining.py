@@ -96,6 +96,10 @@ class Explainer(Generic[J]):
         """Why a job that has its GPUs does not run yet, or not all of it."""
         return []
 
+    def _keeps(self, victim: J, vc: str) -> str:
+        """How a job keeps its work when its GPUs go to a job of this VC; "": as far as is known, it does not."""
+        return ""
+
     def _beside(self, job: J) -> list[str]:
         """What is said of a job that has its GPUs, beside why it has them."""
         return []
@@ -157,6 +161,8 @@ class Explainer(Generic[J]):
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
         lines = lines or [self._about(job)]
+        if job.state is JobState.RESERVED:
+            lines += self.costs(self._jobs.cluster.group(job.name).victims, job.vc, at)
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
         return [head, *lines, *self._waits_on(job, at)]
@@ -199,6 +205,25 @@ class Explainer(Generic[J]):
             lines.append(f"it {limits_text(limits.memory, limits.share)}: {limits.why}")
         return lines
 
+    def costs(self, victims: Sequence[str], vc: str, at: float | None) -> list[str]:
+        """The work that jobs lose when a job of a VC gets their GPUs ``at`` this time, as sentences. O(victims)."""
+        lines: list[str] = []
+        if at is None:
+            return lines
+        for name in victims[:MAX_NAMED]:
+            entry = self._jobs.scheduler.by_name.get(name)
+            if entry is None:  # it has ended
+                continue
+            job = self._jobs.job(entry.number)
+            keeps = self._keeps(job, vc)
+            if keeps:
+                lines.append(f"{name} loses nothing: {keeps}")
+            elif job.started_at is not None and job.holds:
+                work = duration(max(0.0, at - job.started_at))
+                gpus = counted(len(list(job.devices())), "GPU")
+                lines.append(f"{name} loses {work} of work on {gpus}, but for what it has saved itself")
+        return lines
+
     def but_the_line(self, reasons: Iterable[Reason]) -> list[Reason]:
         """The core's reasons without its :class:`BehindOthers`, since the scheduler's line is more exact.
 
@@ -215,12 +240,16 @@ class Explainer(Generic[J]):
         return [reason for reason in found if counts(reason)]
 
     def planned(self, request: Request, answer: PlanAnswer, plan: Callable[[Request], PlanAnswer], name: str,
-                early: bool = False) -> Planned:  # fmt: skip
+                early: bool = False, at: float | None = None) -> Planned:  # fmt: skip
         """What would become of a request, behind the jobs of its VC that come first, by the core's ``answer``.
 
-        ``plan``: asks the core, here about a loan if it may start ``early``; ``name``: of the request in the text.
+        ``plan``: asks the core, here about a loan if it may start ``early``; ``name``: of the request in the text;
+        ``at``: now.
         """
         found = self._planned(answer, self._jobs.scheduler.before(request.vc, request.priority, MAX_NAMED), name)
+        if isinstance(found.decision, Preempt):
+            costs = self.costs(found.decision.victims, request.vc, at)
+            found = found._replace(text=in_lines([found.text, *costs]))
         if early and found.outcome != "now":
             loan = plan(loan_of(request))
             if isinstance(loan.decision, Bind):

@@ -89,7 +89,7 @@ class JobEvent(StrEnum):
     RESTORED = "restored"  #: it is guaranteed again
     PROMOTED = "promoted"  #: its turn has come where it runs on a loan: it is guaranteed from now on
     REBOUND = "rebound"  #: it is bound to other cells than before: a new spec
-    RESHAPED = "reshaped"  #: it gave up places on lost hardware, or got places for pods that came later
+    RESHAPED = "reshaped"  #: it gave up places on lost hardware, got places for pods that came later, grew or shrank
     REQUEUED = "requeued"  #: none of its tasks has GPUs any more, and it waits again: one more resume
     RETRYING = "retrying"  #: failed, and is requeued after a pause: one more retry
     QUEUED = "queued"  #: that pause is over

@@ -103,6 +103,9 @@ class Extension:
     def measured(self, entry: Entry, now: float) -> None:
         """What a running job uses of its GPUs is measured to be other than before."""
 
+    def set_elastic(self, entry: Entry, now: float) -> None:
+        """A running job has said that it grows and shrinks, or does so no more: as its view has it."""
+
     def returns(self, entry: Entry, node: str) -> None:
         """A job that waits in line has processes on a node, where it took turns: it does so again if it can."""
 

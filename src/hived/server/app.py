@@ -14,6 +14,8 @@ from .dashboard import Source, dashboard_routes
 from .failures import answer_failures, declared
 from .guard import Guard
 from .limits import Limits
+from .local_metrics import LocalMetrics
+from .local_service import LocalService
 from .metrics import Metrics, metrics_routes
 from .routes import api_routes, refuse_repeats
 from .schema import EngineKind, Health
@@ -39,7 +41,7 @@ ONCE = [Depends(refuse_repeats)]
 
 
 def make_app(
-    service: Service[Any] | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
+    service: LocalService | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
 ) -> FastAPI:
     """The application that shows ``source``, and with a ``service`` has its API; without, it can only be looked at.
 
@@ -55,7 +57,7 @@ def make_app(
         openapi_tags=_TAGS,
     )
     if service is not None:
-        add_api(app, service, Metrics(service), private(token, local))
+        add_api(app, service, LocalMetrics(service), private(token, local))
     return guarded(app, source, token, hosts, local=local)
 
 

@@ -18,7 +18,7 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
 from .histories import STAYS
-from .mapping import Map, kept_idle, of, usage, virtual_clusters
+from .mapping import Map, TurnsOf, kept_idle, nobody_shares, of, usage, virtual_clusters
 from .pictures import Curves, Sample, Totals
 
 #: how many points are kept; beyond that every other one is dropped
@@ -89,6 +89,8 @@ class Now(Generic[J]):
     #: devices that jobs hold and the spec may lack
     beyond: Mapping[int, Sequence[PodPlacement]] = field(default_factory=dict)
     trading: LiveTrading | None = None
+    sharers: Collection[Any] = ()  #: references of jobs that take turns: the turns of one follow from those of all
+    turns: TurnsOf = nobody_shares
 
 
 class RunningEngine(Protocol[J]):
@@ -117,7 +119,10 @@ class RunningEngine(Protocol[J]):
 
 
 class DashboardView(Generic[J]):
-    """Implements :class:`~.dashboard.Source`. A picture costs O(jobs that hold GPUs), an update O(what changed)."""
+    """Implements :class:`~.dashboard.Source`. A picture costs O(jobs that hold GPUs).
+
+    An update costs O(what changed), and where jobs take turns O(those jobs).
+    """
 
     live = True
 
@@ -147,7 +152,7 @@ class DashboardView(Generic[J]):
         now = self._now(view)
         return pictures.Picture(
             **self._moment(now),
-            holders=self._map.holders(now.seq, now.jobs.values()),
+            holders=self._map.holders(now.seq, now.jobs.values(), now.turns),
             bad=self._stretches(now.faulty),
             drained=self._stretches(now.kept),
         )
@@ -159,8 +164,9 @@ class DashboardView(Generic[J]):
         if seq < self._mapped or not recent or not recent[0].seq - 1 <= since <= recent[-1].seq:
             return None
         new = after(recent, since)
-        touched = {event.job: now.jobs.get(event.job) for event in new if event.job is not None}
-        holders = {ref: None if job is None else self._map.holder(job) for ref, job in touched.items()}
+        touched = {ref: job for ref in now.sharers if (job := now.jobs.get(ref)) is not None and job.holds}
+        touched |= {event.job: now.jobs.get(event.job) for event in new if event.job is not None}
+        holders = {ref: None if job is None else self._map.holder(job, now.turns(job)) for ref, job in touched.items()}
         hardware = any(event.kind in _HARDWARE for event in new)
         moment = self._moment(now)
         return pictures.Update(

@@ -78,7 +78,8 @@ class LocalService(Service[Job]):
         explainer = JobExplainer(self.scheduler(), spec.tasks)
         why = explainer.with_cures(wanted, answer.reasons, lambda other: other.priority >= spec.priority)
         name = spec.name or default_name(spec.command)
-        found = plan_one(explainer, self.scheduler(), wanted, replace(answer, reasons=why), "it", name, spec.early)
+        answer = replace(answer, reasons=why)
+        found = plan_one(explainer, self.scheduler(), wanted, answer, "it", name, spec.early, self.clock())
         return schema.Plan(jobs=[found])
 
     def explainer(self) -> JobExplainer:
@@ -324,6 +325,8 @@ class _Running:
             kept=known(place for place in health.kept if place not in health.faulty),
             beyond=job_scheduler.beyond,
             trading=job_scheduler.trading,
+            sharers=() if job_scheduler.guests is not None else job_scheduler.turns.of.keys(),
+            turns=self._service.explainer().turns_of,
         )
 
     async def changed(self, seq: int) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
@@ -17,12 +17,13 @@ from hived.engine.job import EngineJob
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.errors import InvariantError
+from hived.scheduling.extension import TakingTurns
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges
 
 from . import pictures
 from .pictures import Places
-from .schema import Reserved
+from .schema import Limits, Reserved
 
 
 def of(job: EngineJob) -> dict[str, Any]:
@@ -35,6 +36,21 @@ def of(job: EngineJob) -> dict[str, Any]:
         "priority": job.priority,
         "user": job.entry.view.user,
     }
+
+
+#: how a job takes turns; None: it does not
+TurnsOf = Callable[[Any], TakingTurns | None]
+
+
+def nobody_shares(_job: EngineJob) -> None:
+    """How a job takes turns where none does."""
+
+
+def kind_of(job: EngineJob) -> Literal["guaranteed", "opportunistic", "guest"]:
+    """What the GPUs of a job are to it."""
+    if job.guest:
+        return "guest"
+    return "guaranteed" if job.guaranteed else "opportunistic"
 
 
 class Map:
@@ -58,25 +74,28 @@ class Map:
         #: number of the latest event in the last picture, and its holders
         self._all: tuple[int, list[pictures.Holder]] | None = None
 
-    def holders(self, seq: int, jobs: Iterable[EngineJob]) -> list[pictures.Holder]:
+    def holders(self, seq: int, jobs: Iterable[EngineJob], turns: TurnsOf = nobody_shares) -> list[pictures.Holder]:
         """All of ``jobs`` that have a placement after event number ``seq``; all pictures of one number share the list.
 
         O(jobs), and :meth:`holder` for new or changed ones; O(1) where the number is that of the last picture. Other
         jobs are dropped from the cache.
         """
         if self._all is None or self._all[0] != seq:
-            self._all = seq, [holder for job in jobs if (holder := self.holder(job)) is not None]
+            self._all = seq, [holder for job in jobs if (holder := self.holder(job, turns(job))) is not None]
             self._shown = {holder.id: self._shown[holder.id] for holder in self._all[1]}
         return self._all[1]
 
-    def holder(self, job: EngineJob) -> pictures.Holder | None:
+    def holder(self, job: EngineJob, turns: TakingTurns | None = None) -> pictures.Holder | None:
         """The holder of a job; None: it has no placement. O(its GPUs), or O(1) if unchanged since it was last shown."""
         placement = job.placement
         if placement is None:
             return None
         fields = {
             **of(job),
-            "kind": "guaranteed" if placement.guaranteed else "opportunistic",
+            "kind": kind_of(job),
+            "share": 1.0 if turns is None else turns.share,
+            "packed_with": () if turns is None else turns.packed_with,
+            "limits": None if job.limits is None else Limits(**job.limits._asdict()),
             "since": job.since,
             "stopping": job.state is JobState.STOPPING,
             "suspended": job.state is JobState.SUSPENDED,

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from hived.engines.submission import Model
 from hived.words import ranges, runs
 
-from .schema import JobHeader, Reserved
+from .schema import JobHeader, Limits, Reserved
 
 #: a command that submits a job of one machine
 EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py"
@@ -87,6 +87,8 @@ class Holder(JobHeader):
     kind: Literal["guaranteed", "opportunistic", "guest", "reserved"]
     share: float = 1.0  #: of the time for which it has its GPUs; below 1 if it takes turns, on any of ``parts``
     rate: float = 1.0  #: work per second, against running alone at best affinity
+    packed_with: tuple[str, ...] = ()  #: names of jobs that have their turns on the same GPUs at the same time
+    limits: Limits | None = None  #: None: none
     since: float
     stopping: bool = False
     suspended: bool = False  #: its tasks stand still there, and others may have their turn

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
 from hived.cluster.decisions import PodPlacement
@@ -24,7 +24,7 @@ from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.spec.compiled import ClusterSpec
 
 from . import schema
-from .mapping import kept_idle, of, safety_margin, virtual_clusters
+from .mapping import kept_idle, kind_of, of, safety_margin, virtual_clusters
 from .trades import ExchangeService
 
 J = TypeVar("J", bound=EngineJob)
@@ -213,7 +213,7 @@ class Service(ABC, Generic[J]):
             **of(job),
             early=job.entry.early,
             state=job.state,
-            kind=_kind(job) if job.holds else None,
+            kind=kind_of(job) if job.holds else None,
             size=job.size,
             tasks=self.tasks(job),
             victims=list(self.victims(job)),
@@ -335,15 +335,16 @@ def plan_one(
     title: str,
     name: str,
     early: bool = False,
+    at: float | None = None,
 ) -> schema.PlannedJob:
     """The plan of a request: the core's ``answer``, behind the jobs of its VC that come first.
 
-    ``title``: its name in the text; ``early``: it may start on a loan. Raises :class:`~hived.errors.RequestError` for a
-    request that is wrong for this cluster.
+    ``title``: its name in the text; ``early``: it may start on a loan; ``at``: now.
+    Raises :class:`~hived.errors.RequestError` for a request that is wrong for this cluster.
     """
     if answer.reasons and isinstance(wrong := answer.reasons[0], Misconfigured):
         raise RequestError("gpus" if wrong.field.startswith("members") else wrong.field, wrong.message)
-    found = explainer.planned(request, answer, jobs.scheduler.plan, title, early)
+    found = explainer.planned(request, answer, jobs.scheduler.plan, title, early, at)
     return schema.PlannedJob(
         name=name,
         vc=request.vc,
@@ -384,9 +385,3 @@ def shown_event(event: Event, name: str) -> schema.Event:
     """An event as a type of the API, with its sentence; ``name``: of its job."""
     job = None if event.job is None else str(event.job)
     return schema.Event(seq=event.seq, at=event.at, kind=event.kind, job=job, text=event_text(event, name))
-
-
-def _kind(job: EngineJob) -> Literal["guaranteed", "opportunistic", "guest"]:
-    if job.guest:
-        return "guest"
-    return "guaranteed" if job.guaranteed else "opportunistic"

@@ -17,13 +17,12 @@ from math import exp, expm1, inf, log
 from random import Random
 
 from ..errors import ModelError
+from ..policies.gandiva.search import Goal, Search
 from .driver import Live
 from .traces import TraceJob
 from .traces.model import MS
 
 _NEVER = 1 << 62
-#: priorities among the configurations of a multi-job
-_TOP, _NEW, _OTHER = 2, 1, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +80,16 @@ class MultiJob:
     soft: bool = False  #: whether a configuration runs on any GPUs
 
 
-class _Search:
+class _Exploring:
     """The state of one multi-job."""
 
     def __init__(self, multi_job: MultiJob, first: int) -> None:
         """``first``: the number of its first configuration."""
-        self.of = multi_job
-        self.first = first
-        self.submitted = 0
+        self.of, self.first = multi_job, first
+        goal = Goal(multi_job.target, multi_job.least, multi_job.top, multi_job.first, multi_job.more)
+        self.search = Search(len(multi_job.curves), goal)
         self.next_ms = round(multi_job.start_s * MS)
-        #: by configuration that runs and has been evaluated: its estimate
-        self.estimates: dict[int, float] = {}
         self.evaluations: dict[int, int] = {}
-        self.priorities: dict[int, int] = {}
         self.random = Random(multi_job.seed)
 
 
@@ -105,13 +101,13 @@ class Explorer:
         self._prioritize = prioritize
         #: the configurations of all multi-jobs
         self.jobs: Sequence[TraceJob] = [_job(one, at) for one in multi_jobs for at in range(len(one.curves))]
-        self._searches: list[_Search] = []
-        self._of: dict[int, _Search] = {}
+        self._all: list[_Exploring] = []
+        self._of: dict[int, _Exploring] = {}
         for multi_job in multi_jobs:
-            search = _Search(multi_job, first)
-            self._searches.append(search)
+            one = _Exploring(multi_job, first)
+            self._all.append(one)
             after = first + len(multi_job.curves)
-            self._of.update(dict.fromkeys(range(first, after), search))
+            self._of.update(dict.fromkeys(range(first, after), one))
             first = after
         #: by multi-job: (time in ms, configurations evaluated by then), at each evaluation of a new one
         self.explored: dict[str, list[tuple[int, int]]] = {one.name: [] for one in multi_jobs}
@@ -123,85 +119,62 @@ class Explorer:
     @property
     def next_wake(self) -> int:
         """When configurations are submitted next."""
-        return min([search.next_ms for search in self._searches], default=_NEVER)
+        return min([one.next_ms for one in self._all], default=_NEVER)
 
     def wake(self, live: Live) -> None:
         """Submit configurations."""
-        for search in self._searches:
-            if search.next_ms > live.now:
+        for one in self._all:
+            if one.next_ms > live.now:
                 continue
-            of = search.of
-            last = min(search.submitted + (of.more if search.submitted else of.first), len(of.curves))
-            for at in range(search.submitted, last):
-                job = search.first + at
-                live.submit(job)
-                live.tell(job, of.every * of.run_s * MS)
-                self._set_priority(search, job, _NEW, live)
-            search.submitted = last
-            left = last < len(of.curves)
-            search.next_ms = live.now + max(1, round(of.every * of.run_s * MS)) if left else _NEVER
+            of, search = one.of, one.search
+            for at in search.submit():
+                live.submit(one.first + at)
+                live.tell(one.first + at, of.every * of.run_s * MS)
+            self._prioritize_all(one, live)
+            left = search.submitted < search.configurations
+            one.next_ms = live.now + max(1, round(of.every * of.run_s * MS)) if left else _NEVER
 
     def reached(self, job: int, live: Live) -> None:
         """Evaluate a configuration."""
-        search = self._of[job]
-        of = search.of
+        one = self._of[job]
+        of, at = one.of, job - one.first
         if of.name in self.ended:  # at this moment, by another configuration
             return
-        times = search.evaluations[job] = search.evaluations.get(job, 0) + 1
+        times = one.evaluations[at] = one.evaluations.get(at, 0) + 1
         if times == 1:
             explored = self.explored[of.name]
             explored.append((live.now, len(explored) + 1))
         done = min(1.0, times * of.every)
-        curve = of.curves[job - search.first]
-        if self._found(search, curve.at(done), live):
-            return
-        estimate = curve.final + search.random.gauss(0.0, of.error) * (1 - done)
-        if estimate < of.least:
-            self._end(search, job, live)
-        else:
-            search.estimates[job] = estimate
-            if done + of.every < 1:
-                live.tell(job, (times + 1) * of.every * of.run_s * MS)
-        self._rank(search, live)
+        curve = of.curves[at]
+        estimate = curve.final + one.random.gauss(0.0, of.error) * (1 - done)
+        self._evaluate(one, at, curve.at(done), estimate, live)
+        self._prioritize_all(one, live)
+        if at in one.search.running and done + of.every < 1:
+            live.tell(job, (times + 1) * of.every * of.run_s * MS)
 
     def finished(self, job: int, live: Live) -> None:
         """A configuration has trained to its end: its last evaluation."""
-        search = self._of.get(job)
-        if search is None or search.of.name in self.ended:
+        one = self._of.get(job)
+        if one is None or one.of.name in self.ended:
             return
-        search.estimates.pop(job, None)
-        search.priorities.pop(job, None)
-        if not self._found(search, search.of.curves[job - search.first].final, live):
-            self._rank(search, live)
+        final = one.of.curves[job - one.first].final
+        self._evaluate(one, job - one.first, final, inf, live)
+        one.search.leave(job - one.first)
+        self._prioritize_all(one, live)
 
-    def _found(self, search: _Search, accuracy: float, live: Live) -> bool:
-        """Note an accuracy; whether it is what the search looks for, which ends then."""
-        of = search.of
-        best = self.best[of.name]
-        if not best or accuracy > best[-1][1]:
-            best.append((live.now, accuracy))
-        if accuracy < of.target:
-            return False
-        self.ended[of.name] = live.now
-        search.next_ms = _NEVER
-        for other in range(search.first, search.first + search.submitted):
-            self._end(search, other, live)
-        return True
+    def _evaluate(self, one: _Exploring, at: int, accuracy: float, estimate: float, live: Live) -> None:
+        before = one.search.best
+        for over in one.search.evaluate(at, accuracy, estimate):
+            live.end(one.first + over)
+        if one.search.best != before:
+            self.best[one.of.name].append((live.now, accuracy))
+        if one.search.found is not None:
+            self.ended[one.of.name] = live.now
+            one.next_ms = _NEVER
 
-    def _end(self, search: _Search, job: int, live: Live) -> None:
-        search.estimates.pop(job, None)
-        search.priorities.pop(job, None)
-        live.end(job)
-
-    def _rank(self, search: _Search, live: Live) -> None:
-        best = sorted(search.estimates, key=lambda job: (-search.estimates[job], job))
-        for rank, job in enumerate(best):
-            self._set_priority(search, job, _TOP if rank < search.of.top else _OTHER, live)
-
-    def _set_priority(self, search: _Search, job: int, priority: int, live: Live) -> None:
-        if self._prioritize and search.priorities.get(job) != priority:
-            search.priorities[job] = priority
-            live.set_priority(job, priority)
+    def _prioritize_all(self, one: _Exploring, live: Live) -> None:
+        for at, priority in one.search.priorities().items() if self._prioritize else ():
+            live.set_priority(one.first + at, priority)
 
 
 def _job(of: MultiJob, at: int) -> TraceJob:

@@ -482,6 +482,11 @@ class Simulation:
         job, now, work = instruction.job, self._now, self._work
         assert work is not None
         if job in self._intervals:
+            if instruction.turns and not instruction.moved and job not in self._pauses:
+                _, kind, placement = self._intervals[job]
+                same = (kind, placement) == (instruction.kind, instruction.turns[0].placement)
+                if same and self._progress.get(job, ALONE) == _or_alone(work.shared(instruction)):
+                    return  # it may use more, and needs no more
             self._close(job, now)
         self._stops[job] += 1  # voids its expected finish
         self._pauses.pop(job, None)
@@ -523,11 +528,11 @@ class Simulation:
 
     def _set_progress(self, job: int, progress: Progress) -> None:
         """Its work from now on, and so its finish."""
-        turns, _, rate = progress
-        if rate != 1.0 or len(turns) > 1 or (turns and turns[0].share != 1.0):
-            self._progress[job] = progress
-        else:
+        rate = progress.rate
+        if _or_alone(progress) is ALONE:
             self._progress.pop(job, None)
+        else:
+            self._progress[job] = progress
         if rate:
             left = self._left[job] - (self._told_at.get(job, 0.0) if self._told_at else 0.0)
             heappush(self._finishes, (self._now + whole(left / rate), job, self._stops[job]))
@@ -550,6 +555,12 @@ def members_of(gpus: int, soft: bool) -> tuple[Member, ...]:
     spread only as far as the free GPUs are.
     """
     return (Member(gpus, 1) if soft else Member(1, gpus),)
+
+
+def _or_alone(progress: Progress) -> Progress:
+    """How a job gets on, or the one object for a job that has its GPUs all the time, at full speed."""
+    turns, _, rate = progress
+    return progress if rate != 1.0 or len(turns) > 1 or (turns and turns[0].share != 1.0) else ALONE
 
 
 def _alone(work: Work, job: int, placement: Placement) -> float:

@@ -67,6 +67,16 @@ def test_ps_and_top_on_opportunistic_jobs(hived: Hived, engine: FakeService) -> 
     assert found.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
 
 
+def test_top_on_a_guest(hived: Hived, engine: FakeService) -> None:
+    """It is told as one, and does not cover the owner of its GPUs."""
+    owner, guest = engine.add(gpus=2), engine.add(vc="speech", gpus=2)
+    engine.change(guest, kind="guest", tasks=owner.tasks)
+    lines = hived("top").out.splitlines()
+    (nodes,) = [line for line in lines if line.startswith("node-0 ")]
+    assert nodes.split()[1:5] == ["██", "██", "··", "··"]
+    assert [line.split()[-1] for line in lines if "node-0:0-1" in line] == ["node-0:0-1", "guest"]
+
+
 # -- to a terminal
 
 

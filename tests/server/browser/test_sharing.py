@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from hived.engine.states import JobState
 from hived.policies import AntMan, Gandiva
+from tests.engines.driver import job as submitted
+from tests.engines.test_guests import SETTLE_S, Hosts, hosting
+from tests.engines.test_taking_turns import Turns, sliced
 from tests.server.results.test_sharing import MINUTE, source
+from tests.server.test_live import looking_at
 from tests.simulator.sharing import job
 
 from .conftest import Shown
 from .test_finished import AT
 
 Show = Callable[..., Shown]
+#: the GPUs of a job
+LEAVES = """(id) => { const { cells } = __hived.app, found = [];
+    cells.each(cells.holders.get(`r${id}`).parts, (leaf) => found.push(leaf));
+    return found; }"""
 #: the names of the jobs on each GPU
 ON = "[0, 1, 2, 3].map((leaf) => __hived.app.cells.runners(leaf).map(({ id }) => id))"
 
@@ -38,7 +50,8 @@ def test_jobs_that_take_turns(show: Show, tmp_path: Path) -> None:
     assert {6, 4} <= seen, "jobs come and go"
     tip = shown.hover(2)
     assert "66.7% of the time, at 0.6" in tip
-    assert "with" in tip
+    assert "takes turns" in tip
+    assert "jobs on this GPU" in tip
     shown.keep("shared-by-turns")
 
 
@@ -74,11 +87,14 @@ def test_guest_beside_its_owner(show: Show, tmp_path: Path) -> None:
     found = source(tmp_path, jobs, AntMan())
     shown = show(found, path=f"#view=hived%20antman&at={306:.0f}")
     assert shown.page.evaluate(ON) == [["own0", "late0"], ["own1", "late1"], ["own2"], ["own3"]]
-    assert "late0, guest, at 0.5 of its speed alone" in shown.hover(0)
+    tip = rows(shown.hover(0))
+    assert tip["owner"].startswith("own0 (")
+    assert tip["guest"].startswith("late0 (")
+    assert "at 0.75" in tip["guest"]
     shown.page.get_by_role("tab", name="Running").click()
     shown.until_text("#queue, .queue-list", "guest")
     shown.page.locator(".queue-list button", has_text="late0").click()
-    shown.until_text(".stays", "at 0.75 of its speed alone")
+    shown.until_text(".stays", "at 0.75")
     shown.keep("guests")
     shown.page.get_by_role("button", name="Who has the GPUs of").click()
     shown.until("document.querySelectorAll('#timeline .w-guest.box').length >= 2")
@@ -87,3 +103,70 @@ def test_guest_beside_its_owner(show: Show, tmp_path: Path) -> None:
     ground = shown.page.locator("#timeline .ground").first
     assert guest.evaluate(top) <= ground.evaluate("(ground) => ground.getBoundingClientRect().top") + 1
     shown.keep("timeline-guests")
+
+
+# -- a running engine -------------------------------------------------------------------------------------------------
+
+#: the colour of a spot of a GPU's tile: parts of its width and height
+SPOT = """([leaf, x, y]) => {
+    const [left, top, right, bottom] = __hived.app.map.boxOf(leaf).map((at) => at * devicePixelRatio);
+    const at = [left + x * (right - left), top + y * (bottom - top)];
+    return [...__hived.app.map.under.getImageData(...at, 1, 1).data].join(); }"""
+
+
+def rows(tip: str) -> dict[str, str]:
+    """The tip of a GPU, by role; of jobs of one role the last."""
+    lines = tip.splitlines()
+    return dict(zip(lines[1::2], lines[2::2], strict=False))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_live_owner_and_guest(show: Show, scheme: str) -> None:
+    """The tile is split, the tip has both jobs with what they may use, and the guest's panel says why."""
+    driver = Hosts(hosting(("vision", 1), ("speech", 1), devices=2))
+    driver.now = time.time() - 120
+    owner, other = driver.submit(submitted("vision")), driver.submit(submitted("speech"))
+    driver.busy[other.id] = 0.9
+    driver.pass_time(SETTLE_S + 20)
+    guest = driver.submit(submitted("speech", early=True))
+    driver.pass_time(60)
+    shown = show(looking_at(driver), scheme=scheme)
+    (leaf,) = shown.page.evaluate(LEAVES, owner.key)
+    alone = 1 - leaf
+    split, whole = (len({shown.page.evaluate(SPOT, [at, 0.93, y / 20]) for y in range(2, 19)}) for at in (leaf, alone))
+    assert split > 2, "a part of the owner, and one of the guest, hatched"
+    assert whole == 1
+    tip = rows(shown.hover(leaf))
+    assert tip["owner"].startswith(f"{owner.name} (vision), limited to")
+    assert tip["guest"].startswith(f"{guest.name} (speech), limited to 70% of the time and 1 GiB, since ")
+    assert "owner" not in shown.hover(alone)
+    shown.keep(f"live-guest-{scheme}")
+    driver.busy[owner.id] = 1.0
+    driver.pass_time(60)
+    assert guest.state is JobState.SUSPENDED
+    shown.until(f"__hived.app.cells.holders.get('r{guest.id}').suspended")
+    assert f"{guest.name} (speech), suspended" in shown.hover(leaf)
+    shown.page.get_by_role("tab", name="Running").click()
+    shown.page.locator(".queue-list button", has_text=guest.name).click()
+    shown.until_text("#job .explanation", "leaves no time")
+    high = "[...document.querySelectorAll('#job .explanation p')].every((one) => one.scrollHeight <= one.clientHeight)"
+    assert shown.page.evaluate(high), "a long explanation scrolls, and its lines do not cover each other"
+    shown.keep(f"live-guest-held-{scheme}")
+
+
+def test_live_turns(show: Show) -> None:
+    """Each job that takes turns is told with its part of the time, the one that stands still too."""
+    driver = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    driver.now = time.time() - 60
+    jobs = [driver.submit(submitted("vision")) for _ in range(3)]
+    driver.pass_time(25)
+    shown = show(looking_at(driver))
+    (still,) = [found for found in jobs if found.state is JobState.SUSPENDED]
+    (leaf,) = shown.page.evaluate(LEAVES, still.key)
+    tip = shown.hover(leaf)
+    assert tip.count("takes turns") == 2
+    assert tip.count("66.7% of the time") == 2
+    assert f"{still.name} (vision), suspended" in tip
+    shown.keep("live-turns")
+    shown.page.mouse.click(*shown.centre(leaf))
+    shown.until_text("#job .explanation", "it has its turn 67% of the time")

@@ -86,9 +86,8 @@ def test_guests(tmp_path: Path) -> None:
     name = guests[0].name
     assert said == [
         f"{name} was submitted: 1 GPU of a",
-        f"{name} runs on n0 GPU 0, a guest, at 0.25 of its speed alone",
-        f"{name} goes on at 0.5 of its speed alone from now on",
-        f"{name} goes on at 0.75 of its speed alone from now on",
+        f"{name} runs on n0 GPU 0, a guest, at 0.377 of its speed alone",
+        f"{name} goes on at 0.754 of its speed alone from now on",
         f"{name} goes on at full speed from now on",
         f"{name} succeeded",
     ]

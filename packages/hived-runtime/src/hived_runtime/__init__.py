@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .elasticity.team import Stateful, Team
     from .moving.named import NamedState
 
-__all__ = ["elastic", "pause_point", "state"]
+__all__ = ["elastic", "pause_point", "state", "trainer"]
 
 
 @contextmanager
@@ -71,6 +71,27 @@ def state(**named: Any) -> NamedState:
     if process is not None:
         process.name_state(made)
     return made
+
+
+def trainer(trainer: Any) -> None:
+    """Name a trainer of Transformers or Lightning, before it trains: the job moves as one that names its :func:`state`.
+
+    ::
+
+        trainer = Trainer(model, arguments, train_dataset=data)
+        hived_runtime.trainer(trainer)
+        trainer.train()
+
+    What is handed over are the files of a checkpoint, by which the library goes on in the process that takes over.
+    """
+    from .moving.libraries import adapted
+    from .moving.named import NamedState
+
+    process = starting.running()
+    if process is not None:
+        made = adapted(trainer)
+        made.named = NamedState({"trainer": made}, lambda: process.point() if made.is_whole else None)
+        process.name_state(made.named)
 
 
 def elastic(model: Module, optimizer: Optimizer, global_batch: int, also: Sequence[Stateful] = ()) -> Team:

@@ -8,6 +8,7 @@ import resource
 import threading
 from pathlib import Path
 
+from hived_control.environment import SESSION
 from hived_control.stopping import descendants
 
 _CAP_SYS_NICE = 23  #: bit of the capability to leave the idle class; without, that takes a limit of nice of 20
@@ -17,12 +18,13 @@ def yield_processor(idle: bool) -> None:
     """Put a process and those below it into the kernel's idle class, or back; nothing where there is no way back.
 
     Not the monitor of the process. Where the kernel groups processes by session, classes are compared within a session
-    alone: its group yields too. O(threads).
+    alone: its group yields too, if nobody else is in it. O(threads).
     """
     if not _may_return():
         return
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19" if idle else "0")
+    if os.environ.get(SESSION) == "own":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19" if idle else "0")
     monitors = {thread.native_id for thread in threading.enumerate() if thread.name == "hived-monitor"}
     for pid in (os.getpid(), *descendants(os.getpid())):
         with contextlib.suppress(OSError):  # it has ended

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hived_control.folder import JobFolder
-from hived_control.page import Page, Sample
+from hived_control.page import Page, Sample, Wanted
 
 from .memory.tier import Bytes
 
@@ -39,6 +39,9 @@ class Monitored(Protocol):
     def pending(self) -> bool:
         """Whether a command waits for a boundary."""
 
+    def hurry(self, hurries: bool) -> None:
+        """Whether somebody waits until it pauses, moves or goes on."""
+
     def computing_s(self) -> float:
         """Time within mini-batches so far, without the waits of a share."""
 
@@ -62,6 +65,7 @@ class Monitor(threading.Thread):
         self._sampled = 0.0
         self._busy_s = 0.0
         self._waits_since = 0.0  #: of a command; 0: none waits
+        self._hurries = False
         self._expired = 0  #: number of the last command whose lease was found to be over
 
     def close(self) -> None:
@@ -93,6 +97,10 @@ class Monitor(threading.Thread):
         elif command.limits_until and command.number != self._expired:
             self._expired = command.number
             process.expire()
+        hurries = command.wanted is not Wanted.RUN or (self._hurries and process.pending())
+        if hurries is not self._hurries:
+            self._hurries = hurries
+            process.hurry(hurries)
         if process.pending():
             self._waits_since = self._waits_since or now
             late = self._waits_since + _LATE_S + 2 * process.seconds

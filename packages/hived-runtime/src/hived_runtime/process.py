@@ -238,6 +238,11 @@ class TrainingProcess:
         """Whether a command waits for a boundary. Asked by the monitor."""
         return self._page is not None and (self._page.command_word() != self._word or self._attention)
 
+    def hurry(self, hurries: bool) -> None:
+        """Whether somebody waits until it pauses, moves or goes on. Told by the monitor."""
+        if self._pacer is not None:
+            self._pacer.hurry(hurries)
+
     def computing_s(self) -> float:
         """Time within mini-batches so far, without what a share has made it wait. Asked by the monitor."""
         return self.busy_s - (self._pacer.waited_s if self._pacer is not None else 0.0)

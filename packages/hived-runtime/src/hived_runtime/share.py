@@ -78,6 +78,11 @@ class Pacer:
             self._parameters.clear()
             self._from = None
 
+    def hurry(self, hurries: bool) -> None:
+        """Whether somebody waits until it pauses or goes on: then it yields to nobody."""
+        if self._device.type == "cpu" and self._share < 1:
+            yield_processor(not hurries)
+
     def begin(self) -> None:
         """A mini-batch begins."""
         if self._share < 1:

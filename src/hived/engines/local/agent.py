@@ -18,11 +18,11 @@ from hived.errors import ConflictError, HivedError, NotFoundError, NotYetError, 
 from hived_control import commands, errors
 from hived_control.commands import JobStatus as JobStatus
 from hived_control.commands import TrainingJob
-from hived_control.environment import JOB, JOBS, LAUNCH, SHARE
+from hived_control.environment import JOB, JOBS, LAUNCH, SESSION, SHARE
 from hived_control.folder import JobFolder
 from hived_control.page import State
 
-from .model import Job, Limiting, Obeying
+from .model import Job, Limiting, Obeying, RefusedError
 
 
 class Agent:
@@ -41,7 +41,7 @@ class Agent:
         self._path(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         path = os.pathsep.join(filter(None, (str(LAUNCH), given.get("PYTHONPATH"))))
-        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name}
+        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name, SESSION: "own"}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
             found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
         if job.floor is not None:
@@ -89,6 +89,8 @@ class Agent:
                     max(each.sample.device_bytes for each in found),
                     max(each.sample.host_bytes for each in found),
                     first.device,
+                    any(answer.elastic for answer in answers),
+                    len(found) if all(answer.ranks == len(found) for answer in answers) else 0,
                 )
         return None
 
@@ -116,7 +118,7 @@ class Agent:
             training.limit(limiting.memory, limiting.share, limiting.most or None, limiting.lease_s)
 
     def scale(self, job: Job, workers: int, timeout_s: float) -> None:
-        """Have an elastic job go on with so many workers; :class:`~hived.errors.ConflictError` if it does not."""
+        """Have an elastic job go on with so many workers; :class:`.model.RefusedError` if it does not."""
         with self._commanding(job) as training:
             training.scale(workers, timeout_s)
 
@@ -143,6 +145,8 @@ class Agent:
 def _kind_of(error: errors.TrainingError) -> Callable[[str], HivedError]:
     if isinstance(error, commands.NotYetError):
         return NotYetError
+    if isinstance(error, commands.RefusedError):
+        return RefusedError
     if isinstance(error, errors.NotFoundError):
         return NotFoundError
     return ConflictError if isinstance(error, errors.InputError) else UnavailableError

@@ -60,9 +60,9 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment, wake_marked
-from .instructions import Instruction, LimitTasks, ResumeTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .job_scheduler import JobScheduler
-from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying
+from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying, RefusedError
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
@@ -80,6 +80,8 @@ HEALTH_EVERY_S = 5.0
 LOOK_EVERY_S = 0.5
 #: how long a job that takes turns is waited for at a time, in seconds
 TURN_S = 5.0
+#: and one that grows or shrinks: new workers start first
+SCALE_S = 60.0
 #: why a training job does other than the engine has told it
 ELSEWHERE = "told so on its machine, not by the engine"
 
@@ -147,7 +149,7 @@ class Engine:
         self._telling: dict[int, asyncio.Task[None]] = {}
         #: by job, the limits that it is to be told next
         self._to_limit: dict[int, LimitTasks] = {}
-        self._limits: set[asyncio.Task[None]] = set()
+        self._commanding: set[asyncio.Task[None]] = set()
         #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
         self._told: dict[int, dict[str, tuple[object, str]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
@@ -198,7 +200,7 @@ class Engine:
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next engine finds them."""
-        for check in (*self._checks, *self._telling.values(), *self._limits):
+        for check in (*self._checks, *self._telling.values(), *self._commanding):
             check.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await check
@@ -463,6 +465,8 @@ class Engine:
                 self._have_turn(job, attempt, False)
             case ResumeTasks(attempt=attempt):
                 self._have_turn(job, attempt, True)
+            case ScaleTasks():
+                self._scale_tasks(job, instruction)
             case LimitTasks(attempt=attempt):
                 self._limit_tasks(job, instruction)
             case WakeAt(at=at):
@@ -542,6 +546,8 @@ class Engine:
         """Tell it until it does so: one that is starting, or in a long phase without mini-batches, is not able yet."""
         agent, first = self._agent, time.monotonic()
         while agent is not None and job.state.stays and job.attempt == attempt:
+            if self.job_scheduler.turns.wishes(job.id) is (not has):
+                return  # it has paused before it was called back, say, and others have its GPUs by now
             try:
                 if has:
                     await self._off_the_loop(agent.resume, job, TURN_S)
@@ -565,6 +571,30 @@ class Engine:
         if doing is not None:
             self._take_in_doing(job, attempt, doing)
 
+    def _scale_tasks(self, job: Job, wanted: ScaleTasks) -> None:
+        """Have an elastic job change its number of workers, until it has, or refuses."""
+
+        async def tell() -> None:
+            agent, first, turns = self._agent, time.monotonic(), self.job_scheduler.turns
+            while agent is not None and job.attempt == wanted.attempt and turns.scaling.get(job.id) == wanted.workers:
+                refused = time.monotonic() - first > self.job_scheduler.patience_s(job)
+                try:
+                    await self._off_the_loop(agent.scale, job, wanted.workers, SCALE_S)
+                except (HivedError, OSError) as error:
+                    refused = refused or isinstance(error, RefusedError)
+                    await asyncio.sleep(0.0 if refused else LOOK_EVERY_S)
+                if refused and turns.scaling.get(job.id) == wanted.workers:
+                    self.job_scheduler.does_not_scale(job, self.clock())
+                    self._soon()
+                    return
+                doing = await self._off_the_loop(agent.look, job)
+                if doing is not None:
+                    self._take_in_doing(job, wanted.attempt, doing)
+
+        assert self._loop is not None
+        self._commanding.add(task := self._loop.create_task(tell()))
+        task.add_done_callback(self._commanding.discard)
+
     def _limit_tasks(self, job: Job, wanted: LimitTasks) -> None:
         """Tell a job its limits; one that cannot be told yet is told again."""
         said = {"memory": wanted.limiting.memory, "share": wanted.limiting.share}
@@ -585,8 +615,8 @@ class Engine:
 
         if not waits:
             assert self._loop is not None
-            self._limits.add(task := self._loop.create_task(tell()))
-            task.add_done_callback(self._limits.discard)
+            self._commanding.add(task := self._loop.create_task(tell()))
+            task.add_done_callback(self._commanding.discard)
 
     async def suspend(self, ref: str, timeout_s: float, lease_s: float = 0.0, user: str = "") -> Job:
         """Suspend a training job at the end of a mini-batch; ``lease_s``: for so long, 0: until it is resumed.

@@ -105,6 +105,13 @@ class JobExplainer(Explainer[Job]):
             if text is not None
         ][:MAX_NAMED]
 
+    def _keeps(self, victim: Job, vc: str) -> str:
+        extension, pauses = self._jobs.scheduler.extension, self._jobs.probe.knows(victim.id)
+        if isinstance(extension, GuestScheduler) and pauses and extension.accepts(victim.entry, vc):
+            return "it goes on as a guest"
+        signal = victim.spec.checkpoint_signal
+        return f"it is told by SIG{signal} to save its state" if signal else ""
+
     def _beside(self, job: Job) -> list[str]:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
         alone = job.entry.alone and job.spec.share is not False

@@ -72,8 +72,8 @@ class Guests:
             self._may_run.pop(job.id, None)
         self.carry_out(at)
 
-    def recovered(self, job: Job) -> None:
-        """A job of an earlier engine: it is beside nobody, unless the scheduler says so."""
+    def beside_nobody(self, job: Job) -> None:
+        """A job of an earlier engine, or that goes on elsewhere: beside nobody, unless the scheduler says so."""
         self._untold[job.id] = False, ()
 
     def left(self, job: Job, at: float) -> None:

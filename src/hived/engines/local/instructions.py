@@ -40,6 +40,15 @@ class ResumeTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleTasks:
+    """Have the elastic job of this attempt go on with so many workers. What comes of it is a fact."""
+
+    job: int
+    attempt: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class LimitTasks:
     """Limit the tasks of this attempt, from their next mini-batch on."""
 
@@ -57,4 +66,4 @@ class WakeAt:
     at: float
 
 
-Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | LimitTasks | WakeAt
+Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | ScaleTasks | LimitTasks | WakeAt

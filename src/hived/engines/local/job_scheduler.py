@@ -19,6 +19,7 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
+from hived.cluster.requests import Member
 from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
 from hived.engine.job import NO_LIMITS, Event
@@ -33,12 +34,25 @@ from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
 from hived.spec.compiled import ClusterSpec, Device
 
+from .counters import Counts
 from .guests import FLOOR, Guests
 from .health import Health
 from .instructions import Instruction, LimitTasks, StartTasks, StopTasks, WakeAt
 from .measured import MeasuredProbe
 from .model import Job, JobSpec, Limiting, Obeying, outcome
-from .turns import NO_GUESTS, NOT_ALONE, OBEYS_WITHIN_S, ONCE_HELD, OTHERS_TURN, Turns, by_task, was_beside
+from .turns import (
+    GOES_ELSEWHERE,
+    NO_GUESTS,
+    NOT_ALONE,
+    NOT_READY,
+    OBEYS_WITHIN_S,
+    ONCE_HELD,
+    OTHERS_TURN,
+    RIGID,
+    Turns,
+    by_task,
+    was_beside,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +83,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         shares: bool = False,
     ) -> None:
         """``shares``: whether jobs obey, so that policies may have them share GPUs."""
-        #: what is measured of jobs that obey
-        self.probe = MeasuredProbe()
+        #: what is measured of jobs that obey, and what is counted of them
+        self.probe, self.counts = MeasuredProbe(), Counts()
         self._shares = shares
         super().__init__(cluster, policies, last_event, trading=trading, probe=self.probe if shares else None)
         self._free_port = free_port
@@ -86,6 +100,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.turns = Turns(self)
         #: guests that did not pause: they share no GPUs once they have ended there
         self._apart: set[int] = set()
+        #: elastic jobs that did not grow or shrink when they were told to
+        self._rigid: set[int] = set()
         #: None: no VC has guests
         self.guests = self._guests_now(None)
 
@@ -168,6 +184,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         changed = self.probe.measure(number, doing, not self.beside(number), at)
         if changed and self.scheduler.extension is not None:
             self.scheduler.extension.measured(job.entry, at)
+        if doing.elastic and doing.workers and number not in self._rigid and self.may_take_turns(job):
+            self.turns.has_workers(job, doing.workers)
+            if not job.entry.view.elastic and job.spec.tasks == 1:
+                self._set_elastic(job, True, at)
         if doing.suspended is not (job.state is JobState.SUSPENDED):
             took = {"tier": doing.tier, "bytes": doing.moved_bytes, "seconds": doing.took_s}
             if not doing.suspended:
@@ -175,8 +195,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif number in self.turns.told_to_pause or number in self.turns.unsure:
                 self.turns.forget(number)
                 because = OTHERS_TURN if self.guests is None else self.guests.why(number) or ONCE_HELD
+                if job.entry.status is Status.MOVING:
+                    because = GOES_ELSEWHERE
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": because, "by_hand": False, **took})
-                if self.guests is not None:
+                if job.entry.status is Status.MOVING:
+                    self._moves_on(job, at)
+                elif self.guests is not None:
                     self.turns.give_to_guest(job)
                 elif job.entry.holds and job.placement is not None:
                     self.turns.of.setdefault(number, SharedTurn(job.placement))
@@ -184,6 +208,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.becomes(job, JobEvent.SUSPENDED, None, at, {"why": why, "by_hand": True, **took})
         elif number in self.turns.called_back and not doing.suspended:
             self.turns.forget(number)
+        self.counts.look(job, doing)
         limits = job.limits or NO_LIMITS
         if (doing.memory, doing.share) != (limits.memory, limits.share):
             ours = doing.share == job.floor or (self.guests is not None and self.guests.is_ours(job, doing))
@@ -236,7 +261,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state.waits and job.entry.holds:  # it waits for others to leave GPUs, which may be no more
                 self._give_back(job, at)
         for job in list(self.jobs.values()) if self._shares else ():
-            if job.state.stays and (job.name in report.cancelled or (self.guests is None and job.entry.runs_as_guest)):
+            goes = job.entry.runs_as_guest or job.entry.status is Status.MOVING
+            if job.state.stays and (job.name in report.cancelled or (self.guests is None and goes)):
                 self.stop(job, at, "moved", NO_GUESTS)
             elif self.guests is not None and job.holds and job.entry.holds and job.placement is not None:
                 self.guests.follow(job, job.placement, at)
@@ -285,7 +311,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif job.state.holds:
                 self.scheduler.adopt(job.entry, self.cluster.group(job.name).guaranteed, at)
                 if self.guests is not None and job.placement is not None:
-                    self.guests.recovered(job)
+                    self.guests.beside_nobody(job)
                     self.guests.follow(job, job.placement, at)
             if job.state is JobState.QUEUED:
                 self.line_up(job)
@@ -334,6 +360,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             taken |= set(job.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
             request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
+            if cut.gpus > job.gpus:  # it has grown
+                request = replace(request, members=tuple(Member(1, len(pod.leaf_cells)) for pod in cut.pods))
             records.append(Record(job.name, request, cut))
         return records, sharers
 
@@ -432,8 +460,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def does_not_obey(self, job: Job, at: float) -> None:
         """A job that did not pause, and shares no GPUs any more."""
         if job.entry.runs_as_guest and job.state.stays:
-            self._apart.add(job.id)
-            self.stop(job, at, "moved", NOT_ALONE)
+            if self.probe.knows(job.id) or at - (job.started_at or at) > OBEYS_WITHIN_S:
+                self._apart.add(job.id)
+                self.stop(job, at, "moved", NOT_ALONE)
+            else:
+                self.stop(job, at, "moved", NOT_READY)
             return
         if job.entry.status not in (Status.GUARANTEED, Status.SHARING):
             return
@@ -441,6 +472,22 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.turns.forget(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.invalidate()
+
+    def _set_elastic(self, job: Job, elastic: bool, at: float) -> None:
+        job.entry.view = job.entry.view._replace(elastic=elastic)
+        if self.scheduler.extension is not None:
+            self.scheduler.extension.set_elastic(job.entry, at)
+
+    def does_not_scale(self, job: Job, at: float) -> None:
+        """An elastic job did not grow, or did not shrink, and keeps its number of workers."""
+        if job.id in self._rigid or not job.state.stays:
+            return
+        self._rigid.add(job.id)
+        shrinks = self.turns.shrinks(job)
+        self.turns.left(job.id)
+        self._set_elastic(job, False, at)
+        if shrinks:
+            self.stop(job, at, "moved", RIGID)
 
     def takes_turns(self, job: Job) -> bool:
         """Whether a job runs, by its turns, on GPUs where others of its VC have their cells."""
@@ -462,7 +509,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return replace(job.placement, reserved_levels=core.reserved_levels[:1] * len(job.placement.pods))
 
     def _start(self, job: Job, placement: Placement, at: float) -> None:
-        if self.guests is not None and job.holds and set(placement.devices()) != set(job.devices()):
+        elsewhere = job.holds and set(placement.devices()) != set(job.devices())
+        if self.guests is not None and elsewhere and job.state is not JobState.SUSPENDED:
             self.scheduler.release(job.entry, False, at)
             self.stop(job, at, "moved", "it has other GPUs now")
             return
@@ -496,8 +544,20 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _move(self, job: Job, why: str, at: float) -> None:
         if job.state.waits:
             self._give_back(job, at)
+        elif self.guests is not None and job.state.stays and self.shares_gpus(job) and self.probe.knows(job.id):
+            self.turns.of[job.id] = None  # it pauses here and goes on there, and keeps its work
+            if job.state is JobState.SUSPENDED:
+                self._moves_on(job, at)
         else:
             self.stop(job, at, "moved", why)
+
+    def _moves_on(self, job: Job, at: float) -> None:
+        """A guest whose turn has come on other GPUs has paused: it is in line, its processes where they were."""
+        assert self.guests is not None
+        self.turns.moved.add(job.id)
+        self.scheduler.release(job.entry, True, at)
+        self.guests.left(job, at)
+        self.guests.beside_nobody(job)
 
     def _give_back(self, job: Job, at: float) -> None:
         """A job that has got GPUs, and was not started on them yet, waits again."""
@@ -612,6 +672,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         self._touched[job.id] = job
+        self.counts.follow(job, event, before, self.guests is not None)
         if self.guests is not None:
             self._follow_guests(job, event)
         if job.holds and job.state is not JobState.SUSPENDED:
@@ -627,12 +688,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if event.kind == JobEvent.RETRYING and job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         if not job.holds:
-            self.turns.forget(job.id)
+            self.turns.left(job.id)
             if held:
                 self.turns.of.pop(job.id, None)
                 job.entry.may_preempt = True
         if job.state.ended:
             self.turns.of.pop(job.id, None)
+            self._rigid.discard(job.id)
             self.probe.forget(job.id)
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:

@@ -63,6 +63,10 @@ class MeasuredProbe:
         self._told[job] = now
         return True
 
+    def knows(self, job: int) -> bool:
+        """Whether it has ended a mini-batch that was seen."""
+        return job in self._last
+
     def forget(self, job: int) -> None:
         """It has ended."""
         for known in (self._last, self._alone, self._most, self._ran, self._since, self._told, self._busy):

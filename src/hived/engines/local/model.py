@@ -11,6 +11,7 @@ from pydantic import Field
 from hived.engine.job import EngineJob, Event, Limits, placement_data, placement_from
 from hived.engine.states import Effect, JobEvent, JobState
 from hived.engines.submission import Submission
+from hived.errors import ConflictError
 
 #: between SIGTERM and SIGKILL, of a job that says nothing else
 DEFAULT_GRACE_S = 30.0
@@ -194,6 +195,12 @@ class Obeying(NamedTuple):
     device_bytes: int = 0  #: most that a process has on its device now, its cache too
     host_bytes: int = 0  #: and of its device tensors in host memory
     device: str = ""  #: of its first process
+    elastic: bool = False  #: it grows and shrinks, by what its script declares
+    workers: int = 0  #: its processes; 0: their number is changing
+
+
+class RefusedError(ConflictError):
+    """A training job cannot do what it is told, and goes on as it is."""
 
 
 class Limiting(NamedTuple):

@@ -17,17 +17,23 @@ from hived.scheduling import Scheduler, Status
 from hived.scheduling.instructions import Turn
 
 from .guests import Guests
-from .instructions import ResumeTasks, SuspendTasks
+from .instructions import ResumeTasks, ScaleTasks, SuspendTasks
 from .model import Job, JobSpec
 
 #: why a job that takes turns is suspended, or goes on
 OTHERS_TURN, ITS_TURN = "others of its VC have their turn on these GPUs", "its turn has come"
 
+GOES_ELSEWHERE = "its turn has come on other GPUs, where it goes on"
+NO_LONGER = "its turn has come on other GPUs, which it has to wait for"
 ONCE_HELD = "it was to pause when it was a guest, and is to go on"
 NO_TURNS = "its VC has no GPUs on which it could take turns any more"
 NO_GUESTS = "it ran beside others, where no guests are accepted any more"
 #: a job that does not pause for so long, in seconds, does not take turns: it is no training job, or evaluates for long
 OBEYS_WITHIN_S = 300.0
+#: why an elastic job has other GPUs, and why it is stopped
+GROWS, SHRINKS = "it grows into GPUs that nobody asks for", "it gives up what it has grown into, for others"
+NOT_READY = "it had ended no mini-batch when its GPUs were wanted, and so could not pause"
+RIGID = "it does not give up the GPUs that it has grown into"
 NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
 
@@ -47,7 +53,7 @@ class Door(Protocol):
     ) -> None:
         """Apply an event to a job."""
 
-    def instruct(self, *instructions: SuspendTasks | ResumeTasks) -> None:
+    def instruct(self, *instructions: SuspendTasks | ResumeTasks | ScaleTasks) -> None:
         """Queue instructions to be carried out."""
 
     def start_on(self, job: Job, placement: Placement, at: float) -> None:
@@ -79,6 +85,18 @@ class Turns:
         self.called_back: set[int] = set()
         #: jobs of an earlier engine, which may have told them to pause
         self.unsure: set[int] = set()
+        #: guests that have paused to go on elsewhere, at their turn
+        self.moved: set[int] = set()
+        #: by elastic job: its workers, as seen last, and those that it is told to have
+        self.workers: dict[int, int] = {}
+        self.scaling: dict[int, int] = {}
+
+    def left(self, number: int) -> None:
+        """It is on its GPUs no more."""
+        self.forget(number)
+        self.moved.discard(number)
+        self.workers.pop(number, None)
+        self.scaling.pop(number, None)
 
     def forget(self, number: int) -> None:
         """It has paused, or goes on, or has no turns any more: what it was told is over."""
@@ -118,9 +136,13 @@ class Turns:
         for number in list(self.of):
             job = self._jobs.jobs[number]
             turn = self._turn_of(job)
-            if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE):
+            if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE, Status.RESERVED):
                 self._jobs.scheduler.withdraw(job.entry)
-                self._jobs.stop(job, at, "moved", NO_GUESTS if was_beside(job) else NO_TURNS)
+                why = NO_LONGER if number in self.moved else NO_GUESTS if was_beside(job) else NO_TURNS
+                why = NOT_ALONE if job.entry.alone and job.spec.share is not False else why
+                self._jobs.stop(job, at, "moved", why)
+            elif job.state is JobState.RUNNING and self._scales(job, turn, at):
+                continue
             elif job.state is JobState.RUNNING:
                 here = turn is not None and set(turn.placement.devices()) == set(job.devices())
                 if number in self.unsure:
@@ -147,6 +169,37 @@ class Turns:
             elif not self.is_taken(job, turn.placement, turn.beside):
                 self._begin(job, turn.placement, at)
 
+    def has_workers(self, job: Job, workers: int) -> None:
+        """An elastic job has so many workers now."""
+        self.workers[job.id] = workers
+        if self.scaling.get(job.id) == workers:
+            del self.scaling[job.id]
+
+    def shrinks(self, job: Job) -> bool:
+        """Whether a job has more GPUs than it is to have."""
+        turn = self.of.get(job.id)
+        return turn is not None and job.placement is not None and turn.placement.gpus < job.placement.gpus
+
+    def _scales(self, job: Job, turn: Turn | None, at: float) -> bool:
+        """Have an elastic job grow into the GPUs of its turn, or shrink to them; whether it is about to.
+
+        While it runs, it holds all GPUs on which its workers may be. Before it pauses it has what it asked for.
+        """
+        workers = self.workers.get(job.id)
+        if workers is None or job.placement is None or job.id in self.told_to_pause:
+            return False
+        placement = _first(job.placement, job.gpus) if turn is None else turn.placement
+        if placement.gpus > job.placement.gpus:
+            if not self.is_taken(job, placement):
+                self._jobs.becomes(job, JobEvent.RESHAPED, by_task(placement, job.spec), at, {"why": GROWS})
+        elif placement.gpus < job.placement.gpus and workers <= placement.gpus:
+            self._jobs.becomes(job, JobEvent.RESHAPED, by_task(placement, job.spec), at, {"why": SHRINKS})
+        wanted = min(placement.gpus, job.placement.gpus)
+        if workers != wanted and self.scaling.get(job.id) != wanted:
+            self.scaling[job.id] = wanted
+            self._jobs.instruct(ScaleTasks(job.id, job.attempt, wanted))
+        return placement.gpus != job.placement.gpus or workers != wanted
+
     def give_to_guest(self, job: Job) -> None:
         """Have a guest pause and go on as its coordinators say, and who was one go on."""
         if job.entry.placement is not None and (
@@ -171,17 +224,19 @@ class Turns:
             self._jobs.count_wait(job, at)
             self._jobs.start_on(job, placement, at)
         else:
+            self.moved.discard(job.id)
             why = why or (self._jobs.guests.why(job.id) if self._jobs.guests is not None else "") or ITS_TURN
             self._jobs.becomes(job, JobEvent.RESUMED, by_task(placement, job.spec), at, {"why": why})
             self._jobs.instruct(ResumeTasks(job.id, job.attempt))
 
     def is_taken(self, job: Job, placement: Placement, beside: Collection[int] = ()) -> bool:
         """Whether others than those ``beside`` a job are on these GPUs, and are not known to be suspended."""
+        there = job.holds and set(placement.devices()) == set(job.devices())
         return any(
             other is not job
             and other.id not in beside
             and other.state is not JobState.SUSPENDED
-            and not self._may_meet(job, other)
+            and not self._may_meet(job, other, there)
             for place in placement.devices()
             for other in self._jobs.usage.on(place)
         )
@@ -189,16 +244,25 @@ class Turns:
     def in_the_way(self, job: Job) -> list[Job]:
         """The guests that have not paused yet on the GPUs on which a job is about to start."""
         turn = self.of.get(job.id)
-        if self._jobs.guests is None or turn is None or not job.state.waits:
+        if self._jobs.guests is None or turn is None or not (job.state.waits or job.id in self.moved):
             return []
         on = {other.id: other for place in turn.placement.devices() for other in self._jobs.usage.on(place)}
         return [other for other in on.values() if other is not job and other.state is not JobState.SUSPENDED]
 
-    def _may_meet(self, job: Job, other: Job) -> bool:
-        """Whether a job may run where another runs: a guest does; an owner starts once guests there have paused."""
+    def _may_meet(self, job: Job, other: Job, there: bool) -> bool:
+        """Whether a job may run where another runs: a guest does; an owner comes once guests there have paused.
+
+        ``there``: it is on these GPUs already.
+        """
         if self._jobs.guests is None or (other.state is JobState.STOPPING and other.stopping_for == "preempted"):
             return False
-        return job.entry.runs_as_guest or (job.holds and other.entry.runs_as_guest)
+        return job.entry.runs_as_guest or (there and other.entry.runs_as_guest)
+
+
+def _first(placement: Placement, gpus: int) -> Placement:
+    """So many devices of a placement on one node."""
+    (pod, *_) = placement.pods
+    return replace(placement, pods=(pod._replace(leaf_cells=pod.leaf_cells[:gpus]),))
 
 
 def was_beside(job: Job) -> bool:

@@ -265,14 +265,14 @@ class GuestScheduler(Extension):
         self._left = []
         return False
 
-    def _accepted(self, guest: Entry, owner: Entry) -> bool:
-        """Whether the VC of an owner accepts a guest."""
-        accepts = self._accepts.get(owner.vc)
-        return accepts == "all" or (accepts == "own" and owner.vc == guest.vc)
+    def accepts(self, guest: Entry, vc: str) -> bool:
+        """Whether a VC accepts a guest beside its jobs."""
+        accepted = self._accepts.get(vc)
+        return accepted == "all" or (accepted == "own" and vc == guest.vc)
 
     def stays(self, victim: Entry, owner: Entry) -> bool:
         """Have a victim stay as a guest of the job that gets its GPUs, where that one's VC accepts it."""
-        return self._accepted(victim, owner) and self._hold(victim, False)
+        return self.accepts(victim, owner.vc) and self._hold(victim, False)
 
     def _hold(self, guest: Entry, loan: bool) -> bool:
         held = guest.name not in self._scheduler.evicted and self._cluster.hold(guest.name, loan)
@@ -292,7 +292,7 @@ class GuestScheduler(Extension):
     def moves(self, entry: Entry) -> bool:
         """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
         sharing = None if entry.policy is None else entry.policy.gpu_sharing
-        return sharing is not None and bool(sharing.parameters.moves)
+        return sharing is not None and bool(sharing.parameters.moves) and not entry.halted
 
     def _count(self, leaf: _Leaf, now: float) -> None:
         """The jobs of a GPU have changed."""

@@ -120,8 +120,10 @@ class Slicer:
     def adopt(self, entry: Entry, now: float) -> None:
         """A loan was promoted where it runs."""
         self._now = now
-        placement = entry.placement
-        self._seat(Seat(entry, entry.view.gpus, self._cluster.hosts_of(entry.name), placement))
+        spread = self._cluster.hosts_of(entry.name)
+        seat = Seat(entry, entry.view.gpus, spread, entry.placement)
+        seat.gpus = max(seat.base, sum([number for _, number in spread]))  # live, it may have grown before
+        self._seat(seat)
 
     def _seat(self, seat: Seat) -> None:
         self.seats[seat.job] = seat
@@ -263,6 +265,19 @@ class Slicer:
         seat.priority = priority
         if seat.queue is not None:
             self._changed(seat.queue.host)
+        self._touched()
+
+    def set_elastic(self, entry: Entry, now: float) -> None:
+        """A job has declared that it grows and shrinks; or it does not, and goes on with what it asked for."""
+        self._now = now
+        seat = self.seats[entry.number]
+        if entry.view.elastic:
+            self._elastic[seat] = None
+            self.moved = seat.gpus > seat.base  # from before a restart: those in line may have what it gives up
+        else:
+            self._elastic.pop(seat, None)
+            if seat.spread and seat.gpus > seat.base and self._may_resize(seat, seat.spread[0][0], seat.base):
+                self._move(seat, ((seat.spread[0][0], seat.base),))
         self._touched()
 
     # -- GPUs ---------------------------------------------------------------------------------------------------------
@@ -587,9 +602,19 @@ class Slicer:
                 if seat.queue is None or self.servers.free[seat.queue.host] < seat.gpus:
                     continue
                 demand = seat.entry.demand  # of a quota less may be left
-                if demand is not None and self._cluster.free_gpus(demand) >= seat.gpus:
+                if demand is None or self._cluster.free_gpus(demand) < seat.gpus:
+                    continue
+                if self._may_resize(seat, seat.queue.host, 2 * seat.gpus):
                     self._move(seat, ((seat.queue.host, 2 * seat.gpus),))
                     grown = True
+
+    def _may_resize(self, seat: Seat, host: Host, gpus: int) -> bool:
+        """Whether a job may have so many GPUs of its server. Live, loans leave only for jobs that wait for GPUs."""
+        if self._served is None:
+            return True
+        with self._cluster.what_if():
+            self._cluster.release(seat.entry.name)
+            return self._placed(seat.entry, ((host, gpus),), seat.placement) is not None
 
     @property
     def grown(self) -> bool:
@@ -599,12 +624,13 @@ class Slicer:
     def _shrink_for(self, gpus: int) -> bool:
         """Elastic jobs give up GPUs until ``gpus`` are free together, those that have grown most first."""
         shrunk = False
-        while self.servers.choose(gpus) is None:
-            seats = [seat for seat in self._elastic if seat.gpus > seat.base]
-            if not seats:
-                break
+        seats = [seat for seat in self._elastic if seat.gpus > seat.base]
+        while seats and self.servers.choose(gpus) is None:
             seat = max(seats, key=lambda seat: (seat.gpus / seat.base, seat.job))
             assert seat.queue is not None
+            if seat.gpus == seat.base or not self._may_resize(seat, seat.queue.host, seat.gpus // 2):
+                seats.remove(seat)
+                continue
             self._move(seat, ((seat.queue.host, seat.gpus // 2),))
             shrunk = True
         return shrunk

@@ -241,6 +241,12 @@ class Slicers(Extension):
             self._returning = before._sharers()
             self.invalidate()
 
+    def set_elastic(self, entry: Entry, now: float) -> None:
+        """See :meth:`Extension.set_elastic`."""
+        slicer = self.of(entry.vc)
+        if slicer is not None and entry.number in slicer.seats:
+            slicer.set_elastic(entry, now)
+
     def returns(self, entry: Entry, node: str) -> None:
         """See :meth:`Extension.returns`."""
         self._returning[entry.number] = node

@@ -51,6 +51,7 @@ class _Loop:
         self.has_inner = False
         self.began: RandomStates | None = None  #: when its iterator was made
         self.at_item: RandomStates | None = None  #: when the present item was given, if there are loops within
+        self.asked: RandomStates | None = None  #: when it was asked for, of a loader that reads the one after it then
         self.again = False  #: whether its loader had workers already, which stay over passes
         self.iterated: Any = None
 
@@ -61,9 +62,12 @@ class NamedState:
     _named: dict[str, Any]
     _objects: frozenset[str]
     _reach: Callable[[], None]
+    _accumulating: list[Any]
     _loops: list[_Loop]
     _outside: _Loop
     _started: set[tuple[tuple[str, int], ...]]
+    _counting: dict[tuple[tuple[str, int], ...], Any]
+    _passes: dict[tuple[tuple[str, int], ...], int]
     _taken: dict[str, Any] | None
     _resumed: Callable[[], None]
     _lost: Callable[[MoveError], None]
@@ -77,10 +81,16 @@ class NamedState:
             #: names of objects that are changed in place; all others are plain values
             "_objects": frozenset(name for name, value in named.items() if _kept_by(value) is not None),
             "_reach": reach,
+            #: of optimizers that Accelerate has prepared: it counts the batches of a step where nobody names it, so no
+            #: point is within a step
+            "_accumulating": [each.gradient_state for each in named.values() if hasattr(each, "gradient_state")],
             "_loops": [],
             "_outside": _Loop(),
             #: loops whose loaders have workers that stay, each with those around it
             "_started": set(),
+            #: loaders that count their passes themselves (Accelerate's), and how far those there were
+            "_counting": {},
+            "_passes": {},
             #: of the process that this one takes over from, until the loops are where they were; what is called then,
             #: or if they do not come to be
             "_taken": None,
@@ -116,6 +126,11 @@ class NamedState:
         """
         return self._loop(items, _line())
 
+    def passes(self, items: Iterable[T]) -> Iterator[T]:
+        """As :meth:`each`, for a loop of a library, which comes to a pass by itself: each is the same loop."""
+        self._outside.inner.clear()
+        return self._loop(items, "")
+
     def _loop(self, items: Iterable[T], line: str) -> Iterator[T]:
         loops = self._loops
         around, depth = loops[-1] if loops else self._outside, len(loops)
@@ -129,6 +144,7 @@ class NamedState:
         try:
             loop.iterated = items
             iterator = self._begun(loop, items, there, depth)
+            reads_ahead = _inner(items) is not items
             for item in iterator:
                 loop.inner.clear()
                 if there is not None and self._taken is not None and there.at_item is not None:
@@ -141,7 +157,9 @@ class NamedState:
                 loop.done += 1
                 if self._taken is not None:
                     self._fail("the script does not come to the loop in which it was there")
-                self._reach()
+                self.point()
+                if reads_ahead:
+                    loop.asked = RandomStates.now()
         finally:
             if loop in loops:
                 loops.remove(loop)
@@ -158,6 +176,9 @@ class NamedState:
         loop.again = getattr(items, "_iterator", None) is not None
         if getattr(items, "persistent_workers", False):
             self._started.add(self._key())
+        if hasattr(items, "base_dataloader") and hasattr(items, "iteration"):
+            items.iteration = self._passes.pop(self._key(), items.iteration)
+            self._counting[self._key()] = items
         if there is None or there.began is None:
             loop.began = RandomStates.now(own)
             return iter(items)
@@ -168,10 +189,15 @@ class NamedState:
             iterator = iter(items)
         else:
             iterator = iter(items)
-            skipped = sum(1 for _ in islice(iterator, there.done))
+            skipped = sum(1 for _ in islice(iterator, max(there.done - 1, 0)))
+            if there.asked is not None:
+                there.asked.set()
+            skipped += sum(1 for _ in islice(iterator, there.done - skipped))
             if skipped < there.done:
                 self._fail(f"a loop has {skipped} items here, and had given {there.done} there")
+        loop.asked = there.asked
         if self._taken is not None and depth == len(self._taken["loops"]) - 1:
+            loop.asked = self._taken["random"]
             self._resume()
         return iterator
 
@@ -194,7 +220,7 @@ class NamedState:
         """Of a loader whose workers stay over its passes: they draw a number when they start, which they did there."""
         if getattr(items, "persistent_workers", False) and items._iterator is None and self._key() in self._started:
             now = RandomStates.now(own)
-            iter(items)
+            iter(_inner(items))
             now.set(own)
 
     def _key(self) -> tuple[tuple[str, int], ...]:
@@ -202,7 +228,8 @@ class NamedState:
 
     def point(self) -> None:
         """The state is whole here, and the script goes on from here: it may be handed over now. Else costs nothing."""
-        self._reach()
+        if all(each.sync_gradients for each in self._accumulating):
+            self._reach()
 
     # -- as data ------------------------------------------------------------------------------------------------------
 
@@ -210,7 +237,7 @@ class NamedState:
         """All of it. Tensors are those of the script, not copies. :class:`MoveError` for a value that has no state."""
         found: dict[str, Any] = {}
         for name, value in self._named.items():
-            if name not in self._objects and (other := _not_plain(value)) is not None:
+            if name not in self._objects and (other := not_plain(value)) is not None:
                 raise MoveError(f"state.{name} holds a {type(other).__qualname__}: name what has a state by itself")
             try:
                 found[name] = _saved(value) if name in self._objects else value
@@ -219,10 +246,13 @@ class NamedState:
         loops = []
         for loop in self._loops:
             kept = copy.copy(loop)
-            innermost = loop is self._loops[-1] and _is_stateful(loop.iterated)
+            innermost = loop is self._loops[-1] and _is_stateful(_inner(loop.iterated))
             kept.iterated = loop.iterated.state_dict() if innermost else None
             loops.append(kept)
-        return {"named": found, "loops": loops, "random": RandomStates.now(), "started": self._started}
+        passes = {key: loader.iteration for key, loader in self._counting.items()}
+        return {
+            "named": found, "loops": loops, "random": RandomStates.now(), "started": self._started, "passes": passes,
+        }  # fmt: skip
 
     def load(self, saved: dict[str, Any], resumed: Callable[[], None], lost: Callable[[MoveError], None]) -> None:
         """Become what was saved; ``resumed`` is called once the loops are where they were, ``lost`` if they cannot be.
@@ -236,6 +266,7 @@ class NamedState:
         object.__setattr__(self, "_lost", lost)
         object.__setattr__(self, "_taken", saved)
         self._started.update(saved["started"])
+        self._passes.update(saved["passes"])
         if saved["loops"]:
             self._take(saved)
         else:
@@ -263,16 +294,21 @@ def _line() -> str:
     return f"{pathlib.Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
+def _inner(items: Any) -> Any:
+    """The loader within one of Accelerate's, which reads one item ahead, and passes on what it has not itself."""
+    return getattr(items, "base_dataloader", items)
+
+
 def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _not_plain(value: Any) -> Any:
+def not_plain(value: Any) -> Any:
     """What is no plain value, of a value and what it contains; ``None``: all is."""
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return next((found for each in value if (found := _not_plain(each)) is not None), None)
+        return next((found for each in value if (found := not_plain(each)) is not None), None)
     return None if isinstance(value, _PLAIN) else value
 
 
@@ -289,7 +325,7 @@ def _kept_by(value: Any) -> str | None:
     return "array" if isinstance(value, np.ndarray) else None
 
 
-def _more_of(module: torch.nn.Module) -> dict[str, Any]:
+def more_of(module: torch.nn.Module) -> dict[str, Any]:
     """What the ``state_dict`` of a module lacks: gradients, buffers that are not kept, what trains and is trained."""
     kept = module.state_dict().keys()
     parameters = list(module.named_parameters())
@@ -304,7 +340,7 @@ def _more_of(module: torch.nn.Module) -> dict[str, Any]:
 def _saved(value: Any) -> Any:
     match _kept_by(value):
         case "module":
-            return value.state_dict(), _more_of(value)
+            return value.state_dict(), more_of(value)
         case "stateful":
             return value.state_dict()
         case "generator" if isinstance(value, np.random.Generator):
@@ -322,16 +358,8 @@ def _load(value: Any, state: Any) -> None:
     """Bring an object to a state."""
     match _kept_by(value):
         case "module":
-            weights, more = state
-            value.load_state_dict(weights)
-            for (name, each), trained in zip(value.named_parameters(), more["trained"], strict=True):
-                each.requires_grad_(trained)
-                _set_gradient(each, more["gradients"].get(name))
-            for module, trains in zip(value.modules(), more["training"], strict=True):
-                module.training = trains
-            buffers = dict(value.named_buffers())
-            for name, each in more["buffers"].items():
-                buffers[name].copy_(each)
+            value.load_state_dict(state[0])
+            load_more(value, state[1])
         case "stateful":
             value.load_state_dict(state)
         case "generator" if isinstance(value, np.random.Generator):
@@ -346,6 +374,18 @@ def _load(value: Any, state: Any) -> None:
             _set_gradient(value, state[1])
         case "array":
             value[...] = state
+
+
+def load_more(module: torch.nn.Module, more: dict[str, Any]) -> None:
+    """Bring a module to what :func:`more_of` has said."""
+    for (name, each), trained in zip(module.named_parameters(), more["trained"], strict=True):
+        each.requires_grad_(trained)
+        _set_gradient(each, more["gradients"].get(name))
+    for part, trains in zip(module.modules(), more["training"], strict=True):
+        part.training = trains
+    buffers = dict(module.named_buffers())
+    for name, each in more["buffers"].items():
+        buffers[name].copy_(each)
 
 
 def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:

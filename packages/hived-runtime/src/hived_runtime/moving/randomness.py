@@ -46,8 +46,11 @@ class RandomStates:
 
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators that a loader and its samplers draw from, each once."""
-    batches = getattr(loader, "batch_sampler", None)
-    holders = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    outer = getattr(loader, "batch_sampler", None)
+    inner = getattr(outer, "batch_sampler", None)  # of Accelerate's, if there are several ranks
+    samplers = [getattr(each, "sampler", None) for each in (loader, outer, inner)]
+    # one with an initial seed gives its generator a seed for each pass (Accelerate's SeedableRandomSampler)
+    holders = [each for each in (loader, outer, inner, *samplers) if not hasattr(each, "initial_seed")]
     found = [getattr(each, "generator", None) for each in holders]
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 

@@ -146,6 +146,22 @@ export class Cells {
     return first ? [first, ...(this.more.get(leaf) ?? []).map((slot) => this.slots[slot])] : [];
   }
 
+  /** The same in order of their names, so that each keeps its place while they take turns; an owner before its guests. */
+  sharers(leaf) {
+    const order = (holder) => `${Number(holder.kind === "guest")}${holder.name}`;
+    return this.runners(leaf).sort((a, b) => (order(a) < order(b) ? -1 : 1));
+  }
+
+  /** What a job is on a leaf: owner, guest, packed, takes turns, suspended; "" for one that has it for itself. */
+  role(holder, leaf) {
+    const others = this.runners(leaf).filter((one) => one !== holder);
+    if (holder.kind === "guest") return "guest";
+    if (others.some(({ kind }) => kind === "guest")) return "owner";
+    if (others.some(({ name }) => holder.packed_with?.includes(name))) return "packed";
+    if (others.length || holder.share < 0.9995) return "takes turns";
+    return holder.suspended ? "suspended" : "";
+  }
+
   /** Call `work(leaf)` for the leaves of stretches; stretches beyond the cluster are cut off. */
   each(parts, work) {
     for (const [chainNumber, node, first, how] of parts) {
@@ -215,7 +231,7 @@ const kindBits = (holder) => (holder.kind === "opportunistic" || holder.kind ===
 const isBelow = (holder) => holder.kind === "guest" || holder.suspended;
 
 function same(a, b) {
-  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.suspended !== b.suspended || a.since !== b.since || a.share !== b.share || a.rate !== b.rate || a.parts.length !== b.parts.length) return false;
+  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.suspended !== b.suspended || a.since !== b.since || a.share !== b.share || a.rate !== b.rate || String(a.packed_with) !== String(b.packed_with) || JSON.stringify(a.limits) !== JSON.stringify(b.limits) || a.parts.length !== b.parts.length) return false;
   for (let i = 0; i < a.parts.length; i++) for (let j = 0; j < 4; j++) if (a.parts[i][j] !== b.parts[i][j]) return false;
   return true;
 }

@@ -13,9 +13,16 @@ export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Mat
 
 /** `60% of the time, at 0.58 of its speed alone`; "" for a job that has its GPUs for itself. */
 export function sharing({ share = 1, rate = 1 }) {
-  if (Math.min(share, rate) >= 0.9995) return "";
-  const turns = share >= 0.9995 ? "" : `${+(100 * share).toPrecision(3)}% of the time, `;
-  return `${turns}at ${+rate.toPrecision(3)} of its speed alone`;
+  const turns = share >= 0.9995 ? "" : `${+(100 * share).toPrecision(3)}% of the time`;
+  const speed = rate >= 0.9995 ? "" : `at ${+rate.toPrecision(3)} of its speed alone`;
+  return [turns, speed].filter(Boolean).join(", ");
+}
+
+/** `limited to 35% of the time and 1.5 GiB`; "" for a job without limits. */
+export function limited({ limits }) {
+  if (!limits) return "";
+  const parts = [limits.share < 1 ? `${+(100 * limits.share).toPrecision(3)}% of the time` : "", limits.memory ? `${tenth.format(limits.memory / 2 ** 30)} GiB` : ""];
+  return `limited to ${parts.filter(Boolean).join(" and ")}`;
 }
 
 /** A share as a percentage; "<0.1%" rather than a 0 that is none. */

@@ -8,6 +8,7 @@ const KINDS = [
   ["opportunistic", "opportunistic", "Runs on what others leave idle; given back at once. Guests too, on GPUs that their owner has left"],
   ["reserved", "reserved", "Kept for a job that waits for others to go"],
   ["stopping", "stopping", "Told to end; its GPUs are free soon"],
+  ["shared", "shared", "Several jobs: the strip has a part for each, filled where it runs, hatched as a guest, hollow while it is suspended"],
   ["idle", "idle", "Nobody uses it"],
   ["bad", "bad", "Faulty: no job is placed there; on a GPU in use, the sign is in the corner"],
   ["drained", "drained", "Kept from new jobs (hived drain), or for a pod that HiveD did not place; on a GPU in use, the sign is in the corner"],

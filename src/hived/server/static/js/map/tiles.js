@@ -4,6 +4,8 @@ import { DRAINED, OPPORTUNISTIC, STOPPING, short } from "../cells.js";
 
 const SANS = getComputedStyle(document.documentElement).getPropertyValue("--sans") || "system-ui, sans-serif";
 
+const MOST_PARTS = 6; //: of a shared tile's strip: a job each
+
 export class Tiles {
   constructor(palette, cells) {
     this.palette = palette;
@@ -134,6 +136,7 @@ export class Tiles {
     if (w < 14) context.rect(x, y, w, h);
     else context.roundRect(x + 0.75, y + 0.75, w - 1.5, h - 1.5, radius); // strokes stay inside: nothing is left behind
     let ink = palette.soft;
+    let strip = 0;
     if (bad && !runner) {
       context.fillStyle = palette.bad;
       context.fill();
@@ -152,8 +155,9 @@ export class Tiles {
         context.stroke();
       }
       ink = lent || leaving ? palette.ink : shade.text;
+      strip = this.#strip(leaf, runner, x, y, w, h);
       if (keeper) this.#keep(palette.vc(keeper.vc), x, y, w, h, radius, true);
-      if (bad) this.#corner(x, y, w, h, bad === DRAINED);
+      if (bad) this.#corner(x, y, w - strip, h, bad === DRAINED);
     } else if (keeper) {
       const shade = palette.vc(keeper.vc);
       context.fillStyle = this.#pattern("kept", shade);
@@ -169,7 +173,39 @@ export class Tiles {
         context.stroke();
       }
     }
-    if (w >= 34 && h >= 25) this.#words(leaf, runner, keeper, bad, x, y, w, h, ink);
+    if (w >= 34 && h >= 25) this.#words(leaf, runner, keeper, bad, x, y, w - strip, h, ink);
+  }
+
+  /**
+   * At the right of a tile that jobs share: a part for each of them, filled where it runs, hatched as a guest, and hollow
+   * while it is suspended. Returns its width; 0 where one job has the GPU for itself.
+   */
+  #strip(leaf, runner, x, y, w, h) {
+    const { context, cells, palette } = this;
+    if (!runner.suspended && !cells.more.has(leaf)) return 0;
+    const jobs = cells.sharers(leaf).slice(0, MOST_PARTS);
+    const wide = clamp(w * 0.15, 3, 22);
+    const line = clamp(w * 0.012, 1, 2);
+    const left = x + w - wide;
+    context.save();
+    context.clip(); // to the tile, whose path it is yet
+    context.fillStyle = palette.panel;
+    context.fillRect(left - line, y, wide + line, h);
+    const each = (h + line) / jobs.length;
+    jobs.forEach((holder, at) => {
+      const shade = palette.vc(holder.vc);
+      const [top, high] = [y + at * each, each - line];
+      if (holder.suspended) {
+        context.strokeStyle = shade.solid;
+        context.lineWidth = line;
+        context.strokeRect(left + line / 2, top + line / 2, wide - line, high - line);
+        return;
+      }
+      context.fillStyle = holder.kind === "guest" || holder.kind === "opportunistic" ? this.#pattern("lent", shade) : shade.solid;
+      context.fillRect(left, top, wide, high);
+    });
+    context.restore();
+    return wide + line;
   }
 
   #words(leaf, runner, keeper, bad, x, y, w, h, ink) {
@@ -198,7 +234,8 @@ export class Tiles {
       return;
     }
     if (h < 29) return;
-    const kind = runner?.stopping ? "stopping" : runner ? (runner.kind === "guaranteed" ? "" : runner.kind) : "reserved";
+    const role = runner ? cells.role(runner, leaf) : "reserved";
+    const kind = runner?.stopping ? "stopping" : role || (runner.kind === "guaranteed" ? "" : runner.kind);
     const state = [health, kind].filter(Boolean).join(", ");
     if (w > 96 && state) this.#text(state, x + w - inset, top, room - 3 * small, small, 500, ink, plate, "right");
     const middle = h > 84 ? y + h - inset - small * 1.35 - big * 0.62 : y + h - inset - big * 0.5;

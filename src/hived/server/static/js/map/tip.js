@@ -2,7 +2,7 @@
 
 import { DRAINED } from "../cells.js";
 import { el } from "../dom.js";
-import { duration, sharing } from "../format.js";
+import { duration, limited, plural, sharing } from "../format.js";
 import { dress } from "../palette.js";
 
 const KINDS = {
@@ -12,7 +12,7 @@ const KINDS = {
   reserved: "reserved: waits until those who are there have gone",
 };
 
-const MOST_OTHERS = 6; //: jobs on the same GPU that are told apart
+const MOST_JOBS = 7; //: on the same GPU that are told apart
 
 /** Lines about a leaf: {title, vc, lines: [[name, text], ...]}. */
 export function about(cells, leaf, clock, now) {
@@ -21,23 +21,33 @@ export function about(cells, leaf, clock, now) {
   const lines = [["where", `${node}, GPU ${device}`], ["cell", [type, where].filter(Boolean).join(" · ")]];
   const runner = cells.runner(leaf);
   const keeper = cells.keeper(leaf);
+  const sharers = cells.sharers(leaf);
+  const shared = sharers.length > 1;
   if (cells.bad[leaf]) lines.push(["health", cells.bad[leaf] === DRAINED ? "drained: no new job is placed here" : "bad: no job is placed here until it is healthy again"]);
+  const who = runner ?? keeper;
+  if (shared) {
+    for (const holder of sharers.slice(0, MOST_JOBS)) lines.push([cells.role(holder, leaf), onShared(holder, clock, now)]);
+    if (sharers.length > MOST_JOBS) lines.push(["and", `${sharers.length - MOST_JOBS} more`]);
+  } else if (who) {
+    lines.push(["VC", who.vc], ["kind", who.stopping ? `stopping (was ${who.kind})` : who.suspended ? `${KINDS[who.kind]}; suspended now` : KINDS[who.kind]]);
+    if (sharing(who)) lines.push(["works", sharing(who)]);
+    if (who.limits) lines.push(["limits", limited(who)]);
+    lines.push(["job", `${plural(who.gpus, "GPU")}, priority ${who.priority}`], ["since", `${clock.at(who.since)}, for ${duration(now - who.since)}`]);
+  }
   for (const holder of [runner, keeper].filter(Boolean)) {
-    if (holder === keeper && runner) lines.push(["kept for", `${holder.name} (${holder.vc})`]);
-    else {
-      lines.push(["VC", holder.vc], ["kind", holder.stopping ? `stopping (was ${holder.kind})` : holder.suspended ? `${KINDS[holder.kind]}; suspended now` : KINDS[holder.kind]]);
-      if (sharing(holder)) lines.push(["works", sharing(holder)]);
-      lines.push(["job", `${holder.gpus} GPU${holder.gpus === 1 ? "" : "s"}, priority ${holder.priority}`]);
-    }
-    if (holder === (runner ?? keeper)) lines.push(["since", `${clock.at(holder.since)}, for ${duration(now - holder.since)}`]);
+    if (holder !== who) lines.push(["kept for", `${holder.name} (${holder.vc})`]);
     const bound = cells.binding(holder, leaf);
     if (bound) lines.push(["binding", bound]);
   }
-  for (const other of cells.runners(leaf).slice(1, MOST_OTHERS + 1)) lines.push(["with", [other.name, other.kind === "guest" ? "guest" : "", sharing(other)].filter(Boolean).join(", ")]);
-  const untold = cells.runners(leaf).length - 1 - MOST_OTHERS;
-  if (untold > 0) lines.push(["with", `${untold} more`]);
-  const who = runner ?? keeper;
-  return { title: who ? who.name : ["Idle", "Bad GPU", "Drained GPU"][cells.bad[leaf]], vc: who?.vc ?? null, lines };
+  const free = ["Idle", "Bad GPU", "Drained GPU"][cells.bad[leaf]];
+  return { title: shared ? `${plural(sharers.length, "job")} on this GPU` : who?.name ?? free, vc: shared ? null : who?.vc ?? null, lines };
+}
+
+/** `train-4 (vision), suspended, limited to 35% of the time, since 12:00:00, for 5 min`. */
+function onShared(holder, clock, now) {
+  const does = holder.stopping ? "stopping" : holder.suspended ? "suspended" : "";
+  const since = `since ${clock.at(holder.since)}, for ${duration(now - holder.since)}`;
+  return [`${holder.name} (${holder.vc})`, does, sharing(holder), limited(holder), since].filter(Boolean).join(", ");
 }
 
 /** The same as one sentence. */

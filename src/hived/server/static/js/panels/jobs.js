@@ -3,7 +3,7 @@
 
 import { ask } from "../api.js";
 import { el, keyed, say } from "../dom.js";
-import { count, duration, plural, sharing, STAYS } from "../format.js";
+import { count, duration, limited, plural, sharing, STAYS } from "../format.js";
 import { dress } from "../palette.js";
 
 const PAGE = 200; //: rows that are shown until more are asked for
@@ -115,7 +115,7 @@ export class JobsPanel {
 
   running() {
     const jobs = [...this.on.holders().values()].filter(({ kind }) => kind !== "reserved").map((holder) => ({
-      ...holder, place: "", state: "running", why: [holder.stopping ? "told to end" : holder.suspended ? "suspended" : "", sharing(holder)].filter(Boolean), note: holder.kind === "guest" ? "guest" : holder.kind === "opportunistic" && holder.priority >= 0 ? "on a loan" : null,
+      ...holder, place: "", state: "running", why: [holder.stopping ? "told to end" : holder.suspended ? "suspended" : "", sharing(holder), limited(holder)].filter(Boolean), note: holder.kind === "guest" ? "guest" : holder.kind === "opportunistic" && holder.priority >= 0 ? "on a loan" : null,
     }));
     jobs.sort((a, b) => b.since - a.since || (a.id < b.id ? 1 : -1));
     return { jobs, total: jobs.length };
