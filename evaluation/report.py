@@ -17,7 +17,7 @@ from .papers import EVALUATIONS, Paper
 from .simulations import Workload, trace_label
 
 INDEX, TIMINGS = "index.md", "timings.md"
-_FIGURES = ("fig*.png", "draft-fig*.png", "gandiva-fig*.png")
+_FIGURES = ("fig*.png", "draft-fig*.png", "gandiva-fig*.png", "gandiva-table*.png", "antman-fig*.png")
 
 
 @dataclass(frozen=True, slots=True)

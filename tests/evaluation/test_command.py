@@ -11,6 +11,7 @@ from evaluation.against_private import REASONS
 from evaluation.command import check, reproduce
 from evaluation.experiment import Shape
 from evaluation.papers import EVALUATIONS, Paper
+from evaluation.report import is_ours
 
 from hived.errors import InputError
 from hived.simulator.traces import Trace, generate_table1, write_trace
@@ -110,6 +111,16 @@ def test_wrong_input_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         reproduce(tmp_path / "out", quick=True)
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_a_report_knows_its_figures() -> None:
+    """Else the same command refuses to continue in its folder: so it was with those of AntMan's Figure 13."""
+    paths = (Path(__file__).parents[2] / "evaluation").rglob("*.py")
+    drawn = r'"((?:[a-z]+-)?(?:fig|table)[0-9a-z-]+)"(?:: |\] = )partial\('
+    names = {name for path in paths for name in re.findall(drawn, path.read_text("utf-8"))}
+    assert {"antman-fig13", "gandiva-table5", "gandiva-fig17"} <= names
+    assert [name for name in names if not is_ours(Path(f"{name}.png"))] == []
+    assert not is_ours(Path("my-fig1.png"))
 
 
 def test_a_trace_has_table_1s_tenants() -> None:
