@@ -74,6 +74,10 @@ class NoAnswerError(UnavailableError):
     """No engine answers any more, or not at the moment: a retry may succeed."""
 
 
+class LostAnswerError(NoAnswerError):
+    """The engine may have done what was asked: a retry may do it twice."""
+
+
 def connect(
     url: str | None,
     state: Path | None,
@@ -217,7 +221,7 @@ class Engine:
                     raise
                 shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
                 shows = "hived trade ls" if path.startswith("/v1/trades") else shows
-                raise NoAnswerError(
+                raise LostAnswerError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
                     f"whether it has done what was asked, {shows} shows"
                 ) from None

@@ -7,19 +7,22 @@ import io
 import json
 import os
 import re
+import signal
+import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hived.errors import ConflictError, HivedError, InputError, Location
+from hived.errors import ConflictError, HivedError, InputError, Location, UnavailableError
 from hived.policies.gandiva.search import Goal, Search
-from hived.server.schema import Job
+from hived.server.schema import Job, LogPage
 
-from .client import Engine, path_of
+from .client import Engine, LostAnswerError, Retrying, path_of
 from .console import note
 from .escaping import clean
 from .jobs import attempt_of, log_pages
@@ -27,7 +30,7 @@ from .options import Asking, GpusOption, asks_engine, duration_option, resources
 from .submit import environment, folder
 
 _LOOK_S = 1.0  #: between two looks at the jobs
-_NONE_FOUND = 1  #: exit code
+_NONE_FOUND, _HUNG_UP = 1, 129  #: exit codes; as of SIGTERM, what was begun is ended then
 _EXAMPLE = '{"lr": 0.1, "width": 64}'
 
 
@@ -82,6 +85,7 @@ def search(
     with ask.connect() as there:
         running = _Running(there, Search(len(chosen), goal), submission, commands, chosen)
         judge = _Judge(pattern, sign, after)
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(_HUNG_UP))
         try:
             _run(running, judge, 60.0 if every is None else every)
         finally:
@@ -102,17 +106,22 @@ def _run(running: _Running, judge: _Judge, every: float) -> None:
             due += every
             running.submit(search.submit())
         for one in [*running.jobs]:
-            if one not in running.jobs:  # ended by the evaluation of another
-                continue
-            for value in judge.accuracies(running, one):
-                note(f"{clean(running.jobs[one].name)} ({_words(running.chosen[one])}): {judge.sign * value:g}")
-                running.end(search.evaluate(one, value, judge.estimate(one, value, search.goal.least)))
-                if one not in running.jobs:
-                    break
-        running.reap()
+            if one in running.jobs:  # else ended by the evaluation of another
+                ended = running.look(one)
+                _evaluate(running, judge, one)
+                if ended:  # what it has printed is all there
+                    running.leave(one)
         running.prioritize()
         if not search.is_over:
             time.sleep(_LOOK_S)
+
+
+def _evaluate(running: _Running, judge: _Judge, one: int) -> None:
+    for value in judge.accuracies(running, one):
+        note(f"{clean(running.jobs[one].name)} ({_words(running.chosen[one])}): {judge.sign * value:g}")
+        running.end(running.search.evaluate(one, value, judge.estimate(one, value, running.search.goal.least)))
+        if one not in running.jobs:
+            return
 
 
 class _Running:
@@ -131,11 +140,13 @@ class _Running:
         self.names: dict[int, str] = {}
         self._submission, self._commands = submission, commands
         self._unsaid: dict[int, int] = {}
+        #: over restarts of the engine
+        self.retry = Retrying()
 
     def submit(self, new: Sequence[int]) -> None:
         """Submit configurations."""
         for one in new:
-            answer = self.there.post("/v1/jobs", self._submission | {"command": self._commands[one]})
+            answer = self.retry(partial(self._post, self._submission | {"command": self._commands[one]}))
             self.jobs[one] = job = self.there.parsed(Job, answer)
             self.names[one] = job.name
             note(f"{clean(job.name)} ({_words(self.chosen[one])}) is submitted")
@@ -146,20 +157,34 @@ class _Running:
             job = self.jobs.pop(one, None)
             if job is not None:
                 try:
-                    self.there.post(path_of("jobs", job.id, "/cancel"))
+                    self.retry(partial(self.there.post, path_of("jobs", job.id, "/cancel")))
                 except ConflictError:  # it has ended by itself
                     continue
                 except HivedError as error:
                     note(f"{clean(job.name)} is not cancelled: {clean(str(error))}")
 
-    def reap(self) -> None:
-        """Forget the configurations that have ended."""
-        for one, job in list(self.jobs.items()):
-            now = self.jobs[one] = self.there.parsed(Job, self.there.get(path_of("jobs", job.id)))
-            if now.state.ended:
-                note(f"{clean(now.name)} has {'ended' if now.state == 'succeeded' else now.state.value}")
-                del self.jobs[one]
-                self.search.leave(one)
+    def _post(self, submission: dict[str, object]) -> object:
+        try:
+            return self.there.post("/v1/jobs", submission)
+        except LostAnswerError as error:  # again, it might be there twice
+            raise UnavailableError(str(error)) from None
+
+    def look(self, one: int) -> bool:
+        """Whether a configuration has ended by now."""
+        path = path_of("jobs", self.jobs[one].id)
+        self.jobs[one] = job = self.there.parsed(Job, self.retry(partial(self.there.get, path)))
+        return job.state.ended
+
+    def output(self, job: Job, attempt: int, offset: int) -> list[LogPage]:
+        """What a job has printed from ``offset`` on."""
+        return self.retry(lambda: list(log_pages(self.there, job, 0, attempt, offset)))
+
+    def leave(self, one: int) -> None:
+        """A configuration has ended by itself; nothing if the search has ended it."""
+        job = self.jobs.pop(one, None)
+        if job is not None:
+            note(f"{clean(job.name)} has {'ended' if job.state == 'succeeded' else job.state.value}")
+            self.search.leave(one)
 
     def prioritize(self) -> None:
         """Tell priorities; a job that does not take turns yet is told again."""
@@ -168,7 +193,8 @@ class _Running:
             job = self.jobs.get(one)
             try:
                 if job is not None:
-                    self.there.post(path_of("jobs", job.id, "/priority"), {"priority": priority})
+                    path = path_of("jobs", job.id, "/priority")
+                    self.retry(partial(self.there.post, path, {"priority": priority}))
             except ConflictError:
                 continue
             del self._unsaid[one]
@@ -201,7 +227,7 @@ class _Judge:
             return []
         if attempt != before:
             offset, line = 0, ""
-        for page in log_pages(running.there, job, 0, attempt, offset):
+        for page in running.output(job, attempt, offset):
             offset, line = page.next, line + page.text
         *lines, line = line.split("\n")
         self._read[one] = attempt, offset, line

@@ -43,7 +43,11 @@ class Process:
 
     def interrupt(self) -> None:
         """Ctrl-C."""
-        self._process.send_signal(signal.SIGINT)
+        self.signal(signal.SIGINT)
+
+    def signal(self, number: int) -> None:
+        """Another signal."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         """Leave nothing of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,37 @@ def test_until_one_is_good_enough(running: Running, begin: Begin, tmp_path: Path
     assert out == f"best: 0.85 by {first.name} (lr=0.1)\n"
     assert "(lr=0.2): 0.1" in err
     assert engine.now(third).state == "stopping"
+
+
+def test_over_a_restart_of_the_engine_and_to_the_last_line(running: Running, begin: Begin, tmp_path: Path) -> None:
+    """What a job has printed before it ended counts; nothing is submitted twice."""
+    engine, file = running.engine, tmp_path / "c.csv"
+    file.write_text("lr\n0.1\n")
+    arguments = ["--vc", "vision", "-c", file, "--metric", METRIC, "--target", 0.8]
+    process = begin("train", "search", *arguments, "--", "t", "{lr}")
+    known = len(engine.all)
+    until(lambda: len(engine.all) == known + 1, "a job")
+    job = engine.all[-1]
+    running.stop()
+    assert "is submitted" in process.err.readline()
+    assert "trying again" in process.err.readline()
+    engine.print(job, "accuracy: 0.3\naccuracy: 0.7\n")
+    engine.end(job)
+    running.start()
+    out, err = process.rest()
+    assert (process.code(), out) == (1, f"best: 0.7 by {job.name} (lr=0.1)\n"), err
+    assert len(engine.all) == known + 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_its_jobs_end_with_it(running: Running, begin: Begin, tmp_path: Path, number: int) -> None:
+    """Ctrl-C, or the end of its terminal."""
+    engine, file = running.engine, tmp_path / "c.csv"
+    file.write_text("lr\n0.1\n")
+    process = begin("train", "search", "--vc", "vision", "-c", file, "--metric", METRIC, "--target", 1, "--", "t{lr}")
+    known = len(engine.all)
+    until(lambda: len(engine.all) == known + 1, "a job")
+    assert "is submitted" in process.err.readline()
+    process.signal(number)
+    until(lambda: engine.now(engine.all[-1]).state == "stopping", "it is cancelled")
+    assert process.code() == 128 + number
