@@ -295,6 +295,14 @@ def test_guest_its_limits_and_its_story() -> None:
     assert told.stays[-1].kind == "guest"
     assert "it is limited to 70% of the time" in told.explanation
     assert f"it runs as a guest beside {owner.name}" in told.explanation
+    driver.do(lambda jobs: jobs.does_not_obey(guest, driver.now))
+    driver.gone(guest)
+    driver.pass_time(5)
+    driver.end(other)
+    driver.pass_time(5)
+    assert guest.guaranteed
+    kinds = [stay.kind for stay in source.story(VIEW, guest.key).stays]
+    assert kinds == ["guest", "waiting", "guaranteed"], "it is a guest no more"
 
 
 # -- lives ------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def stays(events: Iterable[Event], until: float | None = None) -> list[Stay]:
         before, state = state, state_after(state, event.kind)
         if state is None or (state is before and not {"placement", "rate", "guest"} & event.data.keys()):
             continue
-        data = {**data, **event.data}
+        held = before is not None and before.holds and state.holds
+        data = {**(data if held else {}), **event.data}  # what it was there, it is no more once it has left
         doing = _doing(state, data)
         if starts and doing.kind is not None and starts[-1][0] == at:
             starts.pop()
