@@ -25,7 +25,7 @@ from hived import simulate
 from hived.engines.local.agent import Agent
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
-from hived.engines.local.model import Job, JobSpec
+from hived.engines.local.model import Job, JobSpec, Obeying
 from hived.engines.local.store import Store
 from hived.simulator.models import JobModel, Models
 from hived.simulator.traces import Trace, TraceJob
@@ -39,6 +39,10 @@ SHORTEST_S, LONGEST_S = 10.0, 50.0  #: alone
 SLICE_S = 5.0
 PROFILE_S, TRIAL_S = 8.0, 8.0
 WARM_S, LOOK_S = 4.0, 12.0  #: what a profile leaves out, and how long it looks
+
+
+#: begin and end of each mini-batch of a job
+Steps = list[tuple[float, float]]
 
 
 class Kind(NamedTuple):
@@ -342,16 +346,17 @@ async def _trains(engine: Engine, jobs: Sequence[Job]) -> None:
     await asyncio.sleep(WARM_S)
 
 
-async def _look(engine: Engine, jobs: Sequence[Job], seconds: float = LOOK_S) -> tuple[list, list]:  # type: ignore[type-arg]
+async def _look(engine: Engine, jobs: Sequence[Job], seconds: float = LOOK_S) -> tuple[list[Steps], list[Obeying]]:
     """The mini-batches of each in a window, and what its pages say at the end."""
     start = time.time()
     await asyncio.sleep(seconds)
     end = time.time()
-    pages = [await asyncio.to_thread(Agent(engine.folder / "training").look, job) for job in jobs]
+    agent = Agent(engine.folder / "training")
+    pages = [page for job in jobs if (page := await asyncio.to_thread(agent.look, job)) is not None]
     return [[(a, b) for a, b in _printed(engine, job) if a > start and b < end] for job in jobs], pages
 
 
-def _printed(engine: Engine, job: Job) -> list[tuple[float, float]]:
+def _printed(engine: Engine, job: Job) -> Steps:
     try:
         lines = [line.split() for line in engine.task(job, 0).output.read_text().splitlines()]
     except FileNotFoundError:  # it has not begun

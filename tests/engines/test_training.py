@@ -16,6 +16,7 @@ import pytest
 
 from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
+from hived.engines.local.agent import Agent
 from hived.engines.local.engine import ELSEWHERE, Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job, JobSpec, Limiting
@@ -325,7 +326,7 @@ def test_take_turns_over_the_death_of_an_engine(lives: Lives) -> None:
     assert lives.marked() == {}
 
 
-def test_called_back_too_late(lives: Lives) -> None:
+def test_called_back_too_late(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to pause, and then to go on; when it has paused before that, others may be on its GPUs already."""
 
     async def story(engine: Engine) -> None:
@@ -333,8 +334,8 @@ def test_called_back_too_late(lives: Lives) -> None:
         await engine.suspend("train", 20.0)
         before = steps(engine, job)
         engine.job_scheduler.turns.of[job.id] = None
+        monkeypatch.setattr(Agent, "resume", lambda *_: pytest.fail("it is told to go on"))
         await engine._turn(job, job.attempt, True)
-        await asyncio.sleep(0.3)
         assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
 
     lives.live(story)

@@ -12,7 +12,9 @@ from unittest import mock
 import pytest
 import torch
 
+from hived_control.page import Command, Wanted
 from hived_runtime import idle, starting
+from hived_runtime.monitor import Monitor
 from hived_runtime.share import Pacer
 
 
@@ -157,6 +159,21 @@ def test_it_yields_to_nobody_while_somebody_waits_for_it(setup: Setup) -> None:
     setup.pacer.hurry(False)
     assert classes() == ({os.SCHED_IDLE} if idle._may_return() else before)
     setup.pacer.set(1.0)
+
+
+def test_who_waits_is_seen_by_the_monitor() -> None:
+    """Until the command is noted: one to pause whose lease is over is in its page yet, and nobody waits."""
+    page, process = mock.Mock(), mock.Mock(seconds=0.1)
+    monitor = Monitor(mock.Mock(), page, process)
+    for wanted, pending, hurries in (
+        (Wanted.RUN, True, None), (Wanted.SUSPEND, True, True), (Wanted.SUSPEND, False, False),
+        (Wanted.SUSPEND, True, True), (Wanted.RUN, True, None), (Wanted.RUN, False, False),
+    ):  # fmt: skip
+        page.command.return_value = Command(wanted=wanted)
+        process.pending.return_value = pending
+        monitor._looked(1.0)
+        assert process.hurry.mock_calls == ([] if hurries is None else [mock.call(hurries)])
+        process.hurry.reset_mock()
 
 
 def test_session_of_others_is_left_alone(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

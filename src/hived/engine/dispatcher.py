@@ -222,6 +222,12 @@ class Dispatcher(ABC, Generic[J, D]):
     def _start(self, job: J, placement: Placement, at: float) -> None:
         """Start a job on the GPUs of ``placement``, which it now holds."""
 
+    def _reserve(self, job: J, placement: Placement, victims: Sequence[str], at: float) -> None:
+        """These GPUs are reserved for a job until victims have ended, in place of others, if it had any."""
+        if job.reserved:
+            self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
+        self.becomes(job, JobEvent.RESERVED, placement, at, {"victims": list(victims)})
+
     @abstractmethod
     def _preempt(self, job: J, by: J | None, at: float) -> None:
         """Evict a victim for the preemptor ``by``; None: for one that has ended early (exact safety)."""
@@ -441,13 +447,9 @@ class Dispatcher(ABC, Generic[J, D]):
                 elsewhere = job.reserved and placement != job.placement
                 self.count_wait(job, at)
                 self._start(job, placement, at)
-            case decided.Reserve() if job.holds:
-                pass  # its processes are elsewhere yet: it is started at once, or stopped there
             case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved
-                if elsewhere:
-                    self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
-                self.becomes(job, JobEvent.RESERVED, placement, at, {"victims": list(victims)})
+                self._reserve(job, placement, victims, at)
             case decided.Stop(by=number):
                 self._preempt(job, None if number is None else self.job(number), at)
             case decided.Unreserve(by=None):

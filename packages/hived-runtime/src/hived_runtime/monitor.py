@@ -65,7 +65,7 @@ class Monitor(threading.Thread):
         self._sampled = 0.0
         self._busy_s = 0.0
         self._waits_since = 0.0  #: of a command; 0: none waits
-        self._hurries = False
+        self._hurries = False  #: until it has obeyed, and after a suspension until it has gone on
         self._expired = 0  #: number of the last command whose lease was found to be over
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Monitor(threading.Thread):
         elif command.limits_until and command.number != self._expired:
             self._expired = command.number
             process.expire()
-        hurries = command.wanted is not Wanted.RUN or (self._hurries and process.pending())
+        hurries = process.pending() and (self._hurries or command.wanted is not Wanted.RUN)
         if hurries is not self._hurries:
             self._hurries = hurries
             process.hurry(hurries)

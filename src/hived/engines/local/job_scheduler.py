@@ -10,7 +10,7 @@ killed in between repeats it, and nothing happens twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -484,7 +484,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         self._rigid.add(job.id)
         shrinks = self.turns.shrinks(job)
-        self.turns.left(job.id)
+        self.turns.stays_as_it_is(job.id)
         self._set_elastic(job, False, at)
         if shrinks:
             self.stop(job, at, "moved", RIGID)
@@ -530,6 +530,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         floor = {"floor": FLOOR} if job.entry.runs_as_guest else {}
         self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port, **floor})
         self._started(job)
+
+    def _reserve(self, job: Job, placement: Placement, victims: Sequence[str], at: float) -> None:
+        if not job.holds:  # else it has paused elsewhere: it is started here at once, or stopped there
+            super()._reserve(job, placement, victims, at)
 
     def _preempt(self, job: Job, by: Job | None, at: float) -> None:
         if job.state.waits:  # others were on its GPUs until now

@@ -95,6 +95,10 @@ class Turns:
         """It is on its GPUs no more."""
         self.forget(number)
         self.moved.discard(number)
+        self.stays_as_it_is(number)
+
+    def stays_as_it_is(self, number: int) -> None:
+        """It grows and shrinks no more."""
         self.workers.pop(number, None)
         self.scaling.pop(number, None)
 
@@ -138,9 +142,7 @@ class Turns:
             turn = self._turn_of(job)
             if job.state.stays and job.entry.status in (Status.WAITING, Status.NOWHERE, Status.RESERVED):
                 self._jobs.scheduler.withdraw(job.entry)
-                why = NO_LONGER if number in self.moved else NO_GUESTS if was_beside(job) else NO_TURNS
-                why = NOT_ALONE if job.entry.alone and job.spec.share is not False else why
-                self._jobs.stop(job, at, "moved", why)
+                self._jobs.stop(job, at, "moved", self._why_not_here(job))
             elif job.state is JobState.RUNNING and self._scales(job, turn, at):
                 continue
             elif job.state is JobState.RUNNING:
@@ -168,6 +170,14 @@ class Turns:
                 continue
             elif not self.is_taken(job, turn.placement, turn.beside):
                 self._begin(job, turn.placement, at)
+
+    def _why_not_here(self, job: Job) -> str:
+        """A job is stopped where it runs, and has to wait."""
+        if job.entry.alone and job.spec.share is not False:
+            return NOT_ALONE
+        if job.id in self.moved:
+            return NO_LONGER
+        return NO_GUESTS if was_beside(job) else NO_TURNS
 
     def has_workers(self, job: Job, workers: int) -> None:
         """An elastic job has so many workers now."""

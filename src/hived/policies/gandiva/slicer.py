@@ -273,7 +273,7 @@ class Slicer:
         seat = self.seats[entry.number]
         if entry.view.elastic:
             self._elastic[seat] = None
-            self.moved = seat.gpus > seat.base  # from before a restart: those in line may have what it gives up
+            self.moved |= seat.gpus > seat.base  # from before a restart: those in line may have what it gives up
         else:
             self._elastic.pop(seat, None)
             if seat.spread and seat.gpus > seat.base and self._may_resize(seat, seat.spread[0][0], seat.base):
