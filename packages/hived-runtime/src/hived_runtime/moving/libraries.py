@@ -12,6 +12,7 @@ import inspect
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -27,7 +28,7 @@ from .named import MoveError, NamedState, load_more, more_of, not_plain
 from .randomness import RandomStates, generators_of
 
 
-class LibraryTrainer:
+class LibraryTrainer(ABC):
     """A trainer as ``Stateful``."""
 
     def __init__(self, trainer: Any) -> None:
@@ -68,16 +69,17 @@ class LibraryTrainer:
             os.close(descriptor)
         self._folder, self._open = None, []
 
+    @abstractmethod
     def _save(self, folder: Path) -> None:
         """Write a checkpoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _model(self) -> Any:
-        raise NotImplementedError
+        """The module that is trained."""
 
+    @abstractmethod
     def _parts(self) -> list[Any]:
         """Objects whose plain attributes a checkpoint lacks."""
-        raise NotImplementedError
 
 
 class TransformersTrainer(LibraryTrainer):
@@ -95,7 +97,7 @@ class TransformersTrainer(LibraryTrainer):
         self._batches: Iterator[Any] = iter(())
         outer = self
 
-        class Epochs(TrainerCallback):  # type: ignore[misc]
+        class Epochs(TrainerCallback):  # type: ignore[misc]  # Transformers is not typed for us
             def on_epoch_begin(self, *_: Any, train_dataloader: Any, **more: Any) -> None:
                 outer._loader, outer._began = train_dataloader, RandomStates.now(generators_of(train_dataloader))
 
