@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, RequestError
+from hived import Bind, Preempt, RequestError
 from hived.cluster.explain.reasons import BadHardware
 from hived.cluster.states import GroupState
 
-from .driver import Driver, devices, running, states
-from .specs import flat, wants
+from .driver import Driver, devices, replays, running, states
+from .specs import flat, lent, wants
 
 HIGH = wants("high", "a", 4, priority=1)
 
@@ -96,3 +96,20 @@ def test_vc_never_notices_while_enough_is_healthy(broken: set[tuple[int, int]], 
     decision = driver.run(wants("job", "a", (2, gpus)))
     if whole >= 2:
         assert isinstance(decision, Bind)
+
+
+def test_reservation_beside_bad_hardware_stays() -> None:
+    """It is asked for again at once: nothing else has changed, so neither has where it is."""
+    driver = running(flat({"a": 1, "b": 1}, size=8, kind="NODE.SOCKET", nodes=1), wants("b-1", "b", 4), log=True)
+    broken = 4 - driver.running["b-1"].pods[0].leaf_cells[0]
+    driver.set_device("n0", broken, healthy=False)
+    for number in range(3):
+        driver.bind(lent(f"loan-{number}", "b", 1))
+    beside = next(name for name in driver.running if devices(driver.running[name].pods) == {("n0", broken + 1)})
+    for name in [name for name in driver.running if name not in (beside, "b-1")]:
+        driver.release(name)
+    request = wants("a-1", "a", 1)
+    first, again = driver.preempt(request), driver.ask(request)
+    assert isinstance(again, Preempt)
+    assert (again.placement, again.victims) == (first.placement, (beside,))
+    assert replays(driver)

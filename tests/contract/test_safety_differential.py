@@ -28,6 +28,7 @@ class Worlds:
         self.spec = spec
         self.random = Random(seed)
         self.shared = Driver(spec, log=True)
+        self.shared.cluster.spare_work(bool(seed % 2))  # the others' choice of victims is none of its own
         self.vcs = [vc.name for vc in spec.virtual_clusters]
         self.alone = {vc: Driver(spec, careful=False) for vc in self.vcs}
         #: preempting groups, which wait for their victims of other tenants until an event ends these

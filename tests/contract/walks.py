@@ -93,6 +93,7 @@ class Walk:
         self.random = Random(seed)
         self.others = list(others)
         self.driver = Driver(spec, log=True)
+        self.driver.cluster.spare_work(bool(seed % 2))
         self.asked: list[Request] = []
         #: decisions not committed yet, some of them out of date
         self.open: list[Decision] = []

@@ -484,3 +484,19 @@ def test_elastic_job_grows_onto_no_loan() -> None:
     loan = engine.submit(job("speech", 7, priority=-1))
     engine.pass_time(100)
     assert (sizes(grower), states(loan)) == ([1], "running")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_loan_that_has_just_begun_makes_room(restarted: bool) -> None:
+    """Where jobs share GPUs, the least work is lost, also after a restart."""
+    engine = Turns(sliced(("vision", 4), ("speech", 4)))
+    engine.submit(job("speech", 4))
+    hour = engine.submit(job("speech", 1, priority=-1))
+    engine.wait(3540)
+    minute = engine.submit(job("speech", 3, priority=-1))
+    engine.wait(60)
+    if restarted:
+        hour, minute = engine.restart(hour, minute)
+    owner = engine.submit(job("vision", 1))
+    assert states(hour, minute, owner) == "running stopping reserved"
+    assert f"{minute.name} loses 1 m of work on 3 GPUs" in engine.explain(owner)

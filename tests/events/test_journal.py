@@ -23,6 +23,7 @@ from hived.events.journal import (
     Refused,
     Released,
     Scheduled,
+    Sparing,
 )
 
 from ..strategies import NODE, cluster_of, racks, vc
@@ -71,6 +72,12 @@ def test_event_is_read_as_it_was_written(kind: type) -> None:
             '{"is":"Recovered","records":[["job-7",{"group":"job-7","vc":"a","members":[{"pods":2,"leaf_cells":8}]},'
             '{"chain":"RACK","pods":[["n1",[0,1]],["n2",[3]]],"reserved_levels":[4,4]}]]}',
         ),
+        (
+            Recovered((Record("job-7", REQUEST, PLACEMENT, 12.5),)),
+            '{"is":"Recovered","records":[["job-7",{"group":"job-7","vc":"a","members":[{"pods":2,"leaf_cells":8}]},'
+            '{"chain":"RACK","pods":[["n1",[0,1]],["n2",[3]]],"reserved_levels":[4,4]},12.5]]}',
+        ),
+        (Sparing(spares=True), '{"is":"Sparing","spares":true}'),
         (
             Refused.of(Released("job-7"), RequestError("group", "no such group")),
             '{"is":"Refused","call":"release","arguments":["job-7"],"error":"RequestError: group: no such group"}',

@@ -54,6 +54,7 @@ from . import healthy_first
 from .hierarchy import Hierarchy
 from .index_set import IndexSet
 from .safety import LevelSafety, safety
+from .shape import leaves_of
 
 OPEN: Final = 0
 SPLIT: Final = 1
@@ -221,6 +222,35 @@ class BuddyAllocator:
         if cell < 0:
             cell = self._least_child(k, self._order[k].first() % self._parents[k])
         return self._allocate_inside(k, cell, near, level)
+
+    def choices(self, level: int, parent: int = -1) -> Iterator[int]:
+        """Healthy cells of ``level`` that the rule allows too, the least loaned first: children of an allocated cell.
+
+        Without ``parent``: cells that :meth:`allocate` could take, from the least loaned free cell of the level above
+        that it would split. None where only the rule knows (bad hardware).
+        """
+        k = level
+        if parent < 0:
+            while k < len(self.free) and not self.free[k]:
+                k += 1
+            if k == len(self.free) or (self.bad_leaves and k > level):
+                return
+            if k == level:
+                for at in self._order[k]:
+                    yield from self._children(k, at % self._parents[k])
+                return
+            parent = self._least_child(k, self._order[k].first() % self._parents[k])
+            while k > level + 1:
+                k -= 1
+                parent = self._least_child(k, parent)
+        yield from self._children(level, parent)
+
+    def _children(self, k: int, parent: int) -> Iterator[int]:
+        """The healthy open children, at ``k``, of a cell, the least loaned first."""
+        first = parent * self._fanout[k + 1]
+        for count in leaves_of(self._counts[k][parent]):
+            for child in leaves_of(self._masks[k][parent * self._blocks[k] + count]):
+                yield first + child
 
     def allocate_at(self, level: int, cell: int) -> None:
         """Take the given cell, splitting the free cell that holds it (for cells pinned by the spec)."""

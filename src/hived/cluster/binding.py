@@ -24,6 +24,7 @@ from hived.cells import IndexSet, Shape, leaves_of
 from hived.errors import InvariantError
 
 from .nodes import Nodes
+from .sparing import Sparing
 from .undo import Undo
 from .virtual import VirtualCells
 
@@ -44,6 +45,8 @@ class ChainBindings:
         self.doomed: list[tuple[Binding, int]] = []
         #: the allocator's count of changes at the last refresh of the doomed cells
         self.doomed_at = -1
+        #: which loans make room; None: those with the fewest GPUs
+        self.sparing: Sparing | None = None
 
     def health_changed(self, node: int) -> None:
         """Have the bindings of all bound cells with leaves of a node follow its bad leaves. O(its cells)."""
@@ -74,6 +77,7 @@ class Binding:
         """
         self.virtual = virtual
         self.free = free
+        self._chain = chain
         #: the allocator of its preassigned cells
         self.allocator = chain.nodes.allocator
         self._note = undo.note
@@ -259,10 +263,13 @@ class Binding:
         allocator = self.allocator
         if parent >= 0 and (self.bound[parent] < 0 or parent in self.anchored):
             self.acquire(parent, mask, near // self.virtual.hierarchy.fanout[level + 1] if near >= 0 else -1, exactly)
+        above = self.bound[parent] if parent >= 0 else -1
+        if near < 0 and (sparing := self._chain.sparing) is not None:
+            near = sparing.cheapest(level, allocator.choices(level, above), mask.bit_count())
         if exactly:
             self._take(cell, near)
         elif parent >= 0:
-            self._bind_cell(cell, allocator.take_child(level, self.bound[parent], near))
+            self._bind_cell(cell, allocator.take_child(level, above, near))
         else:
             physical = allocator.allocate(level, near)
             if physical < 0:
@@ -290,7 +297,18 @@ class Binding:
             return node, mask << offset
         before = self.inner[host]
         own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
-        inner, leaves = _bound_inside(shape, before, mask, opportunistic[node] >> offset & shape.full, own)
+        others, sparing = opportunistic[node] >> offset & shape.full, self._chain.sparing
+        if sparing is None or not others:
+            inner, leaves = _bound_inside(shape, before, mask, others, own)
+        else:
+            cost = sparing.cost
+            inner, leaves = _bind_inside(
+                shape,
+                before,
+                mask,
+                own,
+                lambda cells, gpus: (cost(node, cells << offset, gpus), (cells & others).bit_count()),
+            )
         if inner is not before:
             self._note((self._set_inner, host, before))
             self.inner[host] = inner
@@ -529,6 +547,13 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
 
     ``others``: leaves to be avoided, ``own``: to be preferred. O(levels * fan-out), O(1) once cached.
     """
+    return _bind_inside(shape, inner, mask, own, lambda leaves, _: (0.0, (leaves & others).bit_count()))
+
+
+def _bind_inside(
+    shape: Shape, inner: Inner | None, mask: int, own: int, cost: Callable[[int, int], tuple[float, int]]
+) -> tuple[Inner, int]:
+    """As :func:`_bound_inside`; ``cost``: of having so many of some leaves, by which others than ``own`` are chosen."""
     bound = _list_of(shape, inner)
     masks, children = shape.masks, shape.children
     leaves, below = 0, [0]
@@ -538,10 +563,10 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
             if not wanted:
                 continue
             if bound[child] < 0:
-                taken = [bound[c] for c in children[cell]]
+                taken, number = [bound[c] for c in children[cell]], wanted.bit_count()
                 bound[child] = min(
                     (c for c in children[bound[cell]] if c not in taken),
-                    key=lambda c: (-(masks[c] & own).bit_count(), (masks[c] & others).bit_count()),
+                    key=lambda c: (-(masks[c] & own).bit_count(), cost(masks[c], number)),
                 )
             if wanted == masks[child]:  # nothing below it need be bound
                 leaves |= masks[bound[child]]

@@ -113,6 +113,15 @@ class Cluster:
         """Number of committed changes; answers stay the same while it does."""
         return self._state.version
 
+    @property
+    def spares_work(self) -> bool:
+        """Whether loans make room that lose the least work."""
+        return self._state.spares_work
+
+    def spare_work(self, spares: bool) -> None:
+        """Have loans make room that lose the least work, rather than those with the fewest GPUs (:mod:`.sparing`)."""
+        self._state.spare_work(spares)
+
     # -- asking and answering -----------------------------------------------------------------------------------------
 
     def schedule(
@@ -149,6 +158,7 @@ class Cluster:
         """Decide a request; a placement leaves its transaction open."""
         _check_seconds(now)
         state = self._committed()
+        state.now = now
         demand = state.demands.of(request)
         known = state.groups.get(request.group)
         if known is not None:
@@ -183,6 +193,7 @@ class Cluster:
         request, constraint, now, near, excluded_nodes, demand = asked
         _check_seconds(now)
         state = self._committed()
+        state.now = now
         demand = self._demand(request, demand)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")

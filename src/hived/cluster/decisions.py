@@ -101,6 +101,7 @@ class Record(NamedTuple):
     group: str  #: its name
     request: Request
     placement: Placement
+    since: float = 0.0  #: when it started, by the caller's clock, in seconds
 
 
 #: the answer of ``Cluster.schedule``

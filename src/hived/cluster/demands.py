@@ -18,9 +18,11 @@ from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
 #: the fields that distinguish requests, and their valid types
 _FIELDS = attrgetter(
     "group", "members", "priority", "guest", "vc", "leaf_cell_type", "pinned_cell_id", "within", "soft_affinity",
-    "lazy_preemption", "whole_nodes",
+    "lazy_preemption", "whole_nodes", "saves_work",
 )  # fmt: skip
-_TYPES = {(str, tuple, int, bool, str, *names, bool, bool, bool) for names in product((str, type(None)), repeat=3)}
+_TYPES = {
+    (str, tuple, int, bool, str, *names, bool, bool, bool, bool) for names in product((str, type(None)), repeat=3)
+}
 _MEMBER_FIELDS = attrgetter("pods", "leaf_cells", "cell_type")
 _MEMBER_TYPES = {(int, int, str), (int, int, type(None))}
 #: pods of all cached demands: a few dozen bytes each
@@ -219,7 +221,7 @@ def check_form(request: Any) -> None:
             "priority",
             f"{priority!r} is out of range: {OPPORTUNISTIC} (opportunistic), or 0 to {HIGHEST} (guaranteed)",
         )
-    for field in ("lazy_preemption", "soft_affinity", "whole_nodes", "guest"):
+    for field in ("lazy_preemption", "soft_affinity", "whole_nodes", "guest", "saves_work"):
         if type(getattr(request, field)) is not bool:
             raise RequestError(field, f"true or false, not {getattr(request, field)!r}")
     if request.guest and priority != OPPORTUNISTIC:

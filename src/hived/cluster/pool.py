@@ -278,6 +278,8 @@ class Pool:
         prefers. On failure, the bindings made so far stay until the caller rolls back.
         """
         nodes, binding = self.nodes, self.binding
+        if self.chain.sparing is not None:
+            self.chain.sparing.begin()
         if near:
             nodes.update_allocator()
             return self._bind_near(spots, near)

@@ -6,7 +6,7 @@
 3. Of one precedence those with the least loss (:mod:`.victim_selection`); under a quota that is short, the latest
    (:meth:`.sharing.QuotaPool.conflicting`).
 4. Loans of other tenants, where the cells of a guaranteed group are bound to their leaf cells: bindings choose the
-   cells with the fewest of them (:mod:`.binding`).
+   cells with the fewest of them (:mod:`.binding`), or whose loans lose the least work (:mod:`.sparing`).
 5. For a loan: those of tenants above their share, the farthest above first (:mod:`.opportunistic`).
 
 A policy that preempts equal priorities gives an order of its own: :func:`select_victims`.

@@ -93,6 +93,8 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     made room for a group that has not started yet is guaranteed again where it can be, since reservations end.
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
+    new.spare_work(old.spares_work)
+    new.now = old.now
     new.version = old.version + 1  # earlier decisions are out of date
     index = NodeIndex(new.chains)
     recovery = Recovery(new)
@@ -142,7 +144,7 @@ def _same_types(old: State, new: State, group: Group, reserved: Sequence[int], c
 
 def _check_form(position: int, record: Record) -> None:
     """Raise :class:`RequestError` for a malformed record."""
-    name, request, placement = record
+    name, request, placement, _ = record
     where = f"records[{position}]"
     if not isinstance(request, Request) or not isinstance(placement, Placement):
         raise RequestError(where, "expected (group, request, placement)")
@@ -179,7 +181,7 @@ def _places(state: State, index: NodeIndex, records: Sequence[Record]) -> list[L
     places: list[Located] = []
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
     seen = {*state.groups}
-    for name, request, placement in records:
+    for name, request, placement, _ in records:
         where = f"records[{name!r}]"
         if name in seen:
             raise RequestError(where, "this group runs already, or is given twice")
@@ -230,7 +232,7 @@ class Recovery:
         """
         state, request = self.state, record.request
         nodes = state.chains[at.chain]
-        since = 0.0 if before is None else before.since
+        since = record.since if before is None else before.since
         tenant, guest = state.tenant(request.vc), request.guest
         guests = state.guests_on[at.chain]
         if guest and (guests is None or at.missing or not guests.admit(tenant, at.parts)):

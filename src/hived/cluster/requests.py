@@ -54,6 +54,8 @@ class Request:
     whole_nodes: bool = False
     #: run an opportunistic group as a guest: it holds no cells, and runs on idle ones or beside groups that accept it
     guest: bool = False
+    #: it loses no work when it is told to end, since it saves its state then: of loans such make room first
+    saves_work: bool = False
 
     def __post_init__(self) -> None:
         if type(self.members) is not tuple:

@@ -41,8 +41,10 @@ def rescheduled(
     own_vc = group.guaranteed and any(victim.guaranteed for victim in group.victims)
     if not group.victims or group.rescheduling_failed_at == seen or not _may_start(state, group, demand, own_vc):
         return None
+    pool = state.pool_of(group)
+    bad = [] if pool is None else [pool.binding.bad[host] for host, _ in group.spots]
     state.give_up_reservation(group)
-    if _started(state, group, again, demand, suggested, own_vc):
+    if _started(state, group, again, demand, suggested, own_vc, bad):
         state.replace(group, again)
         return again
     state.undo.rollback()
@@ -62,11 +64,24 @@ def _may_start(state: State, group: Group, demand: Demand, own_vc: bool) -> bool
 
 
 def _started(
-    state: State, group: Group, again: Group, demand: Demand, suggested: Suggested | None, own_vc: bool
+    state: State,
+    group: Group,
+    again: Group,
+    demand: Demand,
+    suggested: Suggested | None,
+    own_vc: bool,
+    bad: list[int],
 ) -> bool:
-    """Place a preempting group without its remaining victims; ``own_vc``: some of them are of its VC."""
+    """Place a preempting group without its remaining victims; ``own_vc``: some of them are of its VC.
+
+    ``bad``: the bad leaves of the hosts that it had. Where they are bound to bad hardware again, they keep them: by
+    these its leaves were chosen, and others would be farther apart for the next group.
+    """
     if not group.guaranteed:
         return opportunistic.on_idle(state, again, demand, suggested)
     if own_vc:
         return guaranteed.on_free(state, again, demand, suggested)
-    return guaranteed.bound_to_idle(state, again, group, suggested)
+    pool = state.pool_of(group)
+    return guaranteed.bound_to_idle(state, again, group, suggested) and (
+        pool is None or all(pool.binding.bad[host] in (0, had) for (host, _), had in zip(group.spots, bad, strict=True))
+    )

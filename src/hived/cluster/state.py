@@ -27,6 +27,7 @@ from .parts import Part
 from .pool import Pool, packed
 from .requests import OPPORTUNISTIC, Request
 from .sharing import BindingKind, Sharing, lay_out
+from .sparing import Sparing
 from .states import ALLOCATE, BIND, CANCEL, RELEASE, RESERVE, GroupEvent, GroupState, next_group_state
 from .undo import Undo
 from .virtual import Spots
@@ -58,6 +59,8 @@ class State:
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
         self.chain_bindings, self.pools = lay_out(spec, sharing, binding, self.undo)
         self.chains = [chain.nodes for chain in self.chain_bindings]
+        #: the time of the caller's last request, in seconds
+        self.now = 0.0
         #: the chains in which cells are bound late, and so can be doomed
         self.bound = self.chain_bindings if sharing is Sharing.HIVED and binding is BindingKind.DYNAMIC else []
         self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
@@ -97,6 +100,20 @@ class State:
         self.sequence = 0
         self._loans_made = 0
         self.undo.commit()
+
+    @property
+    def spares_work(self) -> bool:
+        """Whether loans that lose the least work make room, rather than those with the fewest GPUs."""
+        return any(chain.sparing is not None for chain in self.bound)
+
+    def spare_work(self, spares: bool) -> None:
+        """Set :attr:`spares_work`; in vain where no cells are bound late."""
+        for chain in self.bound:
+            chain.sparing = Sparing(chain.nodes, self._work_of) if spares else None
+
+    def _work_of(self, loan: Group) -> float:
+        """GPU seconds that a loan loses if it ends now; a guest goes on beside who gets its leaves."""
+        return 0.0 if loan.guest or loan.request.saves_work else loan.gpus * max(0.0, self.now - loan.since)
 
     def rank_of(self, vc: str) -> Rank:
         """How the guaranteed groups of a VC prefer hosts."""

@@ -70,4 +70,5 @@ class Submission(Model):
     def request(self, group: str = "(this job)") -> Request:
         """What the core is asked for it; ``group``: the name of the job."""
         members = (Member(self.tasks, self.gpus),)
-        return Request(group, self.vc, self.priority, members, lazy_preemption=self.lazy_preemption)
+        saves = self.checkpoint_signal is not None
+        return Request(group, self.vc, self.priority, members, lazy_preemption=self.lazy_preemption, saves_work=saves)

@@ -101,7 +101,7 @@ def _events() -> TypeAdapter[Event]:
             Scheduled: {"now": number, "decision": decision},
             Placed: {"now": number, "answer": decision | None},
             Committed: {"decision": decision},
-            Recovered: {"records": many[Record, ...]},
+            Recovered: {"records": many[_RECORD, ...]},
             Reconfigured: {"spec": spec},
             Traded: {"spec": spec},
             Refused: {"arguments": Annotated[tuple[Any, ...], AfterValidator(_read), PlainSerializer(_write)]},
@@ -117,6 +117,12 @@ def _finite(value: float) -> float:
     return float(value) + 0.0
 
 
+def _trimmed(record: Record, write: Callable[[Record], list[object]]) -> object:
+    """A record without the time of its start, where that is not known."""
+    return write(record) if record.since else write(record)[:-1]
+
+
+_RECORD = Annotated[Record, WrapSerializer(_trimmed)]
 #: a mapping of numbers to numbers
 _PAIRS = Annotated[
     tuple[tuple[int, tuple[int, ...]], ...],
@@ -187,6 +193,8 @@ _KNOWN: dict[str, Any] = {
         *(compiled.PinnedCellSpec, compiled.VirtualCellsSpec, compiled.VirtualClusterSpec),
     )
 }
+#: parts of these that earlier logs have not, which are left out at their default
+_LATER: dict[str, object] = {"saves_work": False, "since": 0.0}
 _COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset, "dict": dict}
 
 
@@ -199,7 +207,8 @@ def _write(value: Any) -> object:
         return [_write(item) for item in value]
     name = kind.__name__
     if _KNOWN.get(name) is kind:
-        return {"is": name, **{part: _write(getattr(value, part)) for part in _parts(kind)}}
+        parts = {part: _write(getattr(value, part)) for part in _parts(kind)}
+        return {"is": name, **{part: plain for part, plain in parts.items() if _LATER.get(part, ...) != plain}}
     if _COLLECTIONS.get(name) is kind:
         items = value if kind is list else sorted(value.items() if kind is dict else value, key=repr)
         return {"is": name, "items": [_write(item) for item in items]}

@@ -261,6 +261,14 @@ class Traded(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Sparing(Call):
+    """From now on loans make room that lose the least work, or again those with the fewest GPUs."""
+
+    call = "spare_work"
+    spares: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A call that raised an :class:`InputError`, and changed nothing."""
 
@@ -305,6 +313,7 @@ Event = (
     | Recovered
     | Reconfigured
     | Traded
+    | Sparing
     | Refused
 )
 

@@ -119,6 +119,10 @@ class RecordedCluster(Cluster):
         effect: TradeEffect | None = self._recorded(journal.Traded(compiled_spec(spec)))
         return effect
 
+    def spare_work(self, spares: bool) -> None:
+        if spares is not self.spares_work:
+            self._recorded(journal.Sparing(spares))
+
 
 def _unheard(line: str) -> None:
     """Log nothing."""

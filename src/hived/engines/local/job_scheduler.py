@@ -348,7 +348,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             assert placement is not None
             before_turn = not placement.guaranteed and (job.spec.early or job.spec.opportunistic)
             if before_turn and (loan := self.scheduler.loan(job.entry)).guest:
-                records.append(Record(job.name, loan, placement))
+                records.append(Record(job.name, loan, placement, job.started_at or 0.0))
                 continue
             # whatever its policy is by now
             pauses = job.state is JobState.SUSPENDED and not (job.by_hand and taken.isdisjoint(job.devices()))
@@ -362,7 +362,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
             if cut.gpus > job.gpus:  # it has grown
                 request = replace(request, members=tuple(Member(1, len(pod.leaf_cells)) for pod in cut.pods))
-            records.append(Record(job.name, request, cut))
+            records.append(Record(job.name, request, cut, job.started_at or 0.0))
         return records, sharers
 
     # -- deciding -------------------------------------------------------------------------------------------------
