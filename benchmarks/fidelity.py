@@ -199,6 +199,7 @@ def simulation(arm: Arm, profiles: dict[str, Profile], jobs: Sequence[Arriving])
         policy=arm.policy,
         opportunistic=arm.early,
         preempted="restart",
+        victims="least-work",
         models=models,
     )
     record = study.record()

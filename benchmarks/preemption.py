@@ -19,10 +19,11 @@ from .simulation import TRACE_VARIABLE
 
 HOUR_S = 3600.0
 #: how jobs on loans make room, and as what the simulator knows it
-ARMS: dict[str, tuple[str, Literal["none", "all"], str]] = {
-    "killed and requeued": ("yarn-cs", "none", "restart"),
-    "saved and requeued": ("yarn-cs", "none", "resume"),
-    "suspended in place": ("antman", "all", "resume"),
+ARMS: dict[str, tuple[str, Literal["none", "all"], str, str]] = {
+    "killed and requeued, those on the fewest GPUs": ("yarn-cs", "none", "restart", "fewest-gpus"),
+    "killed and requeued, those that lose the least work": ("yarn-cs", "none", "restart", "least-work"),
+    "saved and requeued": ("yarn-cs", "none", "resume", "least-work"),
+    "suspended in place": ("antman", "all", "resume", "least-work"),
 }
 
 
@@ -32,7 +33,7 @@ def measure() -> list[Figure]:
     spec, trace = small(read_trace(Path(named)) if named else generate_table1(jobs=20_000), HOUR_S, 140)
     kind = "synthetic, " if trace.synthetic else ""
     figures = []
-    for way, (policy, guests, keeps) in ARMS.items():
+    for way, (policy, guests, keeps, victims) in ARMS.items():
         accepting = replace(spec, virtual_clusters=tuple(replace(vc, guests=guests) for vc in spec.virtual_clusters))
         study = simulate(
             accepting,
@@ -40,6 +41,7 @@ def measure() -> list[Figure]:
             schemes="hived",
             policy=policy,
             preempted=keeps,
+            victims=victims,
             mix="cv=10,nlp=60,speech=30",
         )
         (run,) = study.report.runs

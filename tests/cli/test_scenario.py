@@ -36,6 +36,7 @@ EVERY: dict[str, tuple[tuple[object, ...], Any]] = {
     "sample": (("--sample", 0.9), 0.9),
     "clock_compression": (("--clock-compression", 1.5), 1.5),
     "binding": (("--binding", "static"), "static"),
+    "victims": (("--victims", "least-work"), "least-work"),
     "safety": (("--safety", "work-conserving"), "work-conserving"),
     "exchange": (("--exchange", "auction"), "auction"),
     "soft": (("--soft", 0.5), 0.5),

@@ -172,6 +172,7 @@ class Dispatcher(ABC, Generic[J, D]):
         ``trading``: whose spec in force the cluster has; ``probe``: what is measured of jobs that share GPUs.
         """
         self.cluster = cluster
+        self.cluster.spare_work(True)
         #: those that the tenants have chosen
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
         self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out, probe)

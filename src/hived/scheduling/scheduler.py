@@ -201,7 +201,6 @@ class Scheduler:
     def _extended(self) -> Extension | None:
         """The extension of the policies whose jobs share GPUs. Raises :class:`PolicyError` if they need two."""
         sharing = [(policy, policy.gpu_sharing) for policy in self.policies.all if policy.gpu_sharing is not None]
-        self.cluster.spare_work(bool(sharing))
         if not sharing:
             return None
         first, (extend, parameters, _) = sharing[0]

@@ -19,7 +19,7 @@ from hived.spec.compiled import ClusterSpec
 from .driver import Driver
 from .exchange import HourlyTrading, Trading
 from .record import Record
-from .scenario import PolicyGiven, Preempted, Scenario
+from .scenario import PolicyGiven, Preempted, Scenario, Victims
 from .simulation import members_of, simulate
 from .traces import Trace, TraceJob
 from .work import Work
@@ -140,6 +140,7 @@ def run_experiment(
         for scheme in scenario.schemes:
             made = make_policies(spec, scenario, policy)  # a policy may have a state
             cluster = Cluster(spec, sharing=scheme, rank=made.rank, ranks=made.ranks, binding=scenario.binding)
+            cluster.spare_work(scenario.victims is Victims.LEAST_WORK)
             label = f"{scheme.value} {made.name}"
             report = None if progress is None else _labelled(progress, label)
             work = None if scenario.job_models is None else Work(every.jobs, spec, scenario.job_models)

@@ -29,6 +29,7 @@ from .metrics import (
     submission_window,
 )
 from .record import Record
+from .scenario import Victims
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class Report:
                 "preempted": scenario.preempted.value,
                 "until_s": None if scenario.until_ms is None else scenario.until_ms / 1000,
                 "binding": scenario.binding.value,
+                **({} if scenario.victims is Victims.FEWEST_GPUS else {"victims": scenario.victims.value}),
                 **({} if scenario.safety is None else {"safety": scenario.safety.value}),
                 **({} if scenario.exchange is None else {"exchange": scenario.exchange.value}),
                 "soft": scenario.soft,

@@ -60,6 +60,13 @@ class Preempted(StrEnum):
     RESTART = "restart"  #: nothing; a job that moves to its VC's cells restarts too
 
 
+class Victims(StrEnum):
+    """Which loans make room where ``hived`` binds a cell."""
+
+    FEWEST_GPUS = "fewest-gpus"  #: those of the cell with the fewest GPUs on loan (HiveD, OSDI'20, section 3.3)
+    LEAST_WORK = "least-work"  #: those that lose the least work, as in the engines
+
+
 class Safety(StrEnum):
     """What tenants are promised under ``hived`` when their jobs run before their turn."""
 
@@ -215,6 +222,11 @@ class Scenario(BaseModel):
     )
     binding: BindingKind = Field(
         BindingKind.DYNAMIC, description="When hived binds the cells of a tenant: in use, or from the start for good."
+    )
+    victims: Victims = Field(
+        Victims.FEWEST_GPUS,
+        description="Which loans make room where hived binds a cell: those on the fewest GPUs, as in the paper; or "
+        "those that lose the least work, as live.",
     )
     #: of all tenants under ``hived``, whatever the spec says of each
     safety: Annotated[Safety | None, Flag(default="as the spec says; work-conserving")] = Field(

@@ -49,8 +49,8 @@ Row = dict[str, Value]
 #: the parameters that determine results, in the order of a sweep's runs: the last one changes fastest
 AXES = (
     "trace", "jobs", "days", "window", "sample", "clock_compression", "until", "soft", "models", "spec", "nodes",
-    "quotas", "binding", "safety", "exchange", "preempted", "policy", "filter", "skip_bad_rows", "still_running", "mix",
-    "opportunistic", "schemes", "seed",
+    "quotas", "binding", "victims", "safety", "exchange", "preempted", "policy", "filter", "skip_bad_rows",
+    "still_running", "mix", "opportunistic", "schemes", "seed",
 )  # fmt: skip
 #: parameters that have the name of a metric, and their columns
 _COLUMNS = {"jobs": "trace_jobs", "days": "trace_days"}

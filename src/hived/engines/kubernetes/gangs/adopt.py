@@ -298,7 +298,8 @@ def _recover(table: GangTable, ready: list[Found], at: float) -> list[Unknown]:
 def _record(found: Found) -> Record:
     request = found.ask.request()
     loan = found.ask.early and not found.placement.guaranteed
-    return Record(found.ask.group, loan_of(request) if loan else request, found.placement)
+    since = min([entry.pod.bound_at for entry in found.entries.values()], default=0.0)
+    return Record(found.ask.group, loan_of(request) if loan else request, found.placement, since)
 
 
 def _blamed(error: RequestError, records: Sequence[Record]) -> int:

@@ -415,8 +415,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """Have the core take over a running gang at these places, as after a restart; where it is then."""
         request = gang.ask.request()
         loan = gang.ask.early and not placement.guaranteed
+        since = self.cluster.group(gang.name).since
         self.cluster.release(gang.name)
-        self.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement)])
+        self.cluster.recover([Record(gang.name, loan_of(request) if loan else request, placement, since)])
         core = self.cluster.group(gang.name).placement
         assert core is not None
         return core
