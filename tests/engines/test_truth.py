@@ -128,7 +128,9 @@ def live_stays(
 
 def simulated_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool, policy: Policy = YARN_CS) -> list[Stay]:
     """What the simulator makes of them."""
-    record = simulate(Cluster(spec, rank=Policies(policy).rank), policy, jobs, early)
+    cluster = Cluster(spec, rank=Policies(policy).rank)
+    cluster.spare_work(True)  # as the engines do
+    record = simulate(cluster, policy, jobs, early)
     return [Stay(run.job + 1, run.start, run.end, run.kind, devices(run.placement)) for run in record.runs]
 
 
