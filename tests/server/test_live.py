@@ -70,6 +70,9 @@ class Seen:
     def events(self, after: int, limit: int, number: int | None) -> list[Event]:
         return [event for event in self.driver.events if event.job == number and event.seq > after][:limit]
 
+    def histories(self, start: float, end: float) -> dict[int, list[Event]]:
+        return {number: self.events(0, len(self.driver.events), number) for number in self.driver.jobs}
+
 
 def looking_at(driver: Driver, kept: int | None = None) -> DashboardView[Job]:
     return local_view(LocalService(Seen(driver, kept)), "a machine")  # type: ignore[arg-type]
