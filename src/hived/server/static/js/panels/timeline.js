@@ -7,10 +7,12 @@ import { dress, ofJobs } from "../palette.js";
 
 const HOUR = 3600;
 const WIDTHS = [[HOUR / 6, "10 min"], [HOUR, "1 hour"], [6 * HOUR, "6 hours"], [24 * HOUR, "1 day"], [7 * 24 * HOUR, "1 week"]];
-const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", several: "many jobs, each for a short time", paused: "paused: it holds the GPU and does no work, as after a migration" };
+const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", several: "many jobs, each for a short time", paused: "paused: it holds the GPU and does no work: suspended, or after a migration" };
 const TICKS = 6;
 /** Of the width of a window up to now: room after it. */
 const AHEAD = 1 / 30;
+/** Of the width of a window: below it a box has no edge, which would be all of it. */
+const THIN = 1 / 200;
 /** Seconds between two looks at a window up to now; longer for a wide one, in which nothing would have moved. */
 const LOOK = (width) => Math.max(5, width / 1000);
 
@@ -138,10 +140,11 @@ export class TimelineDialog {
     const way = !job ? "several" : box.rate || box.way === "guest" ? box.way : "paused";
     ways.add(way);
     const words = [job && `${job.name} of ${job.vc}`, WAYS[way], sharing(box), `from ${clock.full(box.start)} for ${duration(box.end - box.start)}`];
-    const drawn = el(`span.box.w-${way}`, {
+    const part = (box.end - box.start) / (this.shown.end - this.shown.start);
+    const drawn = el(`span.box.w-${way}${part < THIN ? ".thin" : ""}`, {
       "data-job": box.job, title: words.filter(Boolean).join("\n"),
       vars: { left: at(box.start), width: `calc(${at(box.end)} - ${at(box.start)})`, "--bottom": box.bottom, "--tall": box.top - box.bottom },
-    }, box.end - box.start > (this.shown.end - this.shown.start) / 14 && box.top - box.bottom > 0.3 ? job?.name : null);
+    }, part > 1 / 14 && box.top - box.bottom > 0.3 ? job?.name : null);
     if (!job) return drawn;
     dress(drawn, this.hues[job.colour]);
     drawn.style.color = this.hues[job.colour].text;
