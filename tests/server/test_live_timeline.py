@@ -208,9 +208,9 @@ def test_many_short_turns_are_shares() -> None:
     assert seconds(mixed, lambda box: box.share) == pytest.approx(ran, rel=0.01)
     for device in range(8):
         assert seconds(mixed, height, device) == pytest.approx(seconds(exact, height, device), rel=0.01)
-    assert sum(len(lane.boxes) for lane in mixed.lanes) < 60
+    assert sum(len(lane.boxes) for lane in mixed.lanes) <= 24
     assert {box.way for lane in mixed.lanes for box in lane.boxes} == {"sliced"}
-    assert {round(box.share, 1) for box in mixed.lanes[2].boxes} == {0.3}
+    assert {round(box.share, 1) for box in mixed.lanes[2].boxes} <= {0.3, 0.4}
 
 
 def test_short_turns_beside_what_lasts() -> None:

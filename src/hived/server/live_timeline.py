@@ -21,11 +21,13 @@ from .pictures import MOST_BOXES, GpuBox, GpuLane, GpuTimeline, GpuUser
 #: the height of the band of guests, of a lane's body, and how many colours jobs have: as in `hived.simulator.timeline`,
 #: which is not loaded beside an engine
 GUESTS, COLOURS = 0.3, 8
-#: a lane is drawn in so many parts: what is shorter than one is drawn as a share of the time; fewer of many GPUs
-PARTS = (1000, 500, 250, 125, 60, 30, 15)
-#: shares of a long time are drawn for this part of the window at most, so that they are seen to change
-_MIXED = 12
-#: jobs that have less than this part of a lane, or than two parts of its length, are drawn as one with others
+#: what is shorter than one of so many parts of the window, some pixels, is drawn as a share of the time: the first
+#: number with which there are not too many boxes
+PARTS = (300, 150, 75, 40, 20, 10)
+#: shares are of this part of the window at most, so that they are seen to change, and of so many times the shortest
+#: segment at least, in which jobs have had their turns
+_MIXED, _TURNS = 12, 5
+#: jobs that have less than this of a lane's height are drawn as one with others; with few parts, less than two of them
 _LEAST = 1 / 64
 #: stands for these jobs
 _SEVERAL = -1
@@ -206,17 +208,17 @@ def _drawn(segments: Sequence[_Segment], mixing: _Mixing) -> Iterator[_Segment]:
 
 
 def _mixed(segments: Sequence[_Segment], mixing: _Mixing) -> Iterator[_Segment]:
-    """Each job's share of a time, which ends where a job comes first or leaves last, or after ``mixing.most``.
-
-    These ends are multiples of ``mixing.least`` and ``mixing.most``: they stay where they are when the window moves.
-    """
+    """Each job's share of a time, which ends where a job comes first or leaves last, or at multiples of ``most``."""
     least, most, _ = mixing
     low, high = segments[0].start, segments[-1].end
     first = {part.job: segment.start for segment in reversed(segments) for part in segment.parts}
     last = {part.job: segment.end for segment in segments for part in segment.parts}
-    ends = {round(at / least) * least for at in (*first.values(), *last.values())}
-    ends |= {number * most for number in range(ceil(low / most), ceil(high / most))}
-    cuts = [low, *sorted(at for at in ends if low < at < high), high]
+    ends = {*first.values(), *last.values()} | {number * most for number in range(ceil(low / most), ceil(high / most))}
+    cuts = [low]
+    for at in sorted(ends):
+        if min(at - cuts[-1], high - at) >= _TURNS * least:
+            cuts.append(at)
+    cuts.append(high)
     there: list[dict[tuple[int, bool], list[tuple[float, _Part]]]] = [{} for _ in cuts[1:]]
     for segment in segments:
         at = bisect_right(cuts, segment.start) - 1

@@ -36,7 +36,7 @@ from .model import Job
 #: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
 _RESERVE = 1 << 20
 #: events of a stretch of time that are read for one picture
-MOST_EVENTS = 200_000
+MOST_EVENTS = 100_000
 #: of these, how many at a time
 _PAGE = 10_000
 _ENDED = ", ".join(f"'{state.value}'" for state in JobState if state.ended)

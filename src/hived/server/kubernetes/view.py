@@ -82,7 +82,7 @@ class _Running:
         return [
             Life(gang.id, gang.key, gang.name, gang.vc, gang.gpus, list(gang.history))
             for gang in known
-            if gang.submitted_at < end and (gang.ended_at is None or gang.ended_at > start)
+            if gang.history[0].at < end and (gang.ended_at is None or gang.ended_at > start)
         ]
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:

@@ -7,7 +7,7 @@ import { dress, ofJobs } from "../palette.js";
 
 const HOUR = 3600;
 const WIDTHS = [[HOUR / 6, "10 min"], [HOUR, "1 hour"], [6 * HOUR, "6 hours"], [24 * HOUR, "1 day"], [7 * 24 * HOUR, "1 week"]];
-const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", several: "many jobs, each for a short time", paused: "paused: it holds the GPU and does no work: suspended, or after a migration" };
+const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", several: "others, each for too short a time to be drawn", paused: "paused: it holds the GPU and does no work: suspended, or after a migration" };
 const TICKS = 6;
 /** Of the width of a window up to now: room after it. */
 const AHEAD = 1 / 30;
