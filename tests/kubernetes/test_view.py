@@ -129,7 +129,7 @@ async def test_who_has_the_gpus_of_a_node() -> None:
     world.run(pod("loan", 4, "research", priority="-1"))
     world.ended("own")
     world.now += 60
-    seen = {}
+    seen: dict[str, list[tuple[float, float, str]]] = {}
     for node in ("a0", "a1", "a2", "a3", "b0"):
         found = await source.timeline(VIEW, node, 0, 2000)
         assert len(found.lanes) == 4

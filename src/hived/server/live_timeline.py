@@ -59,7 +59,7 @@ Way = Literal["whole", "sliced", "packed", "guest"]
 
 
 class _Part(NamedTuple):
-    """A job's part of a GPU; the fields of :class:`~.pictures.GpuBox`."""
+    """A job's part of a GPU; the fields of :class:`~.pictures.GpuBox`, and its height."""
 
     job: int
     way: Way
@@ -175,19 +175,10 @@ def _parts(active: Iterable[_On]) -> tuple[_Part, ...]:
     there = sorted(active, key=attrgetter("job"))
     guests = [one for one in there if one.guest]
     owners = [one for one in there if not one.guest and not one.paused] or [one for one in there if one.paused]
-    room = max(1.0, sum(one.limit for one in guests))
+    way: Way = "packed" if len(owners) > 1 else "whole"
+    height, room = round(1 / max(1, len(owners)), 6), max(1.0, sum(one.limit for one in guests))
     return (
-        *(
-            _Part(
-                one.job,
-                "packed" if len(owners) > 1 else "whole",
-                round(1 / len(owners), 6),
-                1.0,
-                float(not one.paused),
-                one.limit,
-            )
-            for one in owners
-        ),
+        *(_Part(one.job, way, height, 1.0, float(not one.paused), one.limit) for one in owners),
         *(_Part(one.job, "guest", round(GUESTS * one.limit / room, 6), 1.0, 1.0, one.limit) for one in guests),
     )
 

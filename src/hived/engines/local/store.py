@@ -345,12 +345,11 @@ class Store:
         return list(map(_event, rows))
 
     def histories(self, start: float, end: float) -> dict[int, list[Event]]:
-        """By job, the events from ``start`` to ``end`` of those that were there then. For any thread: it has its own
-        connection, and holds no lock for long.
+        """By job that was there between two times, in seconds since the epoch, its events then.
 
         Of earlier events it has the last of each kind, as of ``start``: they say what the job was doing. Where the
-        clock was set back, a time stands for one of the moments that had it. Raises
-        :class:`~hived.errors.InputError` for more than :data:`MOST_EVENTS`.
+        clock was set back, a time stands for one of the moments that had it. For any thread: it has a connection of its
+        own, and blocks no writer. Raises :class:`~hived.errors.InputError` for more than :data:`MOST_EVENTS`.
 
         O(log events + jobs in the store + events of the jobs of that time up to ``end``); of these, what is earlier
         is not decoded.
