@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hived.engine.job import Event
@@ -16,6 +17,7 @@ from hived.engines.local import store as stores
 from hived.engines.local.engine import Engine
 from hived.engines.local.store import Store
 from hived.errors import InputError, NotFoundError
+from hived.server.app import make_app
 from hived.server.live import VIEW
 from hived.server.live_timeline import GUESTS, Life, node_timeline
 from hived.server.local_service import LocalService, local_view
@@ -303,34 +305,38 @@ async def test_what_is_asked_for_wrongly() -> None:
 # -- what the store has -----------------------------------------------------------------------------------------------
 
 
-async def test_real_engine(engine: Engine) -> None:
+async def test_real_engine_over_http(engine: Engine) -> None:
     """Its jobs are there from when they were started until they ended, in all windows."""
-    source = local_view(LocalService(engine), "here")
+    service = LocalService(engine)
+    app = make_app(service, local_view(service, "here"), token=None, hosts=(), local=True)
     before = engine.clock()
-    first, second = (
-        engine.submit(shell("vision", "true", gpus=2)),
-        engine.submit(shell("vision", "echo here; sleep 600")),
-    )
+    first = engine.submit(shell("vision", "true", gpus=2))
+    second = engine.submit(shell("vision", "echo here; sleep 600"))
     await ended(engine, first)
     await printed(engine, second, "here")
     await asyncio.sleep(0.05)
     now = engine.clock()
-    found = await source.timeline(VIEW, "node", before - 1, now + 10)
-    check(found, engine.clock())
-    boxes = {user: (start, end) for lane in range(8) for user, start, end, _ in told(found, lane)}
-    assert {len(lane.boxes) for lane in found.lanes} <= {0, 1, 2}
-    assert boxes[first.key] == (first.started_at, first.ended_at)
-    assert boxes[second.key][0] == second.started_at
-    assert [(user.name, user.vc, user.gpus) for user in found.jobs] == [
-        (first.name, "vision", 2),
-        (second.name, "vision", 1),
-    ]
-    later = await source.timeline(VIEW, "node", engine.clock() + 60, engine.clock() + 70)
-    assert not later.jobs, "of a time that has not come"
-    await asyncio.sleep(0.01)
-    (lane,) = (lane for lane in (await source.timeline(VIEW, "node", now, now + 10)).lanes if lane.boxes)
-    assert lane.boxes[0].start == now, "its events are all before"
-    assert not (await source.timeline(VIEW, "node", before - 10, before - 1)).jobs
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived") as client:
+
+        async def ask(start: float, end: float, node: str = "node", status: int = 200) -> Any:
+            answer = await client.get("/v1/dashboard/timeline", params={"node": node, "start": start, "end": end})
+            assert answer.status_code == status
+            return GpuTimeline.model_validate(answer.json()) if status == 200 else answer.json()["error"]["message"]
+
+        found = await ask(before - 1, now + 10)
+        check(found, engine.clock())
+        boxes = {user: (start, end) for lane in range(8) for user, start, end, _ in told(found, lane)}
+        assert boxes[first.key] == (first.started_at, first.ended_at)
+        assert boxes[second.key][0] == second.started_at
+        assert [(job.name, job.vc, job.gpus) for job in found.jobs] == [
+            (first.name, "vision", 2), (second.name, "vision", 1),
+        ]  # fmt: skip
+        (lane,) = (lane for lane in (await ask(now, now + 10)).lanes if lane.boxes)
+        assert lane.boxes[0].start == now, "its events are all before"
+        assert not (await ask(before - 10, before - 1)).jobs
+        assert not (await ask(now + 60, now + 70)).jobs, "of a time that has not come"
+        assert "give an earlier start than end" in await ask(now, now, status=422)
+        assert "no node 'nowhere'" in await ask(now, now + 1, "nowhere", 404)
 
 
 @pytest.fixture
