@@ -266,8 +266,8 @@ class LiveStub:
             for chain, node, first, many in holder.parts
         )
 
-    def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
-        raise NotFoundError("a running cluster has no timeline of its GPUs; simulations have")
+    async def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
+        raise NotFoundError(f"no node {node!r}")
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         return Queue(jobs=self.line[offset : offset + limit], total=len(self.line))

@@ -155,7 +155,7 @@ def test_node_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.drained = {"gpu2"}
     answer = hived("node", "ls")
     head, *rows = lines(answer.out)
-    assert head == ["NODE", "GPUS", "STATE", "JOB"]
+    assert head == ["NODE", "GPUS", "STATE", "JOBS"]
     assert rows == [
         ["gpu1", "0-3", "used", "train"],
         ["gpu1", "4-7", "free", "-"],

@@ -107,7 +107,7 @@ def test_drain(client: Client, service: FakeKubernetes) -> None:
     told = client.post("/v1/drain", json={"node": "gpu1"}).json()
     (node,) = told["nodes"]
     assert (node["name"], told["undone"], len(node["devices"])) == ("gpu1", False, 8)
-    assert {one["job"] for one in node["devices"]} == {"train", None}
+    assert {job for one in node["devices"] for job in one["jobs"]} == {"train"}
     assert client.post("/v1/drain", json={"node": "gpu1", "undo": True}).json()["undone"] is True
     assert client.post("/v1/drain", json={"node": "n9"}).status_code == 404
 

@@ -119,6 +119,30 @@ def test_order_of_the_queue() -> None:
 
 
 @played
+async def test_who_has_the_gpus_of_a_node() -> None:
+    """Jobs that have ended too, as far as they are remembered; a replica that stands by remembers none."""
+    world = racks()
+    replica = Replica(world)
+    source = looking_at(replica)
+    world.run(pod("own", 4, "vision"))
+    world.now += 60
+    world.run(pod("loan", 4, "research", priority="-1"))
+    world.ended("own")
+    world.now += 60
+    seen: dict[str, list[tuple[float, float, str]]] = {}
+    for node in ("a0", "a1", "a2", "a3", "b0"):
+        found = await source.timeline(VIEW, node, 0, 2000)
+        assert len(found.lanes) == 4
+        seen |= {
+            job.id: [(box.start, box.end, box.way) for box in lane.boxes] for job in found.jobs for lane in found.lanes
+        }
+    assert seen == {"t/own": [(1000, 1060, "whole")], "t/loan": [(1060, 1120, "whole")]}
+    assert not (await source.timeline(VIEW, "a0", 0, 1000)).jobs
+    replica.stand_by()
+    assert not (await source.timeline(VIEW, "a0", 0, 2000)).jobs
+
+
+@played
 async def test_replica_that_stands_by() -> None:
     """It shows an empty cluster of the right layout; watchers are told, as they are of any event."""
     replica = Replica()

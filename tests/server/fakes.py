@@ -226,7 +226,7 @@ class FakeService(LocalService):
         self.submissions[number] = asked
         if sum(other.gpus for other in self.all if other.tasks) + job.gpus > self.gpus:
             return self.change(job, why=[WAITING])
-        free = [(node.name, one.device) for node in self._nodes() for one in node.devices if one.job is None]
+        free = [(node.name, one.device) for node in self._nodes() for one in node.devices if not one.jobs]
         free = [place for place in free if sum(other[0] == place[0] for other in free) >= asked.gpus]
         places = []
         for rank in range(asked.tasks):
@@ -366,14 +366,14 @@ class FakeService(LocalService):
             await asyncio.sleep(0.01)
 
     def _nodes(self) -> list[schema.Node]:
-        jobs = {(task.node, device): job.id for job in self.all for task in job.tasks for device in task.devices}
+        jobs = {(task.node, device): [job.id] for job in self.all for task in job.tasks for device in task.devices}
         return [
             schema.Node(
                 name=node, why="",
                 devices=[
                     schema.Device(
                         device=device, state="used" if (node, device) in jobs else "free", healthy=True,
-                        drained=(node, device) in self.drained, why="", job=jobs.get((node, device)),
+                        drained=(node, device) in self.drained, why="", jobs=jobs.get((node, device), []),
                     )
                     for device in range(self.per_node)
                 ],
@@ -502,7 +502,7 @@ class FakeService(LocalService):
             explanation="", stays=[], moments=[],
         )  # fmt: skip
 
-    def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
+    async def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
         self._look(view)
         raise NotFoundError(f"there is no node {node!r}")
 
@@ -644,13 +644,13 @@ class FakeKubernetes(EngineService):
         )
 
     def node(self, name: str, devices: Iterable[int]) -> schema.Node:
-        jobs = {(task.node, device): job.id for job in self.all for task in job.tasks for device in task.devices}
+        jobs = {(task.node, device): [job.id] for job in self.all for task in job.tasks for device in task.devices}
         return schema.Node(
             name=name, why="it is cordoned" if name in self.drained else "",
             devices=[
                 schema.Device(
                     device=device, state="used" if (name, device) in jobs else "free", healthy=True,
-                    drained=name in self.drained, why="", job=jobs.get((name, device)),
+                    drained=name in self.drained, why="", jobs=jobs.get((name, device), []),
                 )
                 for device in devices
             ],

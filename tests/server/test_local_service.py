@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 
 from hived.cli.formats import where
+from hived.cli.machine import node_rows
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import routes, schema
 from hived.server.local_service import LocalService
 
+from ..engines.driver import job as driver_job
 from ..engines.living import ended, gate, printed, shell, state
+from ..engines.test_taking_turns import Turns, sliced
+from .test_live import Seen
 
 STAYS = "echo here; exec sleep 600"
 
@@ -156,7 +160,7 @@ async def test_every_state_is_explained(engine: Engine) -> None:
     assert (owner.kind, [task.state for task in owner.tasks], where(owner.tasks)) == (None, ["waiting"], "node:0-3"), (
         "it has a reservation, and holds no GPUs yet"
     )
-    assert [device.job for device in devices(service)] == [loan.id] * 8, "who has them still"
+    assert [device.jobs for device in devices(service)] == [[loan.id]] * 8, "who has them still"
     assert list(told) == ["succeeded 1", "failed 2", "backoff 3", "stopping 4", "reserved 5", "queued 6", "queued 7",
                           "cancelled 8"]  # fmt: skip
     assert "succeeded" in told["succeeded 1"]
@@ -405,6 +409,23 @@ async def test_wrong_spec_changes_nothing(engine: Engine) -> None:
     assert (engine.last_event, engine.cluster.spec) == (last, spec)
 
 
+def test_jobs_that_share_a_device() -> None:
+    # of three jobs on two GPUs only the two of which each had one last were named
+    driver = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    jobs = [driver.submit(driver_job("vision")) for _ in range(3)]
+    driver.pass_time(60)
+    service = LocalService(Seen(driver))  # type: ignore[arg-type]
+    expected = [
+        [job.key for job in jobs if ("node", device.device) in job.devices()] for device in devices(service, "node")
+    ]
+    assert [device.jobs for device in devices(service, "node")] == expected
+    assert sorted(map(len, expected)) == [0, 0, 1, 2]
+    assert {row[-1] for row in node_rows(service.nodes(None, 0, 9).nodes)} == {
+        "-",
+        *map(", ".join, filter(None, expected)),
+    }
+
+
 async def test_devices(engine: Engine) -> None:
     """They show their job and their fault, page by page."""
     service = LocalService(engine)
@@ -413,7 +434,7 @@ async def test_devices(engine: Engine) -> None:
     free = next(device for device in range(8) if device not in held)
     (node,) = (await service.drain(schema.Drain(node="node", device=free))).nodes
     (drained,) = node.devices
-    assert (drained.device, drained.drained, drained.healthy, drained.job) == (free, True, True, None)
+    assert (drained.device, drained.drained, drained.healthy, drained.jobs) == (free, True, True, [])
     engine.job_scheduler.set_health([("node", 7)], "NVML: lost", engine.clock())
     found = devices(service)
     assert [device.device for device in found] == list(range(8))
@@ -421,7 +442,7 @@ async def test_devices(engine: Engine) -> None:
     assert devices(service, "node") == found
     with pytest.raises(NotFoundError, match="the spec has no node 'nodes'"):
         service.nodes("nodes", 0, 1)
-    assert {device.device for device in found if device.job == job.id} == held
+    assert {device.device for device in found if device.jobs == [job.id]} == held
     assert {device.device for device in found if device.state == "used"} == held
     assert [(d.device, d.why) for d in found if not d.healthy] == [(7, "NVML: lost")]
     await service.drain(schema.Drain())

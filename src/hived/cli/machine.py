@@ -141,7 +141,7 @@ def _export(there: Engine, file: Path, force: bool) -> None:
     note(f"{file}: {lines:,} lines")
 
 
-NODE_COLUMNS = columns("NODE GPUS STATE JOB", cut="STATE")
+NODE_COLUMNS = columns("NODE GPUS STATE JOBS", cut="STATE")
 _NODES = 500  #: in a page
 _NAMED = 10  #: jobs in a sentence
 
@@ -190,7 +190,7 @@ def _sentence(drained: Drained) -> str:
     what = counted(sum(len(node.devices) for node in drained.nodes), "GPU")
     if drained.undone:
         return f"{what}: jobs may come again"
-    names = list(dict.fromkeys(one.job for node in drained.nodes for one in node.devices if one.job is not None))
+    names = list(dict.fromkeys(job for node in drained.nodes for one in node.devices for job in one.jobs))
     shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
     still = f"; {counted(len(names), 'job')} still there: {shown}" if names else ""
     return f"{what}: no new jobs{still}"
@@ -243,14 +243,14 @@ def _is_bad(node: Node) -> bool:
 
 
 def node_rows(nodes: Iterable[Node]) -> Iterator[tuple[str | Text, ...]]:
-    """A row for the devices of a node with the same state and job."""
+    """A row for the devices of a node with the same state and jobs."""
     for node in nodes:
         alike: dict[tuple[str, str], list[int]] = {}
         for one in node.devices:
-            job = "-" if one.job is None else clean(one.job)
-            alike.setdefault((_state(node, one), job), []).append(one.device)
-        for (words, job), devices in alike.items():
-            yield node.name, ranges(sorted(devices)), Text(words, "" if words in ("free", "used") else "yellow"), job
+            jobs = ", ".join(map(clean, one.jobs)) or "-"
+            alike.setdefault((_state(node, one), jobs), []).append(one.device)
+        for (words, jobs), devices in alike.items():
+            yield node.name, ranges(sorted(devices)), Text(words, "" if words in ("free", "used") else "yellow"), jobs
 
 
 def _state(node: Node, device: Device) -> str:

@@ -48,8 +48,12 @@ class Source(Protocol):
     def story(self, view: str, job: str) -> Story:
         """A job's history. Raises :class:`~hived.errors.NotFoundError`."""
 
-    def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
-        """Who has the GPUs of a node from ``start`` to ``end``. Raises :class:`~hived.errors.NotFoundError`."""
+    async def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
+        """Who has the GPUs of a node from ``start`` to ``end``, in seconds.
+
+        Raises :class:`~hived.errors.NotFoundError` for a node that is not there, and
+        :class:`~hived.errors.InputError` for times that are none and for too much of it.
+        """
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         """Waiting jobs in the order of a picture's queue, from place ``offset`` (0-based) on. O(offset + limit)."""
@@ -121,8 +125,8 @@ def dashboard_routes(source: Source) -> APIRouter:
 
     @router.get("/v1/dashboard/timeline", response_model=GpuTimeline, tags=["dashboard"])
     async def timeline(node: Node, start: Time, end: Time, view: ViewKey = None) -> Response:
-        """Who has the GPUs of a node of a finished simulation, and when."""
-        return _json(source.timeline(key(view), node, start, end))
+        """Who has the GPUs of a node, and when; of a running engine up to now, as far as it remembers."""
+        return _json(await source.timeline(key(view), node, start, end))
 
     @router.get("/v1/dashboard/queue", response_model=Queue, tags=["dashboard"])
     async def queue(view: ViewKey = None, at: Moment = None, offset: Offset = 0, limit: Limit = 200) -> Response:

@@ -13,11 +13,12 @@ from hived.cluster.decisions import PodPlacement
 from hived.engine.dispatcher import Usage
 from hived.engine.job import EngineJob, Event, after
 from hived.engine.trading import LiveTrading
-from hived.errors import NotFoundError
+from hived.errors import InputError, NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
 from .histories import STAYS
+from .live_timeline import Life, node_timeline
 from .mapping import Map, TurnsOf, kept_idle, nobody_shares, of, usage, virtual_clusters
 from .pictures import Curves, Sample, Totals
 
@@ -114,6 +115,9 @@ class RunningEngine(Protocol[J]):
     def story(self, ref: str) -> pictures.Story:
         """A job's history. Raises :class:`~hived.errors.NotFoundError`."""
 
+    async def lives(self, start: float, end: float) -> Sequence[Life]:
+        """The jobs that were there between two times, with their events as far as they say what they did then."""
+
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """Jobs that have ended, the latest first."""
 
@@ -205,9 +209,19 @@ class DashboardView(Generic[J]):
         self._now(view)
         return self._engine.story(job)
 
-    def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
-        """Raises :class:`~hived.errors.NotFoundError`: only simulations keep who had which GPU."""
-        raise NotFoundError("a running cluster has no timeline of its GPUs; simulations have")
+    async def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
+        """Who has the GPUs of a node, and when, up to now; in a thread of its own.
+
+        Raises :class:`~hived.errors.NotFoundError`, :class:`~hived.errors.InputError`.
+        """
+        self._now(view)
+        devices, now = self._map.devices(node), self._engine.clock()
+        if not devices:
+            raise NotFoundError(f"no node {node[:60]!r}")
+        if not start < end:
+            raise InputError(f"from {start:g} to {end:g}: give an earlier start than end")
+        lives = await self._engine.lives(start, min(end, now))
+        return await asyncio.to_thread(node_timeline, node, devices, lives, start, end, now)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Waiting jobs."""

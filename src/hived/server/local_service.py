@@ -28,6 +28,7 @@ from hived.spec.compiled import Device
 from . import pictures, schema
 from .histories import ended_jobs, story
 from .live import DashboardView, Now
+from .live_timeline import Life
 from .service import Service, plan_one, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
@@ -349,6 +350,15 @@ class _Running:
         while page := self._engine.store.events(found[-1].seq if found else 0, _PAGE, job):
             found += page
         return found
+
+    async def lives(self, start: float, end: float) -> list[Life]:
+        found = await asyncio.to_thread(self._engine.store.histories, start, end)
+        lives = []
+        for number, events in found.items():
+            submitted = events[0].data
+            name, vc, gpus = submitted["name"], submitted["vc"], submitted["gpus"]
+            lives.append(Life(number, str(number), name, vc, gpus, events))
+        return lives
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """All ended jobs in the store, the latest submitted first."""

@@ -125,6 +125,10 @@ class Map:
                 self._places.numbers.setdefault(node, []).append((next(following), 0))
                 yield ChainSpec(name, levels, 2, 1, (name,), {0: tuple(sorted(wanted))})
 
+    def devices(self, node: str) -> list[int]:
+        """Device indices of a node; none where it is not there."""
+        return self._places.devices(node)
+
     def stretches(self, node: str, devices: Iterable[int], chain: str = "") -> list[pictures.Stretch]:
         """Stretches of devices of a node, in this chain before others."""
         return self._places.stretches(node, devices, self._chains.get(chain, -1))

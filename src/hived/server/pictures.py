@@ -16,6 +16,8 @@ from hived.words import ranges, runs
 
 from .schema import JobHeader, Limits, Reserved
 
+#: boxes of one timeline, which a browser draws as elements
+MOST_BOXES = 5_000
 #: a command that submits a job of one machine
 EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py"
 #: a stretch of leaf cells of one node: chain number, node number in the chain, first leaf, how many
@@ -237,6 +239,8 @@ class Stay(Model):
     where: str
     share: float = 1.0  #: of the time for which it had these GPUs
     rate: float = 1.0  #: work per second, against running alone at best affinity
+    limit: float = 1.0  #: share of its GPUs' time that it may use
+    by_hand: bool = False  #: suspended by somebody, past the scheduler
 
 
 class Moment(Model):
@@ -255,16 +259,21 @@ class Story(JobHeader):
 
 
 class GpuBox(Model):
-    """A job on a GPU for some time, without a change of its share, its rate or its place in the GPU's band."""
+    """A job on a GPU for some time, without a change of its share, its rate or its place in the GPU's band.
 
-    job: int  #: place in the timeline's list
+    Of a running engine too: changes that are too close together to be drawn are one box, with the means over its time.
+    """
+
+    job: int | None  #: place in the timeline's list; None: several, each of which has too little to be drawn
     start: float
     end: float
     bottom: float  #: of the band's height, 0 to 1; of guests above 1
     top: float
     way: Literal["whole", "sliced", "packed", "guest"]
     share: float  #: of the GPU's time
-    rate: float  #: of its work there, per second, against running alone at best affinity; 0: it is paused
+    #: of its work there, per second, against running alone at best affinity; 1 where that is not known, 0: it is paused
+    rate: float
+    limit: float = 1.0  #: share of the time that it may use
 
 
 class GpuLane(Model):
@@ -278,13 +287,14 @@ class GpuUser(Model):
     """A job of a timeline."""
 
     id: str
+    name: str
     vc: str
     gpus: int
     colour: int  #: 0 to 7; jobs that share a GPU have different ones
 
 
 class GpuTimeline(Model):
-    """Who has the GPUs of one node, and when."""
+    """Who has the GPUs of one node, and when; of a running engine up to now."""
 
     node: str
     start: float
@@ -348,6 +358,10 @@ class Places:
         for number, chain in enumerate(chains):
             for node, name in enumerate(chain.nodes):
                 self.numbers.setdefault(name, []).append((number, node))
+
+    def devices(self, name: str) -> list[int]:
+        """Device indices of a node, of all its chains; none where it is not there."""
+        return [index for chain, node in self.numbers.get(name, ()) for index in self.chains[chain].indices(node)]
 
     def stretches(self, name: str, devices: Iterable[int], first: int = -1) -> list[Stretch]:
         """Stretches of devices of a node, in chain number ``first`` before others; devices of no chain are left out."""

@@ -121,7 +121,7 @@ class ResultsSource:
         others = [f"{other.label} {other.stories.waited(number)}" for other in self._views.values() if other is not of]
         return of.stories.story(number, others)
 
-    def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
+    async def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
         """Who has the GPUs of a node from ``start`` to ``end``. O(runs) for the first of a view, then O(its runs)."""
         return self._view(view).timelines.of_node(node, start, end)
 

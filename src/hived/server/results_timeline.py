@@ -11,11 +11,9 @@ from hived.scheduling import Kind
 from hived.simulator.record import Run
 from hived.simulator.timeline import Recorded, timeline
 
-from .pictures import GpuBox, GpuLane, GpuTimeline, GpuUser, Places
+from .pictures import MOST_BOXES, GpuBox, GpuLane, GpuTimeline, GpuUser, Places
 from .results_files import KINDS, Jobs, Runs, Tenant, pods_of
 
-#: of one picture, which a browser draws as elements
-MOST_BOXES = 5_000
 _KINDS = tuple(Kind(kind) for kind in KINDS)
 
 
@@ -30,11 +28,7 @@ class Timelines:
     @cached_property
     def _gpus(self) -> dict[str, list[int]]:
         """Device indices of every node."""
-        found: dict[str, list[int]] = {}
-        for chain in self._places.chains:
-            for number, node in enumerate(chain.nodes):
-                found.setdefault(node, []).extend(chain.indices(number))
-        return found
+        return {node: self._places.devices(node) for node in self._places.numbers}
 
     @cached_property
     def _on(self) -> dict[str, list[int]]:
@@ -97,7 +91,7 @@ class Timelines:
                 for lane in shown.lanes
             ],
             jobs=[
-                GpuUser(id=name, vc=self._vcs[self._jobs.tenant[job]], gpus=int(self._jobs.gpus[job]),
+                GpuUser(id=name, name=name, vc=self._vcs[self._jobs.tenant[job]], gpus=int(self._jobs.gpus[job]),
                         colour=shown.colours[job])
                 for job, name in shown.names.items()
             ],

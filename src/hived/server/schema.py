@@ -356,8 +356,8 @@ class Device(Model):
     """Whether it is kept from new jobs though healthy: drained, or for a pod that HiveD did not place."""
     why: str
     """Why it takes no jobs; "" where the node or its state says it, or where it takes them."""
-    job: str | None
-    """The id of the job that has it."""
+    jobs: list[str]
+    """The ids of the jobs that have it: one, or several that share it, suspended ones too."""
 
 
 class Node(Model):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
@@ -246,7 +247,7 @@ class Service(ABC, Generic[J]):
     def node(self, name: str, devices: Iterable[int]) -> schema.Node:
         """Some devices of a node of the spec."""
         scheduler = self.scheduler()
-        hardware, at = scheduler.hardware, scheduler.usage.at
+        hardware = scheduler.hardware
         return schema.Node(
             name=name,
             why=hardware.bad_nodes.get(name, ""),
@@ -257,7 +258,7 @@ class Service(ABC, Generic[J]):
                     healthy=(name, device) not in hardware.faulty,
                     drained=(name, device) in hardware.kept,
                     why=hardware.why((name, device)),
-                    job=holder.key if (holder := at.get((name, device))) is not None else None,
+                    jobs=[job.key for job in sorted(scheduler.usage.on((name, device)), key=attrgetter("id"))],
                 )
                 for device in devices
             ],

@@ -39,7 +39,7 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
     assert (answer.code, answer.err) == (0, "")
     first, header, *lines = answer.out.splitlines()
     assert first == "4 GPUs: no new jobs; 1 job still there: 1"
-    assert header.split() == ["NODE", "GPUS", "STATE", "JOB"]
+    assert header.split() == ["NODE", "GPUS", "STATE", "JOBS"]
     assert [line.split() for line in lines] == [
         ["node-0", "0-1", "used,", "drained", "1"],
         ["node-0", "2-3", "free,", "drained", "-"],

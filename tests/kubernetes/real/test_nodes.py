@@ -32,7 +32,7 @@ def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
 
 def jobs_in(answer: Json) -> set[str]:
     """The jobs on the nodes of an answer."""
-    return {one["job"] for node in answer["nodes"] for one in node["devices"] if one["job"] is not None}
+    return {job for node in answer["nodes"] for one in node["devices"] for job in one["jobs"]}
 
 
 def reasons(service: Service) -> int:

@@ -152,6 +152,11 @@ def test_live_owner_and_guest(show: Show, scheme: str) -> None:
     high = "[...document.querySelectorAll('#job .explanation p')].every((one) => one.scrollHeight <= one.clientHeight)"
     assert shown.page.evaluate(high), "a long explanation scrolls, and its lines do not cover each other"
     shown.keep(f"live-guest-held-{scheme}")
+    shown.page.keyboard.press("g")
+    shown.until("document.querySelectorAll('#timeline .w-guest.box').length >= 2")
+    titles = shown.page.locator("#timeline .w-guest.box").evaluate_all("(all) => all.map((box) => box.title)")
+    assert any("at most 70% of the time" in title for title in titles)
+    shown.keep(f"live-timeline-guest-{scheme}")
 
 
 def test_live_turns(show: Show) -> None:
@@ -170,3 +175,41 @@ def test_live_turns(show: Show) -> None:
     shown.keep("live-turns")
     shown.page.mouse.click(*shown.centre(leaf))
     shown.until_text("#job .explanation", "it has its turn 67% of the time")
+
+
+def test_live_timeline(show: Show) -> None:
+    """Turns one by one, and as shares over a day; up to now, and from a job's panel."""
+    driver = Turns(sliced(("vision", 2), ("speech", 2), devices=4))
+    driver.now = time.time() - 600
+    jobs = [driver.submit(submitted("vision")) for _ in range(3)]
+    driver.pass_time(595)
+    shown = show(looking_at(driver))
+    page = shown.page
+    page.keyboard.press("g")
+    shown.until("document.querySelectorAll('#timeline .box').length >= 50")
+    assert page.locator("#timeline .band").count() == 4
+    assert page.get_by_label("How long").evaluate("(one) => one.selectedOptions[0].text") == "1 hour"
+    page.get_by_label("How long").select_option("600")
+    shown.until_text("#timeline figure", ":")
+    left = "(one) => one.getBoundingClientRect().left"
+    now = page.locator("#timeline i.now").first.evaluate(left)
+    last = max(
+        page.locator("#timeline .box").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
+    )
+    end = page.locator("#timeline .band").first.evaluate("(band) => band.getBoundingClientRect().right")
+    assert last <= now + 2 < end, "nobody has a GPU after now"
+    assert shown.text("#timeline .legend").split("\n") == ["alone on the GPU", "now"]
+    title = str(page.locator("#timeline .box").first.get_attribute("title"))
+    assert title.startswith("train-1 of vision\nalone on the GPU\nfrom ")
+    shown.keep("live-timeline-turns")
+    page.get_by_label("How long").select_option("86400")
+    shown.until("document.querySelectorAll('#timeline .w-sliced').length >= 3")
+    assert "% of the time" in str(page.locator("#timeline .box").first.get_attribute("title"))
+    page.get_by_role("button", name="Earlier").click()
+    shown.until("!document.querySelector('#timeline i.now')")
+    page.get_by_role("button", name="Later").click()
+    page.locator("#timeline .users button", has_text=jobs[1].name).click()
+    shown.until_text("#job-heading", jobs[1].name)
+    assert not page.locator("#timeline").evaluate("(dialog) => dialog.open")
+    page.get_by_role("button", name="Who has the GPUs of node").click()
+    shown.until("document.querySelector('#timeline').open && document.querySelector('#timeline i.now')")

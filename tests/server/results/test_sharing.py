@@ -96,10 +96,10 @@ def test_guests(tmp_path: Path) -> None:
     assert all(outcome.guests is not None and 0 < outcome.guests <= 0.5 for outcome in comparison.outcomes)
 
 
-def test_timeline_of_a_node(tmp_path: Path) -> None:
+async def test_timeline_of_a_node(tmp_path: Path) -> None:
     found = turns(tmp_path)
     node = found.layout().views[-1].chains[0].nodes[0]
-    shown = found.timeline("hived gandiva", node, 10 * MINUTE, 20 * MINUTE)
+    shown = await found.timeline("hived gandiva", node, 10 * MINUTE, 20 * MINUTE)
     assert [lane.device for lane in shown.lanes] == [0, 1, 2, 3]
     assert {job.id for job in shown.jobs} == {f"j{n}" for n in range(6)}
     assert len({job.colour for job in shown.jobs}) == 6
@@ -107,7 +107,7 @@ def test_timeline_of_a_node(tmp_path: Path) -> None:
         assert sum((box.end - box.start) * (box.top - box.bottom) for box in lane.boxes) == pytest.approx(10 * MINUTE)
         assert {box.way for box in lane.boxes} == {"sliced"}
     with pytest.raises(NotFoundError, match="no node 'nowhere' in HiveD"):
-        found.timeline("hived gandiva", "nowhere", 0, 1)
+        await found.timeline("hived gandiva", "nowhere", 0, 1)
     with pytest.raises(InputError, match="give an earlier start than end"):
-        found.timeline("hived gandiva", node, 5, 5)
-    assert not found.timeline("hived gandiva", node, 1e9, 1e9 + 1).jobs
+        await found.timeline("hived gandiva", node, 5, 5)
+    assert not (await found.timeline("hived gandiva", node, 1e9, 1e9 + 1)).jobs

@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +35,17 @@ from .model import Job
 
 #: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
 _RESERVE = 1 << 20
+#: events of a stretch of time that are read for one picture
+MOST_EVENTS = 100_000
+#: of these, how many at a time
+_PAGE = 10_000
+_ENDED = ", ".join(f"'{state.value}'" for state in JobState if state.ended)
+_THERE = f"""SELECT id FROM jobs WHERE EXISTS (SELECT 1 FROM events WHERE job = id AND seq < ?)
+    AND (state NOT IN ({_ENDED}) OR EXISTS (SELECT 1 FROM events WHERE job = id AND seq >= ?))"""
+_LATEST = """SELECT seq, at, kind, job, data FROM events WHERE seq IN (
+    SELECT max(seq) FROM events WHERE job = ? AND seq < ? GROUP BY kind) ORDER BY seq"""
+_BETWEEN = """SELECT seq, at, kind, job, data FROM events
+    WHERE seq >= ? AND seq < ? AND job IS NOT NULL ORDER BY seq LIMIT ?"""
 #: bytes that have to be free on the disk for another submission: no task could start with less
 _LEAST = 1 << 16
 
@@ -331,7 +342,35 @@ class Store:
         rows = self._rows(query, [*values, limit])
         if after < 0:
             rows.reverse()
-        return [Event(seq, at, kind, number, json.loads(data)) for seq, at, kind, number, data in rows]
+        return list(map(_event, rows))
+
+    def histories(self, start: float, end: float) -> dict[int, list[Event]]:
+        """By job that was there between two times, in seconds since the epoch, its events then.
+
+        Of earlier events it has the last of each kind, as of ``start``: they say what the job was doing. Where the
+        clock was set back, a time stands for one of the moments that had it. For any thread: it has a connection of its
+        own, and blocks no writer. Raises :class:`~hived.errors.InputError` for more than :data:`MOST_EVENTS`.
+
+        O(log events + jobs in the store + events of the jobs of that time up to ``end``); of these, what is earlier
+        is not decoded.
+        """
+        with _failing(self.folder), closing(self._reader()) as db:
+            first, last = _number_at(db, start), _number_at(db, end)
+            if last - first > MOST_EVENTS:
+                raise InputError(f"{last - first:,} events are too many for one picture; choose a shorter time")
+            found: dict[int, list[Event]] = {}
+            for (job,) in db.execute(_THERE, (first, first)).fetchall():
+                rows = db.execute(_LATEST, (job, first)).fetchall()
+                found[job] = [replace(event, at=min(event.at, start)) for event in map(_event, rows)]
+            while rows := db.execute(_BETWEEN, (first, last, _PAGE)).fetchall():
+                for event in map(_event, rows):
+                    found.setdefault(event.job, []).append(event)
+                first = rows[-1][0] + 1
+            return found
+
+    def _reader(self) -> sqlite3.Connection:
+        """Another connection, which reads alone."""
+        return sqlite3.connect(f"{(self.folder / 'hived.db').absolute().as_uri()}?mode=ro", uri=True)
 
     def virtual(self) -> list[VirtualState]:
         """The virtual jobs that were stored. Raises :class:`StorageError`."""
@@ -369,6 +408,29 @@ class Store:
         plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
         with _failing(self.folder):
             return self._db.execute(query, plain).fetchall()
+
+
+def _event(row: tuple[int, float, str, int | None, str]) -> Event:
+    seq, at, kind, job, data = row
+    return Event(seq, at, kind, job, json.loads(data))
+
+
+def _number_at(db: sqlite3.Connection, at: float) -> int:
+    """Number of the first event that is not before a time, one after the last where all are. O(log events)."""
+
+    def is_before(seq: int) -> bool:
+        (when,) = db.execute("SELECT at FROM events WHERE seq >= ? ORDER BY seq LIMIT 1", (seq,)).fetchone()
+        return bool(when < at)
+
+    (high,) = db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()
+    low, step = max(1, high - 1), 1
+    while low > 1 and not is_before(low):  # from the end on: a clock that was wrong long ago does not matter
+        step *= 2
+        low, high = max(1, low - step), low
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if is_before(middle) else (low, middle)
+    return int(low)
 
 
 def _row(job: Job) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.histories import ended_jobs, story
 from hived.server.live import DashboardView, Now
+from hived.server.live_timeline import Life
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
 
@@ -73,6 +74,16 @@ class _Running:
         if gang_scheduler is None or gang is None:
             raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
         return story(gang, gang.history, GangExplainer(gang_scheduler).explain(gang, self.clock()))
+
+    async def lives(self, start: float, end: float) -> list[Life]:
+        """Of the jobs that are remembered."""
+        gang_scheduler = self._gang_scheduler
+        known = () if gang_scheduler is None else (*gang_scheduler.ended.values(), *gang_scheduler.gangs.values())
+        return [
+            Life(gang.id, gang.key, gang.name, gang.vc, gang.gpus, list(gang.history))
+            for gang in known
+            if gang.history[0].at < end and (gang.ended_at is None or gang.ended_at > start)
+        ]
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """The latest, as far as they are remembered."""

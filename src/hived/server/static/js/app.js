@@ -15,7 +15,7 @@ import { Curves } from "./panels/curves.js";
 import { JobPanel } from "./panels/job.js";
 import { JobsPanel } from "./panels/jobs.js";
 import { Replay } from "./panels/replay.js";
-import { nodeOf, TimelineDialog } from "./panels/timeline.js";
+import { lastPlace, TimelineDialog } from "./panels/timeline.js";
 import { TotalsLine } from "./panels/totals.js";
 import { VcPanel } from "./panels/vcs.js";
 import { onSystemTheme, theme, toggleTheme } from "./theme.js";
@@ -39,7 +39,7 @@ export class App {
     });
     this.job = new JobPanel(byId("job"), { close: () => this.select(null), clock, now, view: () => this.view.key, timeline: (story) => this.#timelineOf(story) });
     this.timeline = new TimelineDialog(byId("timeline"), {
-      clock, now, view: () => this.view.key, nodes: () => this.#nodes(), end: () => this.layout.end, select: (id) => this.select(id),
+      clock, now, view: () => this.view.key, nodes: () => this.#nodes(), layout: () => this.layout, select: (id) => this.select(id),
     });
     this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at), range: (range) => this.#setRange(range) });
     this.compare = new ComparePage(byId("compare"), byId("tip"), {
@@ -340,7 +340,7 @@ export class App {
       m: () => byId("map").focus(),
       "/": () => byId("queue-filter").focus(),
       v: () => this.#nextVc(),
-      g: () => this.#replaying() && !document.querySelector("dialog[open]") && this.#openTimeline(),
+      g: () => Boolean(this.layout) && !document.querySelector("dialog[open]") && this.#openTimeline(),
       c: () => !byId("tabs").hidden && this.#page(byId("compare").hidden ? "compare" : "cluster"),
       Escape: () => this.#escape(),
       " ": () => this.#replaying() && this.replay.toggle(),
@@ -356,13 +356,12 @@ export class App {
 
   /** What opens the timeline of the node that a job is on; null where there is none. */
   #timelineOf(story) {
-    const node = this.live ? null : nodeOf(story, this.now());
-    return node === null ? null : { node, open: () => this.timeline.open(node, this.palette) };
+    const found = lastPlace(story, this.now());
+    return found && { node: found.node, open: () => this.timeline.open(found.node, this.palette, this.live ? found.until : null) };
   }
 
   /** The timeline of the chosen job's node, else of one on which jobs share GPUs now. */
   #openTimeline() {
-    if (this.live) return false;
     const holders = [...this.cells.holders.values()];
     const [part] = (this.cells.holders.get(this.chosen) ?? holders.find(({ share }) => share < 1) ?? holders[0])?.parts ?? [];
     this.timeline.open(part ? this.view.chains[part[0]].nodes[part[1]] : this.#nodes()[0], this.palette);
@@ -413,6 +412,7 @@ export class App {
     this.jobs.tick();
     this.job.tick();
     this.curves?.tick(this.now());
+    this.timeline.tick();
   }
 
   #tellTime() {

@@ -11,11 +11,13 @@ export const STAYS = {
 };
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Math.round(number) === 1 ? one : many}`;
 
-/** `60% of the time, at 0.58 of its speed alone`; "" for a job that has its GPUs for itself. */
-export function sharing({ share = 1, rate = 1 }) {
-  const turns = share >= 0.9995 ? "" : `${+(100 * share).toPrecision(3)}% of the time`;
+/** `60% of the time, at 0.58 of its speed alone`; "" for a job that has its GPUs for itself, without a limit. */
+export function sharing({ share = 1, rate = 1, limit = 1 }) {
+  const part = (of) => `${+(100 * of).toPrecision(3)}% of the time`;
+  const turns = share >= 0.9995 ? "" : part(share);
+  const most = limit >= 0.9995 ? "" : `at most ${part(limit)}`;
   const speed = rate >= 0.9995 ? "" : `at ${+rate.toPrecision(3)} of its speed alone`;
-  return [turns, speed].filter(Boolean).join(", ");
+  return [turns, most, speed].filter(Boolean).join(", ");
 }
 
 /** `limited to 35% of the time and 1.5 GiB`; "" for a job without limits. */

@@ -4,8 +4,8 @@ import { el } from "./dom.js";
 
 const SHEET = [
   ["Cell map", [["←↑↓→", "from GPU to GPU"], ["Shift ←↑↓→", "from node to node"], ["Enter", "open the job"], ["+  −", "nearer, farther (wheel, pinch)"], ["0", "show everything"], ["Home  End", "first, last GPU"]]],
-  ["Everywhere", [["m", "to the cell map"], ["/", "filter the jobs"], ["v", "the next virtual cluster, brought out"], ["Esc", "close, let go"], ["t", "light or dark"], ["?", "this sheet"]]],
-  ["A finished run", [["Space", "play, pause"], [",  .", "step back, on"], ["c", "cluster or compare"], ["g", "who has the GPUs of a node"]]],
+  ["Everywhere", [["m", "to the cell map"], ["/", "filter the jobs"], ["v", "the next virtual cluster, brought out"], ["g", "who has the GPUs of a node, and when"], ["Esc", "close, let go"], ["t", "light or dark"], ["?", "this sheet"]]],
+  ["A finished run", [["Space", "play, pause"], [",  .", "step back, on"], ["c", "cluster or compare"]]],
   ["Charts", [["←→", "read values"], ["Enter", "go to that time"]]],
 ];
 

@@ -107,7 +107,7 @@ export class JobPanel {
     body.scrollTop = scrolled;
   }
 
-  /** For a finished run: who else has its GPUs. */
+  /** Who else has its GPUs. */
   #timelineButton(story) {
     const show = this.on.timeline(story);
     return show && el("button.show-timeline", { type: "button", on: { click: show.open } }, `Who has the GPUs of ${show.node}`);

@@ -6,20 +6,25 @@ import { duration, plural, sharing } from "../format.js";
 import { dress, ofJobs } from "../palette.js";
 
 const HOUR = 3600;
-const WIDTHS = [[HOUR, "1 hour"], [6 * HOUR, "6 hours"], [24 * HOUR, "1 day"], [7 * 24 * HOUR, "1 week"]];
-const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", paused: "paused: it holds the GPU and does no work, as after a migration" };
+const WIDTHS = [[HOUR / 6, "10 min"], [HOUR, "1 hour"], [6 * HOUR, "6 hours"], [24 * HOUR, "1 day"], [7 * 24 * HOUR, "1 week"]];
+const WAYS = { whole: "alone on the GPU", sliced: "in turns: its height is its share of the time", packed: "packed: at the same time as others", guest: "guest: above the owner, in what that leaves idle", several: "others, each for too short a time to be drawn", paused: "paused: it holds the GPU and does no work: suspended, or after a migration" };
 const TICKS = 6;
+/** Of the width of a window up to now: room after it. */
+const AHEAD = 1 / 30;
+/** Of the width of a window: below it a box has no edge, which would be all of it. */
+const THIN = 1 / 200;
+/** Seconds between two looks at a window up to now; longer for a wide one, in which nothing would have moved. */
+const LOOK = (width) => Math.max(5, width / 1000);
 
 export class TimelineDialog {
-  /** `on`: {clock(), now(), view(), nodes(), end(), select(id)}. */
+  /** `on`: {clock(), now(), view(), nodes(), layout(), select(id)}. */
   constructor(dialog, on) {
     Object.assign(this, { dialog, on });
     this.latest = new Latest();
-    this.width = WIDTHS[1][0];
     const button = (label, title, click) => el("button", { type: "button", title, "aria-label": title, on: { click } }, label);
     this.node = el("select", { "aria-label": "Node", on: { change: () => this.#load() } });
     this.widths = el("select", { "aria-label": "How long", on: { change: () => this.#setWidth(Number(this.widths.value)) } },
-      WIDTHS.map(([seconds, words]) => el("option", { value: seconds, selected: seconds === this.width }, words)));
+      WIDTHS.map(([seconds, words]) => el("option", { value: seconds }, words)));
     this.body = el("div.lanes");
     dialog.replaceChildren(
       el("div.head", {}, el("h2", { id: "timeline-heading" }, "Who has the GPUs"), this.node,
@@ -37,24 +42,55 @@ export class TimelineDialog {
     });
   }
 
-  /** Show a node around the time of the slider. */
-  open(node, palette) {
+  /** Show a node around the time of the slider; of a running engine up to `until`, or to now. */
+  open(node, palette, until = null) {
     this.hues = ofJobs(palette);
     const nodes = this.on.nodes();
     this.node.replaceChildren(...nodes.map((name) => el("option", { value: name, selected: name === node }, name)));
-    this.start = this.#within(this.on.now() - this.width / 2);
+    this.width ??= this.#firstWidth();
+    this.widths.value = this.width;
+    this.start = this.#within(this.#live ? (until ?? this.on.now()) - this.width * (1 - AHEAD) : this.on.now() - this.width / 2);
     if (!this.dialog.open) this.dialog.showModal();
     return this.#load();
   }
 
-  #within(start) {
-    return Math.max(0, Math.min(start, this.on.end() - this.width));
+  get #live() {
+    return this.on.layout().end === null;
   }
 
+  /** Of a running engine an hour, or less where it has just begun. */
+  #firstWidth() {
+    if (!this.#live) return WIDTHS[2][0];
+    const since = this.on.now() - this.on.layout().start;
+    return WIDTHS.find(([width]) => width >= Math.min(since, HOUR))[0];
+  }
+
+  #end() {
+    return this.on.layout().end ?? this.on.now() + this.width * AHEAD;
+  }
+
+  #within(start) {
+    return Math.max(0, Math.min(start, this.#end() - this.width));
+  }
+
+  /** Around the middle; of a window up to now, up to now. */
   #setWidth(width) {
-    this.start += (this.width - width) / 2;
+    const start = this.#follows ? Infinity : this.start + (this.width - width) / 2;
     this.width = width;
-    this.start = this.#within(this.start);
+    this.start = this.#within(start);
+    this.#load();
+  }
+
+  /** Whether the window is that of a running engine up to now. */
+  get #follows() {
+    return this.#live && this.start + this.width >= this.looked;
+  }
+
+  /** Time goes on, and a window up to now with it, unless somebody reads there. */
+  tick() {
+    if (!this.dialog.open || !this.#follows || this.body.matches(":hover, :focus-within")) return;
+    if (this.on.now() - this.looked < LOOK(this.width)) return;
+    this.start = this.#within(Infinity);
     this.#load();
   }
 
@@ -64,7 +100,8 @@ export class TimelineDialog {
   }
 
   async #load() {
-    const end = Math.min(this.start + this.width, Math.max(this.on.end(), this.start + 1));
+    this.looked = this.on.now();
+    const end = Math.min(this.start + this.width, Math.max(this.#end(), this.start + 1));
     let shown;
     try {
       shown = await this.latest.ask("timeline", { view: this.on.view(), node: this.node.value, start: this.start, end });
@@ -91,7 +128,8 @@ export class TimelineDialog {
     this.body.replaceChildren(
       el("figure", { "aria-label": `GPUs of ${shown.node} from ${clock.full(shown.start)} for ${duration(span)}: ${plural(shown.jobs.length, "job")}` }, lanes,
         el("div.lane.axis", {}, el("span.gpu"), el("div.ticks", {}, ticks.map((time) => el("span", { title: clock.full(time) }, clock.tick(time, span)))))),
-      el("div.legend", {}, [...ways].sort().map((way) => el("span", {}, el(`i.key.w-${way}`), WAYS[way]))),
+      el("div.legend", {}, [...ways].sort().map((way) => el("span", {}, el(`i.key.w-${way}`), WAYS[way])),
+        this.#live && now <= shown.end ? el("span", {}, el("i.key.now"), "now") : null),
       shown.jobs.length
         ? el("ul.users", {}, shown.jobs.map((job, number) => this.#user(job, number)))
         : el("p.empty", {}, "No job is on its GPUs then."));
@@ -99,20 +137,22 @@ export class TimelineDialog {
 
   #box(box, at, clock, ways) {
     const job = this.shown.jobs[box.job];
-    const way = box.rate || box.way === "guest" ? box.way : "paused";
+    const way = !job ? "several" : box.rate || box.way === "guest" ? box.way : "paused";
     ways.add(way);
-    const words = [`${job.id} of ${job.vc}`, WAYS[way], sharing(box), `from ${clock.full(box.start)} for ${duration(box.end - box.start)}`];
-    const drawn = el(`span.box.w-${way}`, {
+    const words = [job && `${job.name} of ${job.vc}`, WAYS[way], sharing(box), `from ${clock.full(box.start)} for ${duration(box.end - box.start)}`];
+    const part = (box.end - box.start) / (this.shown.end - this.shown.start);
+    const drawn = el(`span.box.w-${way}${part < THIN ? ".thin" : ""}`, {
       "data-job": box.job, title: words.filter(Boolean).join("\n"),
       vars: { left: at(box.start), width: `calc(${at(box.end)} - ${at(box.start)})`, "--bottom": box.bottom, "--tall": box.top - box.bottom },
-    }, box.end - box.start > (this.shown.end - this.shown.start) / 14 && box.top - box.bottom > 0.4 ? job.id : null);
+    }, part > 1 / 14 && box.top - box.bottom > 0.3 ? job?.name : null);
+    if (!job) return drawn;
     dress(drawn, this.hues[job.colour]);
     drawn.style.color = this.hues[job.colour].text;
     return drawn;
   }
 
   #user(job, number) {
-    const row = el("li", {}, el("button", { type: "button", "data-job": number }, el("span.swatch"), el("b", {}, job.id), el("span", {}, `${job.vc}, ${plural(job.gpus, "GPU")}`)));
+    const row = el("li", {}, el("button", { type: "button", "data-job": number }, el("span.swatch"), el("b", {}, job.name), el("span", {}, `${job.vc}, ${plural(job.gpus, "GPU")}`)));
     dress(row.firstChild, this.hues[job.colour]);
     return row;
   }
@@ -126,9 +166,9 @@ export class TimelineDialog {
   }
 }
 
-/** The node on which a job is, or was last before `now`, by its story; null: it has not run. */
-export function nodeOf(story, now) {
+/** The node on which a job is, or was last before `now`, by its story, and until when; null: it has not run. */
+export function lastPlace(story, now) {
   const placed = story.stays.filter(({ where }) => where);
   const stay = placed.findLast(({ start }) => start <= now) ?? placed[0];
-  return stay ? decodeURIComponent(stay.where.split(/:[\d,]+(?:;| or |$)/)[0]) : null;
+  return stay ? { node: decodeURIComponent(stay.where.split(/:[\d,]+(?:;| or |$)/)[0]), until: stay.end } : null;
 }
