@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import sys
@@ -17,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hived_control.commands import RefusedError
+from hived_runtime.moving.channel import read_state, write_state
 from hived_runtime.moving.named import MoveError, NamedState
 
 from .jobs import PATIENCE_S, Job, differences, started, until
@@ -191,6 +193,16 @@ def test_moved_ranks_end_as_alone(tmp_path: Path) -> None:
 Script = Callable[[Callable[..., NamedState], list[Any]], None]
 
 
+def handed_over(saved: dict[str, Any]) -> dict[str, Any]:
+    """A state, as it is read from its file."""
+    descriptor = os.memfd_create("state")
+    try:
+        write_state(descriptor, saved)
+        return read_state(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 class Moves:
     """Runs of one function: each takes over from the one before at a point of it."""
 
@@ -222,7 +234,7 @@ class Moves:
                 nonlocal points
                 points += 1
                 if points == at:
-                    self.saved = made.saved()
+                    self.saved = handed_over(made.saved())
                     raise StopIteration
 
             made = NamedState(named, reach)

@@ -204,6 +204,7 @@ def can_be_emptied(storage: Any) -> bool:
 
 def _dense_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with storages of their own that a tensor is made of."""
+    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, which has none
     if tensor.layout is torch.strided:
         if tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             yield tensor

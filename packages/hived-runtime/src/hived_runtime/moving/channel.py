@@ -18,6 +18,7 @@ import torch
 from hived_control.deciding import decide
 from hived_control.folder import is_own
 
+from . import sharded
 from .named import MoveError
 
 _POLL_S = 0.05
@@ -173,7 +174,7 @@ class FolderChannel:
 def write_state(descriptor: int, state: dict[str, Any]) -> int:
     """Write a state, and close the file. Bytes written."""
     with os.fdopen(os.dup(descriptor), "wb", buffering=1 << 20) as file:
-        torch.save(state, file, pickle_protocol=5)
+        torch.save(state, file, pickle_module=sharded, pickle_protocol=5)
         size = file.tell()
         file.flush()
         os.fsync(file.fileno())

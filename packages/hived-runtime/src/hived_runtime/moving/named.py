@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
+from . import sharded
 from .randomness import RandomStates, generators_of
 
 T = TypeVar("T")
@@ -239,6 +240,8 @@ class NamedState:
         for name, value in self._named.items():
             if name not in self._objects and (other := not_plain(value)) is not None:
                 raise MoveError(f"state.{name} holds a {type(other).__qualname__}: name what has a state by itself")
+            if isinstance(value, torch.nn.Module) and sharded.awaits_reduction(value):
+                raise MoveError(f"state.{name} has gradients that are not reduced over its ranks yet")
             try:
                 found[name] = _saved(value) if name in self._objects else value
             except Exception as error:
@@ -252,6 +255,7 @@ class NamedState:
         passes = {key: loader.iteration for key, loader in self._counting.items()}
         return {
             "named": found, "loops": loops, "random": RandomStates.now(), "started": self._started, "passes": passes,
+            "layouts": self._layouts(),
         }  # fmt: skip
 
     def load(self, saved: dict[str, Any], resumed: Callable[[], None], lost: Callable[[MoveError], None]) -> None:
@@ -262,6 +266,9 @@ class NamedState:
         there = saved["named"]
         if list(there) != list(self._named):
             raise MoveError(f"the script names {', '.join(self._named)} here, and {', '.join(there)} there")
+        for tensor, layout in self._layouts().items():
+            if layout != (other := saved["layouts"].get(tensor)):
+                raise MoveError(f"{tensor} is {layout} here, and {other or 'not sharded'} there")
         object.__setattr__(self, "_resumed", resumed)
         object.__setattr__(self, "_lost", lost)
         object.__setattr__(self, "_taken", saved)
@@ -272,14 +279,19 @@ class NamedState:
         else:
             self._resume()
 
+    def _layouts(self) -> dict[str, sharded.Layout]:
+        return sharded.layouts({name: value for name, value in self._named.items() if name in self._objects})
+
     def _take(self, saved: Mapping[str, Any]) -> None:
+        meshes = sharded.meshes(self._named)
         for name, state in saved["named"].items():
             try:
                 value = self._named[name]
+                own = copy.deepcopy(state, dict(meshes))  # an object may keep what it is given, and this comes twice
                 if name in self._objects:
-                    _load(value, copy.deepcopy(state))  # an object may keep what it is given, and this comes twice
+                    _load(value, own)
                 else:
-                    self._named[name] = _replaced(value, copy.deepcopy(state))
+                    self._named[name] = _replaced(value, own)
             except Exception as error:
                 raise MoveError(f"state.{name} cannot be taken over: {type(error).__name__}: {error}") from error
 
