@@ -124,3 +124,12 @@ def test_least_of_all_cells(seed: int, gpus: int) -> None:
     assert lost(devices(decision.placement.pods)) == best <= lost(devices(plain.placement.pods))
     cluster.commit(decision)
     cluster.validate()
+
+
+def test_loans_that_are_equal_in_all_of_it() -> None:
+    """As old, as large, and as early in the order of loans: either makes room."""
+    cluster = opened(1)
+    for name in ("one", "other"):
+        lend(cluster, lent(name, "b", 2), 5.0)
+        cluster.state_now().groups[name].lent_at = 0
+    assert victims(cluster.schedule(wants("job", "a", 4), now=10.0)) == ("one", "other")

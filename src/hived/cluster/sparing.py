@@ -76,12 +76,14 @@ class Sparing:
         needed = gpus - (leaves & ~self._nodes.lent[node]).bit_count()
         if needed <= 0:
             return 0.0, []
-        on = [(group, mask & leaves) for group, mask in self._nodes.held.get(node, {}).items() if mask & leaves]
-        costs = sorted(
-            (0.0 if group in self._ended else self._lost(group), group.lent_at, group, on) for group, on in on
-        )
+        costs = [
+            (0.0 if group in self._ended else self._lost(group), group, mask & leaves)
+            for group, mask in self._nodes.held.get(node, {}).items()
+            if mask & leaves
+        ]
+        costs.sort(key=lambda one: (one[0], one[1].lent_at))  # groups themselves have no order
         total, ends = 0.0, []
-        for lost, _, group, mask in costs:
+        for lost, group, mask in costs:
             if needed <= 0:
                 break
             needed -= mask.bit_count()

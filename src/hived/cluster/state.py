@@ -113,7 +113,11 @@ class State:
 
     def _work_of(self, loan: Group) -> float:
         """GPU seconds that a loan loses if it ends now; a guest goes on beside who gets its leaves."""
-        return 0.0 if loan.guest or loan.request.saves_work else loan.gpus * max(0.0, self.now - loan.since)
+        return (
+            0.0
+            if loan.guest or loan.request.saves_work or not loan.running
+            else loan.gpus * max(0.0, self.now - loan.since)
+        )
 
     def rank_of(self, vc: str) -> Rank:
         """How the guaranteed groups of a VC prefer hosts."""
