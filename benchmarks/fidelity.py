@@ -244,6 +244,7 @@ async def _live(folder: Path, arm: Arm, jobs: Sequence[Arriving]) -> Lived:
                 began[event.job] = event.at
             elif event.kind == "requeued":
                 lost += event.at - began[event.job]
+                print(f"job {event.job} lost {event.at - began[event.job]:.1f} s: {event}", file=sys.stderr)
         return Lived(times, weights, lost)
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import _Up, _with_guests, open_jobs, scattered, up
+from hived.cli.up import JobsRunAs, _Up, _with_guests, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.store import Store, last_start
@@ -170,12 +170,11 @@ def test_spec_of_the_guide_gives_pairs() -> None:
         cluster.commit(decision)
 
 
-def test_no_group_for_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # every member could have run anything as root
+def test_an_engine_of_root_runs_nobody_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # every member of its group could have run anything as root
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(InputError, match=r"--group gpu: hived up runs as root.*start it as a user of its own"):
-        up(devices=2, group="gpu", state=tmp_path / "state")
-    assert not (tmp_path / "state").exists()
+    with pytest.raises(InputError, match=r"--jobs-run-as engine: hived up runs as root.*User= in a unit"):
+        up(devices=2, group="gpu", jobs_run_as=JobsRunAs.ENGINE, state=tmp_path / "state")
 
 
 def test_root_takes_no_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +193,24 @@ def test_root_takes_no_folder_of_another_user(tmp_path: Path, monkeypatch: pytes
         up(devices=2, state=state)
 
 
-def test_group_reads_jobs(tmp_path: Path) -> None:
-    """Submitters could read neither the output nor HIVED_JOB_DIR of their own jobs; and not again without a group."""
+def test_who_reads_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of the engine, unless jobs of a whole group are its; root lets everybody pass to what is theirs."""
     own = grp.getgrgid(os.getegid()).gr_name
-    open_jobs(tmp_path, own)
-    assert (tmp_path / "jobs").stat().st_mode & 0o7777 == 0o2750
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def modes() -> tuple[int, int]:
+        return tmp_path.stat().st_mode & 0o7777, (tmp_path / "jobs").stat().st_mode & 0o7777
+
+    open_jobs(tmp_path, own, True)
+    assert modes() == (0o710, 0o2750)
     assert (tmp_path / "jobs").group() == own
-    assert tmp_path.stat().st_mode & 0o777 == 0o710
-    open_jobs(tmp_path, None)
-    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
+    open_jobs(tmp_path, own, False)
+    assert modes() == (0o710, 0o700)
+    open_jobs(tmp_path, None, False)
+    assert modes()[1] == 0o700
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    open_jobs(tmp_path, own, False)
+    assert modes() == (0o711, 0o711)
 
 
 def test_door_is_kept(tmp_path: Path, hived: Hived, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def test_evicted_gang_is_not_finished() -> None:
     job = service.job("t/lent")
     assert (job.state, job.finished, exit_code(job)) == (JobState.ENDED, False, 143)
     assert job.why == ["its last pod is gone"]
-    assert [one.id for one in service.jobs([JobState.ENDED], None, 9, None).jobs] == ["t/lent"]
+    assert [one.id for one in service.jobs([JobState.ENDED], None, None, 9, None).jobs] == ["t/lent"]
 
 
 def test_gang_made_anew_is_listed_once() -> None:
@@ -36,7 +36,7 @@ def test_gang_made_anew_is_listed_once() -> None:
     world.run(pod("first", 4, "vision", more={"group": "own", "group_size": "1"}))
     world.gone("first")
     world.create(pod("second", 4, "vision", more={"group": "own", "group_size": "1"}))
-    page = service.jobs([JobState.QUEUED, JobState.ENDED], None, 1, None)
+    page = service.jobs([JobState.QUEUED, JobState.ENDED], None, None, 1, None)
     assert ([job.state for job in page.jobs], page.total, page.next) == ([JobState.QUEUED], 1, None)
 
 
@@ -83,7 +83,7 @@ def test_drain_of_an_unknown_node(more: dict[str, object]) -> None:
     service = EngineService(Replica(), may_change=True)  # type: ignore[arg-type]  # as much as is asked of it
 
     def drain(node: str) -> None:
-        asyncio.run(service.drain(schema.Drain.model_validate({"node": node, **more})))
+        asyncio.run(service.drain(schema.Drain.model_validate({"node": node, **more}), "ann"))
 
     with pytest.raises(NotFoundError, match="no node 'nope'"):
         drain("nope")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from hived.access import Access, Person, Role, Tokens
 from hived.cli.jobs import attempt_of
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
@@ -30,9 +32,10 @@ from hived.server import pictures, schema
 from hived.server.app import add_api, make_app, new_app, private
 from hived.server.guard import Guard
 from hived.server.kubernetes.engine_service import EngineService
-from hived.server.limits import Limits
-from hived.server.local_service import LocalService
+from hived.server.limits import Limits, local_user
+from hived.server.local_service import LocalService, shown_token
 from hived.server.metrics import Metrics
+from hived.server.permits import Whose
 from hived.server.service import whole_number
 from hived.server.serving import Server
 from hived.server.trades import ExchangeService
@@ -109,6 +112,7 @@ class FakeService(LocalService):
         self.rebuilt = 0  #: number of the latest event that came with other nodes
         self.log_lines = ['{"n":0}', '{"n":1}']
         self.fails: Exception | None = None
+        self.known = Tokens()
 
     # -- what a test does
 
@@ -176,6 +180,40 @@ class FakeService(LocalService):
     def gpus(self) -> int:
         return self.per_node * len(self.names)
 
+    # -- who asks
+
+    @property
+    def owner(self) -> Person:
+        return local_user(os.geteuid())
+
+    def access(self) -> Access:
+        return Access(self._trader.trading.base, self.owner.name)
+
+    def whose(self, ref: str) -> Whose:
+        job = self.job(ref)
+        self.asked.pop()  # nobody looks at it
+        return Whose(job.name, job.user, job.vc)
+
+    def holder(self, text: str) -> Person | None:
+        return self._person(self.known.shown(text, time.time()))
+
+    def by_id(self, number: str) -> Person | None:
+        return self._person(self.known.known(number, time.time()))
+
+    def tokens(self, user: str | None) -> list[schema.Token]:
+        self.check()
+        return [shown_token(token) for token in self.known if user in (None, token.user)]
+
+    async def create_token(self, new: schema.NewToken, user: str) -> schema.MadeToken:
+        self.check()
+        number = f"{len(list(self.known)) + 1:08x}"
+        made, text = self.known.create(number, "secret", new.user, time.time(), new.lasts_s, new.vcs, user)
+        return schema.MadeToken(token=shown_token(made), text=text, roles={})
+
+    async def revoke_token(self, number: str, user: str) -> schema.Token:
+        self.check()
+        return shown_token(self.known.revoke(number))
+
     # -- the API
 
     def scheduler(self) -> NoReturn:
@@ -204,9 +242,9 @@ class FakeService(LocalService):
     def vc(self, name: str) -> schema.Vc:
         return vc_of(self.all, name, self.vcs(), [])
 
-    async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
+    async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         self.check()
-        return self._take(submission, user)
+        return self._take(submission, person.name)
 
     def _take(self, asked: schema.Submission, user: str) -> schema.Job:
         self._fits(asked)
@@ -277,11 +315,15 @@ class FakeService(LocalService):
             jobs=[schema.PlannedJob(name=submission.name or "true", vc=submission.vc, gpus=gpus, **found)]
         )
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+    def jobs(
+        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
+    ) -> schema.Jobs:
         self.check()
         before = None if page is None else whole_number("page", page)
         matching = [
-            job for job in reversed(self.all) if (not states or job.state in states) and (vc is None or job.vc == vc)
+            job
+            for job in reversed(self.all)
+            if (not states or job.state in states) and vc in (None, job.vc) and user in (None, job.user)
         ]
         found = [job for job in matching if before is None or int(job.id) < before]
         more = found[limit - 1].id if len(found) > limit else None
@@ -300,7 +342,7 @@ class FakeService(LocalService):
         text = f"{job.name} is {job.state}\n  {'; '.join(job.why)}"
         return schema.Explanation(job=job.id, task="", text=text, reasons=[{"kind": "need"}])
 
-    async def cancel(self, ref: str) -> schema.Job:
+    async def cancel(self, ref: str, user: str) -> schema.Job:
         job = self.job(ref)
         if job.state in ENDED:
             raise ConflictError(f"{job.name} has ended already")
@@ -388,7 +430,7 @@ class FakeService(LocalService):
             nodes=found[offset : offset + limit], total=len(found), bad=0, missing=[], unmanaged=0, foreign_pods=[]
         )
 
-    async def _drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
         if drain.node is not None and drain.node not in self.names:
             raise NotFoundError(f"no node {drain.node!r}; there are {', '.join(self.names)}")
         about = {
@@ -405,7 +447,7 @@ class FakeService(LocalService):
         ]
         return schema.Drained(nodes=nodes, undone=drain.undo)
 
-    async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
+    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
         self.check()
         return schema.Reconfigured(kept=[], downgraded=[], lost=[], cancelled=[])
 
@@ -525,6 +567,13 @@ def local_app(service: FakeService, token: str | None = None, hosts: tuple[str, 
 KUBERNETES_NODES = ("gpu1", "gpu2")
 
 
+class Anything(Access):
+    """Nobody is asked who they are."""
+
+    def role(self, person: Person, vc: str | None = None) -> Role:
+        return Role.OPERATOR
+
+
 class FakeKubernetes(EngineService):
     """A service without an engine: groups are kept in a list, and a test scripts the plans.
 
@@ -601,6 +650,12 @@ class FakeKubernetes(EngineService):
         known = {name: value for name, value in self.changes.items() if name in type(answer).model_fields}
         return answer.model_copy(update=known)
 
+    # -- who asks
+
+    def access(self) -> Access:
+        self._check()
+        return Anything(self._trading.base, "")
+
     # -- the API
 
     def scheduler(self) -> NoReturn:
@@ -656,7 +711,9 @@ class FakeKubernetes(EngineService):
             ],
         )  # fmt: skip
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+    def jobs(
+        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
+    ) -> schema.Jobs:
         self._check()
         found = sorted(
             (group for group in self.all if vc in (None, group.vc) and (not states or group.state in states)),
@@ -706,7 +763,7 @@ class FakeKubernetes(EngineService):
         while len(self.happened) <= after:
             await asyncio.sleep(0.01)
 
-    async def _drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
         self._check()
         if drain.node not in KUBERNETES_NODES:
             raise NotFoundError(f"there is no node {drain.node!r}; there are {', '.join(KUBERNETES_NODES)}")

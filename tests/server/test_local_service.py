@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hived.access import Person
 from hived.cli.formats import where
 from hived.cli.machine import node_rows
 from hived.engine.states import JobState
@@ -25,6 +26,8 @@ from ..engines.living import ended, gate, printed, shell, state
 from ..engines.test_taking_turns import Turns, sliced
 from .test_live import Seen
 
+OWNER = Person("", owns=True)
+ANN = Person("ann", owns=True)
 STAYS = "echo here; exec sleep 600"
 
 
@@ -52,7 +55,7 @@ def planned(service: LocalService, *command: str, **more: Any) -> schema.Planned
 async def ran(engine: Engine, *command: str, **more: Any) -> LocalService:
     """The service, once a job has run."""
     service = LocalService(engine)
-    job = await service.submit(wish(*command, **more), "")
+    job = await service.submit(wish(*command, **more), OWNER)
     await ended(engine, engine.find(str(job.id)))
     return service
 
@@ -63,7 +66,7 @@ async def ran(engine: Engine, *command: str, **more: Any) -> LocalService:
 async def test_job_as_it_was_asked_for(engine: Engine) -> None:
     service = LocalService(engine)
     asked = wish("sh", "-c", "exit 3", gpus=2, tasks=2, priority=4, retries=0, time_limit_s=50.0, cwd="/tmp")
-    first = await service.submit(asked, "ann")
+    first = await service.submit(asked, ANN)
     await ended(engine, engine.find("1"))
     last = service.job("job")
     assert (first.id, first.name, first.vc, first.user) == ("1", "job-1", "vision", "ann")
@@ -84,18 +87,18 @@ async def test_job_without_a_folder(engine: Engine, tmp_path: Path, monkeypatch:
     service = LocalService(engine)
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
-    assert process(await service.submit(wish("true"), "")).cwd == str(tmp_path / "gone")
+    assert process(await service.submit(wish("true"), OWNER)).cwd == str(tmp_path / "gone")
     # where the engine ran was deleted, and every submission without a folder was an internal error
     (tmp_path / "gone").rmdir()
     with pytest.raises(RequestError, match="cwd"):
-        await service.submit(wish("true"), "")
-    await service.submit(wish("true", cwd="/"), "")
+        await service.submit(wish("true"), OWNER)
+    await service.submit(wish("true", cwd="/"), OWNER)
 
 
 async def test_refusals(engine: Engine) -> None:
     service = LocalService(engine)
     with pytest.raises(NeverFitsError):
-        await service.submit(wish("true", gpus=5), "")
+        await service.submit(wish("true", gpus=5), OWNER)
     for vc in ("no such", "", "Vision", "vision\n", "\x00", "深"):
         with pytest.raises(RequestError) as found:
             engine.submit(shell(vc, "true"))
@@ -112,41 +115,41 @@ async def test_refusals(engine: Engine) -> None:
             with pytest.raises(NotFoundError):
                 ask(ref)
         with pytest.raises(NotFoundError):
-            await service.cancel(ref)
-    assert service.jobs((), None, 10, None).total == 0
+            await service.cancel(ref, "ann")
+    assert service.jobs((), None, None, 10, None).total == 0
 
 
 async def test_list_of_jobs(engine: Engine) -> None:
     service = LocalService(engine)
     for vc in ("vision", "speech", "vision", "speech"):
-        await service.submit(wish("sleep", "600", vc=vc, gpus=2), "")
-    await service.cancel("4")
-    page = service.jobs((), None, 2, None)
+        await service.submit(wish("sleep", "600", vc=vc, gpus=2), OWNER)
+    await service.cancel("4", "ann")
+    page = service.jobs((), None, None, 2, None)
     assert ([job.id for job in page.jobs], page.total, page.next) == (["4", "3"], 4, "3")
-    page = service.jobs((), None, 2, "3")
+    page = service.jobs((), None, None, 2, "3")
     assert ([job.id for job in page.jobs], page.total, page.next) == (["2", "1"], 4, None)
     with pytest.raises(RequestError, match="no page"):
-        service.jobs((), None, 2, "train")
-    page = service.jobs(("cancelled", "running"), "speech", 9, None)
+        service.jobs((), None, None, 2, "train")
+    page = service.jobs(("cancelled", "running"), "speech", None, 9, None)
     assert [(job.id, job.state) for job in page.jobs] == [("4", "cancelled"), ("2", "running")]
 
 
 async def test_every_state_is_explained(engine: Engine) -> None:
     service, told = LocalService(engine), {}
     deaf = "trap '' TERM; echo here; while :; do sleep 0.02; done"
-    done = await service.submit(wish("true"), "")
-    failed = await service.submit(wish("sh", "-c", "exit 3", vc="speech"), "")
-    back = await service.submit(wish("false", vc="research", retries=1, backoff_s=300.0), "")
+    done = await service.submit(wish("true"), OWNER)
+    failed = await service.submit(wish("sh", "-c", "exit 3", vc="speech"), OWNER)
+    back = await service.submit(wish("false", vc="research", retries=1, backoff_s=300.0), OWNER)
     await ended(engine, engine.find(str(done.id)), engine.find(str(failed.id)))
     await state(engine, engine.find(str(back.id)), JobState.BACKOFF)
-    loan = await service.submit(wish("sh", "-c", deaf, vc="research", gpus=8, priority=-1, grace_s=3.0), "")
+    loan = await service.submit(wish("sh", "-c", deaf, vc="research", gpus=8, priority=-1, grace_s=3.0), OWNER)
     await printed(engine, engine.find(str(loan.id)), "here")
     assert service.explain(str(loan.id)).text.startswith("job-4 runs")
-    runs = await service.submit(wish("sleep", "600", vc="vision", gpus=4), "")
-    waits = await service.submit(wish("true", vc="vision", gpus=2), "")
-    behind = await service.submit(wish("true", vc="vision", gpus=1), "")
-    gone = await service.submit(wish("true", vc="vision", gpus=1), "")
-    await service.cancel(str(gone.id))
+    runs = await service.submit(wish("sleep", "600", vc="vision", gpus=4), OWNER)
+    waits = await service.submit(wish("true", vc="vision", gpus=2), OWNER)
+    behind = await service.submit(wish("true", vc="vision", gpus=1), OWNER)
+    gone = await service.submit(wish("true", vc="vision", gpus=1), OWNER)
+    await service.cancel(str(gone.id), "ann")
     for job in (done, failed, back, loan, runs, waits, behind, gone):
         answer = service.explain(str(job.id))
         shown = service.job(str(job.id))
@@ -181,10 +184,10 @@ async def test_plan(engine: Engine) -> None:
     assert len(plan.placement[0].devices) == 4
     assert planned(service, "true", gpus=5).outcome == "never"
     assert engine.last_event == last
-    loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), "")
+    loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), OWNER)
     assert planned(service, "true", gpus=4).victims == [loan.name]
     for gpus, priority in ((3, 0), (2, 0), (8, -1)):
-        await service.submit(wish("sleep", "600", gpus=gpus, priority=priority), "")
+        await service.submit(wish("sleep", "600", gpus=gpus, priority=priority), OWNER)
     plan = planned(service, "true", gpus=1)
     assert (plan.outcome, plan.placement, plan.victims) == ("waits", [], [])
     assert plan.reasons[-1]["kind"] == "behind others", plan.reasons
@@ -275,7 +278,7 @@ async def test_part_of_a_character_is_waited_for(
 
     monkeypatch.setattr("hived.server.local_service._POLL_S", 0.01)
     service = Watched(engine)
-    await service.submit(wish("sh", "-c", f"cat {first}; {gate(go)}; cat {second}; {STAYS}"), "")
+    await service.submit(wish("sh", "-c", f"cat {first}; {gate(go)}; cat {second}; {STAYS}"), OWNER)
     while service.log("1", 0, None, 0, 100).next == 0:
         await asyncio.sleep(0.01)
     pages = [service.log("1", 0, None, 0, 100), service.log("1", 0, None, 1, 100), service.log("1", 0, None, 1, 1)]
@@ -310,16 +313,16 @@ async def test_output_of_attempts_and_tasks(engine: Engine) -> None:
 async def test_output_of_a_job_that_never_ran(engine: Engine) -> None:
     """There is none yet, and none if it is withdrawn."""
     service = LocalService(engine)
-    await service.submit(wish("sleep", "600", gpus=4), "")
-    await service.submit(wish("true", gpus=4), "")
+    await service.submit(wish("sleep", "600", gpus=4), OWNER)
+    await service.submit(wish("true", gpus=4), OWNER)
     assert not service.log("2", 0, None, 0, 100).end
-    await service.cancel("2")
+    await service.cancel("2", "ann")
     assert service.log("2", 0, None, 0, 100).end
     await service.log_grown("2", 0, None, 0)
     # nobody had claimed it, so it was taken for one that is yet to come, for as long as the pause before the next try
     (engine.folder / "jobs").rename(engine.folder / "of the first")
     (engine.folder / "jobs").write_text("")  # no folder can be made below it
-    await service.submit(wish("true", vc="speech", retries=1, backoff_s=300.0), "")
+    await service.submit(wish("true", vc="speech", retries=1, backoff_s=300.0), OWNER)
     await state(engine, engine.find("3"), JobState.BACKOFF)
     assert service.log("3", 0, None, 0, 100).end
 
@@ -358,20 +361,20 @@ virtualClusters: {vision: {virtualCells: [{cellType: NODE.GPU, cellNumber: 4}]}}
 async def test_events_are_sentences(engine: Engine) -> None:
     """They come page by page, or of one job; the log of decisions as lines."""
     service = LocalService(engine)
-    loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), "ann")
-    owner = await service.submit(wish("true", gpus=4), "")
+    loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), ANN)
+    owner = await service.submit(wish("true", gpus=4), OWNER)
     await ended(engine, engine.find(str(owner.id)))
-    await service.submit(wish("false", vc="speech", retries=1, backoff_s=0.0), "")
+    await service.submit(wish("false", vc="speech", retries=1, backoff_s=0.0), OWNER)
     await ended(engine, engine.find("3"))
-    await service.drain(schema.Drain(device=0))
-    await service.drain(schema.Drain(device=0, undo=True))
+    await service.drain(schema.Drain(device=0), "ann")
+    await service.drain(schema.Drain(device=0, undo=True), "ann")
     former = service.spec()
-    await service.reconfigure(schema.SpecText(yaml=SPEC))
+    await service.reconfigure(schema.SpecText(yaml=SPEC), "ann")
     present = service.spec()
     assert (former.loaded_at < present.loaded_at, present.source, present.vcs) == (True, "the new spec", ["vision"])
     engine.job_scheduler.set_health([("node", 1)], "NVML: lost", engine.clock())
     engine.job_scheduler.set_health([("node", 1)], None, engine.clock())
-    await service.cancel(str(loan.id))
+    await service.cancel(str(loan.id), "ann")
     await state(engine, engine.find(str(loan.id)), JobState.CANCELLED)
     everything = service.events(0, 1000, None)
     assert [event.seq for event in everything.events] == list(range(1, everything.last + 1))
@@ -405,7 +408,7 @@ async def test_wrong_spec_changes_nothing(engine: Engine) -> None:
     for text in ("", "a: [", "physicalCluster: 3", SPEC.replace("cellNumber: 4", "cellNumber: 9"),
                  "[" * 5000, "a: &a [*a]", "\x00", "!!python/object:os.system {}"):  # fmt: skip
         with pytest.raises(InputError):
-            await service.reconfigure(schema.SpecText.model_construct(yaml=text))
+            await service.reconfigure(schema.SpecText.model_construct(yaml=text), "ann")
     assert (engine.last_event, engine.cluster.spec) == (last, spec)
 
 
@@ -429,10 +432,10 @@ def test_jobs_that_share_a_device() -> None:
 async def test_devices(engine: Engine) -> None:
     """They show their job and their fault, page by page."""
     service = LocalService(engine)
-    job = await service.submit(wish("sleep", "600", gpus=2), "")
+    job = await service.submit(wish("sleep", "600", gpus=2), OWNER)
     held = {device for task in job.tasks for device in task.devices}
     free = next(device for device in range(8) if device not in held)
-    (node,) = (await service.drain(schema.Drain(node="node", device=free))).nodes
+    (node,) = (await service.drain(schema.Drain(node="node", device=free), "ann")).nodes
     (drained,) = node.devices
     assert (drained.device, drained.drained, drained.healthy, drained.jobs) == (free, True, True, [])
     engine.job_scheduler.set_health([("node", 7)], "NVML: lost", engine.clock())
@@ -445,18 +448,18 @@ async def test_devices(engine: Engine) -> None:
     assert {device.device for device in found if device.jobs == [job.id]} == held
     assert {device.device for device in found if device.state == "used"} == held
     assert [(d.device, d.why) for d in found if not d.healthy] == [(7, "NVML: lost")]
-    await service.drain(schema.Drain())
+    await service.drain(schema.Drain(), "ann")
     assert all(device.drained for device in devices(service) if device.healthy)
     for wrong in (schema.Drain(node="x"), schema.Drain(device=8), schema.Drain(node="node", device=9)):
         with pytest.raises(NotFoundError):
-            await service.drain(wrong)
+            await service.drain(wrong, "ann")
     with pytest.raises(RequestError, match="undoing a drain sends nobody away"):
-        await service.drain(schema.Drain(undo=True, now=True))
+        await service.drain(schema.Drain(undo=True, now=True), "ann")
 
 
 async def test_engine_and_usage(engine: Engine) -> None:
     service = LocalService(engine)
-    await service.submit(wish("sleep", "600", gpus=2), "")
+    await service.submit(wish("sleep", "600", gpus=2), OWNER)
     spec, usage, what = service.spec(), service.usage(), service.engine()
     assert (spec.gpus, spec.nodes, spec.vcs) == (8, 1, ["vision", "speech", "research"])
     assert (what.engine, what.ready, what.simulated, what.replica) == ("local", True, True, None)

@@ -263,7 +263,8 @@ GUESTS = "expected 'none', 'own' or 'all', not "
             "virtualCell",
             "[]",
             "unknown key `virtualCell` (did you mean `virtualCells`?); allowed here: virtualCells, pinnedCells, "
-            "opportunisticWeight, opportunisticGraceSeconds, guests, policy, safety",
+            "opportunisticWeight, opportunisticGraceSeconds, guests, policy, safety, members, admins, maxPriority, "
+            "maxJobs, maxGpus",
         ),
     ],
 )

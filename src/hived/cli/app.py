@@ -91,6 +91,7 @@ VERBS = (
         verbs=(Verb("Verbs", "kubernetes", "Answer kube-scheduler: who gets which GPUs, who waits and why", "serve"),),
     ),
     Verb(_CLUSTER, "top", "The cluster, live, on the whole screen", "top"),
+    Verb(_CLUSTER, "usage", "GPU hours by user and virtual cluster", "usage"),
     Verb(_CLUSTER, "events", "What happened, and what happens now", "machine"),
     Verb(_CLUSTER, "drain", "Keep new jobs off devices or nodes, or let them come again", "machine"),
     _noun(
@@ -111,6 +112,13 @@ VERBS = (
         ("offer", "Give cells of a virtual cluster away for a while", "trade", "offer"),
         ("request", "Ask for cells of others for a while", "trade", "request"),
         ("withdraw", "Withdraw an offer or a request", "trade", "withdraw"),
+    ),
+    _noun(
+        "token",
+        "Tokens of people, for an engine that is reached over the network",
+        ("create", "Give somebody a token of their own", "tokens", "create"),
+        ("ls", "Those in force: whose, until when, and who made them", "tokens", "list_tokens"),
+        ("revoke", "End a token at once", "tokens", "revoke"),
     ),
     _noun(
         "spec",

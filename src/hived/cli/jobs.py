@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from hived.engine.states import PHASES, JobState, Phase
-from hived.errors import ConflictError, HivedError, InputError, NotFoundError
+from hived.errors import ConflictError, ForbiddenError, HivedError, InputError, NotFoundError
 from hived.server.schema import Explanation, Job, Jobs, LogPage
 from hived.words import counted, limits_text
 
@@ -44,7 +44,9 @@ from .options import (
     JobArgument,
     JobsArgument,
     NumberOption,
+    OfUserOption,
     OfVcOption,
+    SomeJobsArgument,
     asks_engine,
     duration_option,
     state_option,
@@ -60,6 +62,7 @@ def ps(
     ask: Asking,
     every: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too.")] = False,
     vc: OfVcOption = None,
+    user: OfUserOption = None,
     status: Annotated[
         list[str] | None,
         state_option("In this state; again for more", tuple(JobState), "--status", show_default="all but ended ones"),
@@ -76,20 +79,23 @@ def ps(
       hived ps
       hived ps --all -n 20
       hived ps --vc vision --status queued
+      hived ps --user $USER
       hived ps -o json | jq '.jobs[].name'
     """
-    asked = _asked(status or [], every, ask.state)
+    asked, whose = _asked(status or [], every, ask.state), {"vc": vc, "user": user}
     with ask.connect() as there:
         if watch and ask.form is Form.TABLE and has_screen():
             retry = Retrying()
-            full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, asked, vc, number)), height))
+            full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, asked, whose, number)), height))
             return
-        answer = _listed(there, asked, vc, number)
+        answer = _listed(there, asked, whose, number)
         if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
         note(
-            "no jobs" + (f" of {clean(vc)}" if vc else "") + ("" if every or status else "; ended ones: hived ps --all")
+            "no jobs"
+            + "".join(f" of {clean(name)}" for name in (user, vc) if name)
+            + ("" if every or status else "; ended ones: hived ps --all")
         )
         return
     print_table(*job_table(answer.jobs))
@@ -121,24 +127,24 @@ def _asked(states: Sequence[str], every: bool, folder: Path | None) -> list[_Ask
     return [{"state": some} for some in chosen if some]
 
 
-def _listed(there: Engine, asked: Iterable[_Asked], vc: str | None, number: int) -> Jobs:
+def _listed(there: Engine, asked: Iterable[_Asked], whose: Mapping[str, str | None], number: int) -> Jobs:
     """At most ``number`` jobs (0: all), in the order of the questions."""
     jobs: list[Job] = []
     total = 0
     for one in asked:
-        found, matching = _pages(there, one, vc, number - len(jobs) if number else math.inf)
+        found, matching = _pages(there, one, whose, number - len(jobs) if number else math.inf)
         jobs += sorted(found, key=lambda job: int(job.id) if job.id.isdecimal() else 0)
         total += matching
     return Jobs(jobs=jobs, total=max(total, len(jobs)), next=None)
 
 
-def _pages(there: Engine, asked: _Asked, vc: str | None, most: float) -> tuple[list[Job], int]:
+def _pages(there: Engine, asked: _Asked, whose: Mapping[str, str | None], most: float) -> tuple[list[Job], int]:
     """The latest jobs of a question, page by page, at most ``most``; and their total number."""
     jobs: list[Job] = []
     total, after = 0, None
     while True:
         limit = int(min(_PAGE, most - len(jobs)))
-        page = there.parsed(Jobs, there.get("/v1/jobs", **asked, vc=vc, limit=max(1, limit), page=after))
+        page = there.parsed(Jobs, there.get("/v1/jobs", **asked, **whose, limit=max(1, limit), page=after))
         total = total or page.total
         jobs += page.jobs[:limit]
         after = page.next
@@ -152,6 +158,7 @@ def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], 
     cells: dict[str, Callable[[Job], str | Text]] = {
         "ID": lambda job: job.id,
         "NAME": lambda job: job.name,
+        "USER": lambda job: job.user or "-",
         "VC": lambda job: job.vc,
         "GPUS": lambda job: f"{job.gpus:,}",
         "PODS": lambda job: f"{len(job.tasks):,}/{job.size:,}",
@@ -164,6 +171,8 @@ def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], 
     hidden = {"ID"} if pods else {"PODS"}  # a group has its name alone; a job has all its tasks from the start
     if not vc:
         hidden.add("VC")
+    if not any(job.user for job in jobs):
+        hidden.add("USER")
     shown = {name: cell for name, cell in cells.items() if name not in hidden}
     headings = columns(" ".join(shown), right="ID GPUS PODS PRIO AGE RUN", cut="WHERE/WHY")
     return headings, [tuple(cell(job) for cell in shown.values()) for job in jobs]
@@ -221,23 +230,40 @@ def explain(ask: Asking, job: JobArgument) -> None:
 
 
 @asks_engine
-def cancel(ask: Asking, jobs: JobsArgument) -> None:
+def cancel(
+    ask: Asking,
+    jobs: SomeJobsArgument = None,
+    user: OfUserOption = None,
+    vc: OfVcOption = None,
+    every: Annotated[bool, typer.Option("--all", help="All that have not ended.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
 
-    One that cannot be cancelled does not keep the others from it; the exit code is then of the first such.
+    By name, or those of a user, of a virtual cluster, or all, after a question. One that cannot be cancelled does not
+    keep the others from it; the exit code is then of the first such.
 
     \bExamples:
       hived cancel train-12
       hived cancel 12 13 14
+      hived cancel --user $USER --vc vision
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
+    by_sort = bool(every or user or vc)
+    if by_sort is bool(jobs):
+        raise InputError("name jobs, or say which: --user, --vc or --all" + (", not both" if jobs else ""))
+    if every and (user or vc):
+        raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
     failed: HivedError | None = None
     with ask.connect() as there:
-        for ref in jobs:
+        refs = list(jobs or ())
+        if by_sort:
+            refs = [job.id for job in _chosen(there, user, vc, yes)]
+        for ref in refs:
             try:
                 answer = there.post(path_of("jobs", ref, "/cancel"))
-            except (InputError, ConflictError) as error:
-                if len(jobs) == 1:
+            except (InputError, ConflictError, ForbiddenError) as error:
+                if len(refs) == 1:
                     raise
                 messages().print(f"hived: {clean(str(error))}", markup=False)
                 failed = failed or error
@@ -248,6 +274,22 @@ def cancel(ask: Asking, jobs: JobsArgument) -> None:
                 typer.echo(f"{clean(job.name)} {words}")
     if failed is not None:
         raise typer.Exit(failed.exit_code)
+
+
+def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
+    """The jobs of a user and a virtual cluster (None: of any) that have not ended, once that was agreed to."""
+    found = _listed(there, _asked([], False, None), {"user": user, "vc": vc}, 0).jobs
+    of = "".join(f" of {clean(name)}" for name in (user, vc) if name)
+    if not found:
+        note(f"no jobs{of} that have not ended")
+    elif not yes:
+        named = ", ".join(clean(job.name) for job in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        what = f"cancel {counted(len(found), 'job')}{of} ({named})"
+        if not sys.stdin.isatty():
+            raise InputError(f"--yes is needed to {what} without a question")
+        if not typer.confirm(f"{what}?", err=True):
+            raise InputError("nothing was cancelled")
+    return found
 
 
 @asks_engine

@@ -96,12 +96,18 @@ vc_option = functools.partial(typer.Option, "--vc", metavar="VC", autocompletion
 _job = functools.partial(typer.Argument, autocompletion=complete_job)
 
 OfVcOption = Annotated[str | None, vc_option(help="Of one virtual cluster.", show_default="all")]
+OfUserOption = Annotated[
+    str | None, typer.Option("--user", "-u", metavar="USER", help="Of one user.", show_default="all")
+]
 NumberOption = Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)]
 _JOBS = (
     "(12), {0} (train-12), or the {0} you gave (train: the latest of them); on Kubernetes {1}, or {2}, NAMESPACE/NAME."
 )
 JobArgument = Annotated[str, _job(metavar="JOB", help="Id " + _JOBS.format("name", "a group", "a pod"))]
 JobsArgument = Annotated[list[str], _job(metavar="JOB", help="Ids " + _JOBS.format("names", "groups", "pods"))]
+SomeJobsArgument = Annotated[
+    list[str] | None, _job(metavar="[JOB]...", help="Ids " + _JOBS.format("names", "groups", "pods"))
+]
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]
 NodesOption = Annotated[
     int,

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import json
 import os
-import pwd
 import resource
 import secrets
 import sys
@@ -15,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -27,6 +27,7 @@ from hived.engine.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
+from hived.engines.local.job_users import JobUsers, name_of, not_passable
 from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
@@ -107,6 +108,13 @@ def up(
             show_default="that of the last start",
         ),
     ] = None,
+    jobs_run_as: Annotated[
+        JobsRunAs | None,
+        typer.Option(
+            help="As whom jobs run: as who submitted them, or all as the engine's user, who is then everybody's.",
+            show_default="that of the last start, else submitter",
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -149,7 +157,6 @@ def up(
         raise InputError("give a spec or --devices, not both")
     if spec is not None and vc:
         raise InputError("--vc is for a machine without a spec; in a spec they stand under virtualClusters")
-    _check_group(group)
     _allow_many_files()
     outlive_a_full_disk()
     with _folder(state, demo_) as folder, contextlib.closing(_store(folder)) as store:
@@ -166,9 +173,13 @@ def up(
             named = _with_policies(chosen.spec, policy or [], kept)
             chosen = chosen._replace(spec=_with_guests(named, chosen.shares is not None))
         _may_displace(chosen.spec, store, yes)
-        door = _Door(listen, group, exchange and exchange.value)
+        door = _Door(listen, group, exchange and exchange.value, jobs_run_as and jobs_run_as.value)
         door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
-        _check_group(door.group)
+        if door.jobs_run_as == JobsRunAs.ENGINE and os.geteuid() == 0:
+            raise InputError(
+                "--jobs-run-as engine: hived up runs as root, so everybody's jobs would be root's; leave it out "
+                "(--jobs-run-as submitter), or start it as a user of its own (User= in a unit of systemd)"
+            )
         code = asyncio.run(_Up(chosen, store, door, demo_, quiet, kept_listen=listen is None).run())
     if code:
         raise typer.Exit(code)
@@ -180,27 +191,12 @@ def _store(folder: Path) -> Store:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         owner = database.stat().st_uid
         if os.geteuid() == 0 and owner != 0:
-            name = _user(owner)
+            name = name_of(owner)
             raise InputError(
                 f"{folder} is {name}'s, and hived up runs as root: jobs of {name} would run as root, and {name} could "
                 f"start no engine on it any more; start it as {name} (sudo -u {name} hived up), or give another --state"
             )
     return Store(folder)
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"#{number}"
-
-
-def _check_group(group: str | None) -> None:
-    if group not in (None, _NONE) and os.geteuid() == 0:
-        raise InputError(
-            f"--group {group}: hived up runs as root, and jobs run as it does, so every member of the group could do "
-            "anything on this machine; start it as a user of its own (User= in a unit of systemd)"
-        )
 
 
 def _allow_many_files() -> None:
@@ -221,12 +217,20 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
             yield Path(folder)
 
 
+class JobsRunAs(StrEnum):
+    """As whom jobs run."""
+
+    SUBMITTER = "submitter"
+    ENGINE = "engine"
+
+
 class _Door(NamedTuple):
     """How others reach the engine, and what it does for them beside jobs; kept for the next start."""
 
     listen: str | None = None
     group: str | None = None
     exchange: str | None = None
+    jobs_run_as: str | None = None
 
     def over(self, last: _Door) -> _Door:
         """What is given here, and else what was at the last start."""
@@ -408,7 +412,14 @@ class _Up:
 
     async def _run(self, server: Server, token: str, stopped: asyncio.Future[int]) -> int:
         loop, arbiter = asyncio.get_running_loop(), make_arbiter(self.exchange.value)
-        engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares, arbiter=arbiter)
+        engine = Engine(
+            self.chosen.spec,
+            self.store,
+            self.chosen.devices,
+            shares=self.chosen.shares,
+            arbiter=arbiter,
+            job_users=JobUsers.here(self.door.jobs_run_as == JobsRunAs.ENGINE),
+        )
         helpers: list[asyncio.Task[None]] = []
         try:
             await engine.start()
@@ -419,6 +430,7 @@ class _Up:
             assert engine.failed is not None
             service = LocalService(engine)
             source = local_view(service, _title(self.chosen.spec))
+            service.revoked = server.forget
             await self._serve(service, source, server, token)
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
@@ -445,7 +457,7 @@ class _Up:
     def _open(self, server: Server) -> None:
         folder, group = self.store.folder, self.door.group
         socket = folder / "hived.sock"
-        open_jobs(folder, group)
+        open_jobs(folder, group, self.door.jobs_run_as == JobsRunAs.ENGINE)
         listen = ("127.0.0.1", _DEMO_PORT) if self.is_demo and self.listen is None else self.listen
         try:
             server.open(listen=listen, socket=socket, group=group)
@@ -481,7 +493,11 @@ class _Up:
                 hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
         else:
             hint("dashboard  start with --listen 127.0.0.1:8080")
+        if not self.is_demo:
+            hint(f"jobs       {engine.job_users.text()}")
         warnings = [] if self.chosen.shares is None else scattered(self.chosen.spec)
+        if os.geteuid() == 0 and not self.is_demo and (shut := not_passable(engine.folder)) is not None:
+            warnings.append(f"{shut} is shut to other users, so root's jobs alone can run: --state /var/lib/hived")
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:
@@ -541,17 +557,22 @@ class _Up:
         self.console.print(f"hived is down: {left}; hived up takes them over")
 
 
-def open_jobs(folder: Path, group: str | None) -> None:
-    """Let a group traverse the state folder, to the socket, and read what jobs write; None: nobody but its owner.
+def open_jobs(folder: Path, group: str | None, shared: bool) -> None:
+    """Let a group traverse the state folder, to the socket; None: nobody but its owner.
 
-    The other files have modes of their own.
+    Where jobs of all are one user's (``shared``) the group reads what they write. An engine of root lets everybody
+    pass, to what is theirs. The other files have modes of their own.
     """
     jobs = jobs_folder(folder)
-    if group is None:
-        jobs.chmod(0o700)
-    else:
+    if os.geteuid() == 0:
+        for passed in (folder, jobs):
+            passed.chmod(0o711)
+        return
+    jobs.chmod(0o700)
+    if group is not None:
         let_in(folder, group, 0o710)
-        let_in(jobs, group, 0o2750)
+        if shared:
+            let_in(jobs, group, 0o2750)
 
 
 def _fatal(error: HivedError, engine: Engine) -> HivedError:

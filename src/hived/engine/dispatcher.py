@@ -23,6 +23,7 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
 from .histogram import WAITS_S, Histogram
+from .holdings import Holdings
 from .job import EngineJob, Event, placement_data
 from .states import Effect, JobEvent, JobState, transition
 from .trading import LiveTrading
@@ -65,6 +66,9 @@ class Usage(Generic[J]):
         self.waiting: Counter[str] = Counter()
         #: jobs per virtual cluster and state
         self.states: Counter[tuple[str, str]] = Counter()
+        #: jobs, and GPUs that they ask for or hold, per virtual cluster and user
+        self.jobs_of: Counter[tuple[str, str]] = Counter()
+        self.gpus_of: Counter[tuple[str, str]] = Counter()
         #: guests, and jobs with limits, per virtual cluster
         self.guests: Counter[str] = Counter()
         self.limited: Counter[str] = Counter()
@@ -127,6 +131,11 @@ class Usage(Generic[J]):
     def _count(self, job: J, sign: int) -> None:
         vc = job.vc
         self.states[vc, job.state.value] += sign
+        of = vc, job.entry.view.user
+        self.jobs_of[of] += sign
+        self.gpus_of[of] += sign * job.gpus
+        if not self.jobs_of[of]:
+            del self.jobs_of[of], self.gpus_of[of]
         if not job.holds:
             self.waiting[vc] += sign
         self.guests[vc] += sign * job.guest
@@ -188,6 +197,9 @@ class Dispatcher(ABC, Generic[J, D]):
         #: how long the jobs that were started had waited, by VC
         self.waited: dict[str, Histogram] = {}
         self._instructions: list[D] = []
+        #: who has GPUs, and since when
+        self.holdings = Holdings()
+        self._reserved_by: ClusterSpec | None = None
         self._now = 0.0
         #: by the name of a job: how often in a row its policy has displaced it after a short run, the last one last
         self._vain: dict[str, int] = {}
@@ -295,6 +307,7 @@ class Dispatcher(ABC, Generic[J, D]):
         if not held and not has and (job.state.ended or job.state.aside):
             self.scheduler.withdraw(job.entry)
         self._changed(job, happened, held, before)
+        self.holdings.follow(job, at)
         if was is JobState.RESERVED and job.state.ended:
             self.spared(at)
         if was.aside and job.state.waits and not job.state.aside:
@@ -314,6 +327,9 @@ class Dispatcher(ABC, Generic[J, D]):
     def dispatch(self, at: float) -> None:
         """Run the scheduler: start every job that can start."""
         self._now = at
+        if (spec := self.cluster.spec) is not self._reserved_by:
+            self._reserved_by = spec
+            self.holdings.reserve({vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}, at)
         self.scheduler.dispatch(at)
 
     def reserved(self) -> list[J]:
@@ -385,8 +401,8 @@ class Dispatcher(ABC, Generic[J, D]):
             if group is not None and group.guaranteed:
                 self.guarantee_changed(job, "its VC's cells are its own again", at)
 
-    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Change the spec and the policies of VCs under running jobs; trades go on where they can stand.
+    def reconfigure(self, spec: ClusterSpec, at: float, user: str = "") -> Reconfiguration:
+        """Change the spec and the policies of VCs under running jobs, told so by ``user``; trades go on if they can.
 
         Raises what the policies of the spec and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
@@ -397,7 +413,8 @@ class Dispatcher(ABC, Generic[J, D]):
         self.policies.assign(policies)
         self.trading.adopt(rebased, at)
         down, lost = [list(pair) for pair in report.downgraded], [name for name, _ in report.lost]
-        self.note("reconfigured", None, at, {"kept": len(report.kept), "downgraded": down, "lost": lost})
+        data = {"kept": len(report.kept), "downgraded": down, "lost": lost} | ({"user": user} if user else {})
+        self.note("reconfigured", None, at, data)
         self.trading.tell(at)
         self._reconfigured(report, NEW_SPEC, at)
         return report

@@ -33,8 +33,9 @@ _SENTENCES = {
     "ended": "{job} has ended: {why}",
     "device_bad": "device {device} of {node} is bad: {why}",
     "device_healthy": "device {device} of {node} is healthy again",
-    "drained": "{what} is drained: no new jobs there",
-    "undrained": "{what} takes jobs again",
+    "drained": "{what} is drained{by}: no new jobs there",
+    "undrained": "{what} takes jobs again{by}",
+    "token_revoked": "token {id} of {of} was revoked{by}",
     "engine_started": "the engine started (pid {pid}, {devices})",
     "engine_stopped": "the engine stopped (pid {pid}); jobs run on",
 }
@@ -80,7 +81,13 @@ def event_text(event: Event, job: str = "") -> str:
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
-            return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
+            return (
+                f"the cluster has a new spec{_by(data)}; {counted(data['kept'], 'job')} went on as before{down}{lost}"
+            )
+        case "token_created":
+            until = "" if data["expires_at"] is None else f" for {duration(data['expires_at'] - event.at)}"
+            only = "" if data["vcs"] is None else f", limited to {', '.join(data['vcs'])}"
+            return f"{data['of']} has a new token, {data['id']}{until}{only}{_by(data)}"
         case "node":
             more = data["all"] - len(data["nodes"])
             return "; ".join(data["nodes"]) + (f"; and {more} more nodes have changed" if more else "")
@@ -92,7 +99,11 @@ def event_text(event: Event, job: str = "") -> str:
             )
     if event.kind in EVENTS:
         return _of_the_market(event)
-    return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
+    return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, "by": _by(data), **data})
+
+
+def _by(data: Mapping[str, Any]) -> str:
+    return f" by {data['user']}" if data.get("user") else ""
 
 
 def place_text(placement: Mapping[str, Any]) -> str:

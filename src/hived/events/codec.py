@@ -89,7 +89,8 @@ def _events() -> TypeAdapter[Event]:
     """The adapter of all events, made at first use since that takes some milliseconds."""
     many: Any = tuple  # so that type checkers accept types made at run time
     number: Any = Annotated[float, PlainSerializer(_finite)]
-    vc = _record(compiled.VirtualClusterSpec, opportunistic_weight=number | None)
+    access = _record(compiled.AccessSpec)
+    vc = _record(compiled.VirtualClusterSpec, opportunistic_weight=number | None, access=access | None)
     names = Annotated[tuple[str, ...], WrapSerializer(lambda names, write: write(tuple(names)))]
     chain = _record(compiled.ChainSpec, node_names=names, device_indices=_PAIRS)
     spec = _record(compiled.ClusterSpec, chains=many[chain, ...], virtual_clusters=many[vc, ...])
@@ -189,12 +190,12 @@ _KNOWN: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Request, Member, Placement, PodPlacement, Record, VirtualLeaves, *get_args(Decision), *get_args(Reason)),
-        *(compiled.ClusterSpec, compiled.ChainSpec, compiled.LevelSpec),
+        *(compiled.AccessSpec, compiled.ClusterSpec, compiled.ChainSpec, compiled.LevelSpec),
         *(compiled.PinnedCellSpec, compiled.VirtualCellsSpec, compiled.VirtualClusterSpec),
     )
 }
 #: parts of these that earlier logs have not, which are left out at their default
-_LATER: dict[str, object] = {"saves_work": False, "since": 0.0}
+_LATER: dict[str, object] = {"saves_work": False, "since": 0.0, "access": None, "operators": []}
 _COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset, "dict": dict}
 
 

@@ -26,13 +26,14 @@ Share the GPUs of a machine among teams, so that each has what a machine of its 
 
 Every error has the shape of `ErrorAnswer`: a `code` for programs, a `message` for people, and the `field` of the
 request where one is wrong. Times are seconds since the epoch. Over a Unix socket the permission of its file is the
-guard; over TCP every request needs the token.
+guard; over TCP every request needs a token. Who may do what is up to the spec: docs/reference/permissions.md.
 """
 _TAGS = [
     {"name": "jobs", "description": "Submit, follow, explain, cancel."},
     {"name": "events", "description": "What happened, and what happens."},
     {"name": "cluster", "description": "GPUs, nodes, virtual clusters, the spec, and the engine itself."},
     {"name": "trades", "description": "Cells that virtual clusters trade."},
+    {"name": "tokens", "description": "Tokens of people, for an engine that is reached over TCP."},
     {"name": "engine", "description": "Whether it answers, and its metrics."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]
@@ -58,7 +59,7 @@ def make_app(
     )
     if service is not None:
         add_api(app, service, LocalMetrics(service), private(token, local))
-    return guarded(app, source, token, hosts, local=local)
+    return guarded(app, source, token, hosts, local=local, holders=service)
 
 
 def add_api(

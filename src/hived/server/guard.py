@@ -6,7 +6,10 @@ of a foreign page are refused, by ``Host`` (DNS rebinding) and by ``Origin`` (cr
 forwarded to a port, which browsers reach.
 
 A browser sends a cookie to every server on its host, whatever the port. So the cookie of the dashboard is named after
-its server, holds nothing of the token, is valid for no other server, and only reads: a change needs the token itself.
+its server, holds nothing of a token's secret, is valid for no other server, and only reads: a change needs the token.
+
+The engine's own token is its owner's, and does everything. A person's token (:mod:`hived.access.tokens`) is theirs; it
+and its cookie end when it is revoked or has expired. Who asks is ``scope["state"]["person"]`` from here on.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import hmac
 import ipaddress
 import re
 import secrets
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, MutableMapping
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hived.access import Person
 
 from .failures import answer
 
@@ -50,6 +55,32 @@ class Place(NamedTuple):
     port: int | None
 
 
+class Holders(Protocol):
+    """Who holds which token."""
+
+    @property
+    def owner(self) -> Person:
+        """Whose the engine's own token is, and the socket where the kernel says nothing of its peer."""
+
+    def holder(self, text: str) -> Person | None:
+        """Whose a token in force is."""
+
+    def by_id(self, number: str) -> Person | None:
+        """The same, by its id."""
+
+
+class _NoTokens:
+    """Nobody has a token of their own."""
+
+    owner = Person("", owns=True)
+
+    def holder(self, _text: str) -> Person | None:
+        return None
+
+    def by_id(self, _number: str) -> Person | None:
+        return None
+
+
 _NOTHING = re.compile(r"(?!)")
 
 
@@ -70,6 +101,7 @@ class Guard:
         local: bool,
         open_to_all: re.Pattern[str] = _NOTHING,
         by_any_name: re.Pattern[str] = _NOTHING,
+        holders: Holders | None = None,
     ) -> None:
         """``open_to_all``: paths for programs, served under any host name and without a token, but never to a page.
 
@@ -80,6 +112,7 @@ class Guard:
         self._token = token
         self._hosts = {place(host) for host in hosts}
         self._local = local
+        self._holders = holders or _NoTokens()
         self._cookie, self._session = session(token or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,6 +130,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        scope.setdefault("state", {})
         response = self._instead(Request(scope))
         await (response or self._app)(scope, receive, harden)
 
@@ -121,7 +155,9 @@ class Guard:
         origins = request.headers.getlist("origin")
         if any(not _same(origin, host) for origin in origins):
             return answer("forbidden", "a page of another origin may not ask this server")
-        if not self._local and self._token is not None and (refusal := self._without_token(request)) is not None:
+        if self._local:
+            scope_state(request).setdefault("person", self._holders.owner)
+        elif self._token is not None and (refusal := self._without_token(request)) is not None:
             return refusal
         if path.endswith("\n"):  # routes match it as if it were not there, and so would pass what reads the path itself
             return answer("not_found", f"there is nothing at {path!r}")
@@ -136,15 +172,16 @@ class Guard:
         return known or host.name in _LOOPBACK or _is_address(host.name, request)
 
     def _without_token(self, request: Request) -> Response | None:
-        """The answer to a request over TCP that does not show the token; None: pass it on."""
+        """The answer to a request over TCP that shows no token in force; None: pass it on, and say whose it is."""
         path, safe = request.scope["path"], request.method in _SAFE_METHODS  # request.url would believe the Host header
         if path == "/" and safe and "token" in request.query_params:
-            if not _is(request.query_params["token"], self._token):
-                return _unauthorized("the token in this link is not that of this engine")
+            found = self._shown(request.query_params["token"])
+            if found is None:
+                return _unauthorized("the token in this link is none of this engine, or is no longer in force")
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(
                 self._cookie,
-                self._session,
+                self._session_of(found),
                 httponly=True,
                 samesite="strict",
                 path="/",
@@ -155,12 +192,39 @@ class Guard:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return None if _is(given.strip(), self._token) else _unauthorized("the token is not that of this engine")
-        if not _is(request.cookies.get(self._cookie, ""), self._session):
-            return _unauthorized("this needs the token")
-        if not safe:
-            return answer("forbidden", f"the cookie of the dashboard only looks, and a change {_TOKEN_HEADER}")
+            found = self._shown(given.strip())
+            if found is None:
+                return _unauthorized("the token is none of this engine, or is no longer in force")
+        else:
+            found = self._in_session(request.cookies.get(self._cookie, ""))
+            if found is None:
+                return _unauthorized("this needs the token")
+            if not safe:
+                return answer("forbidden", f"the cookie of the dashboard only looks, and a change {_TOKEN_HEADER}")
+        scope_state(request)["person"] = found
         return None
+
+    def _shown(self, text: str) -> Person | None:
+        """Who shows this token."""
+        return self._holders.owner if _is(text, self._token) else self._holders.holder(text)
+
+    def _session_of(self, person: Person) -> str:
+        """The value of a person's cookie: the id of their token, and that this server has made it."""
+        if not person.token:
+            return self._session
+        return f"{person.token}.{hmac.digest(self._session.encode(), person.token.encode(), 'sha256').hex()}"
+
+    def _in_session(self, cookie: str) -> Person | None:
+        """Whose a cookie is, while their token is in force."""
+        number, sign, _ = cookie.partition(".")
+        found = self._holders.by_id(number) if sign else self._holders.owner
+        return found if found is not None and _is(cookie, self._session_of(found)) else None
+
+
+def scope_state(request: Request) -> MutableMapping[str, Any]:
+    """What is known of a request."""
+    found: MutableMapping[str, Any] = request.scope["state"]
+    return found
 
 
 def session(token: str) -> tuple[str, str]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import grp
 import os
 import pwd
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import h11
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hived.access import NOBODY, Person
 
 from .failures import answer
 
@@ -26,6 +29,10 @@ BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
 STREAMS = 100
 RETRY_SECONDS = 5
+#: of Linux; Python has no name for it
+_SO_PEERGROUPS = 59
+#: that Linux lets a process have
+_MOST_GROUPS = 65_536
 
 _STREAM = re.compile(r"/v1/(events/stream|dashboard/stream|logs/.+/stream|decisions)")
 
@@ -38,7 +45,7 @@ class Connection(asyncio.Protocol):
     ``CONNECTIONS`` the oldest that has never sent a request is dropped; only where all have is the new one refused
     (uvicorn's limit refuses it in any case, so that silent connections keep everybody out).
 
-    Over a Unix socket ``scope["state"]["user"]`` is the user of the peer process, by the kernel; over TLS
+    Over a Unix socket ``scope["state"]["person"]`` is the user of the peer process, by the kernel; over TLS
     ``scope["state"]["certificate"]`` is set if the client has shown a valid certificate.
     """
 
@@ -59,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stream: asyncio.Timeout | None = None  #: of the stream that is served
         self._requests = 0  #: that are being answered
+        self._scope: Scope = {"state": {}}  #: of the latest request
         self._is_silent, self._is_refused, self._is_stalled = True, False, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -95,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Have ``app`` answer a request."""
-        self._is_silent = False
+        self._is_silent, self._scope = False, scope
         self._requests += 1
         self._watch()
         try:
@@ -136,6 +144,12 @@ class Connection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.reschedule(0)
 
+    @property
+    def token(self) -> str:
+        """Id of the token of the person who asks; "": of none."""
+        person = self._scope["state"].get("person", NOBODY)
+        return str(person.token)
+
     def abort(self) -> None:
         """Close it at once; what is not sent yet never will be."""
         self._connections.pop(self, None)
@@ -160,9 +174,10 @@ def watched(app: ASGIApp) -> ASGIApp:
     return watch
 
 
-def asking(request: Request) -> str:
-    """The user of a request: over a Unix socket the peer, by the kernel; over TCP (with the token) the engine's own."""
-    return str(getattr(request.state, "user", "")) or _user_name(os.geteuid())
+def asking(request: Request) -> Person:
+    """Who asks: over a Unix socket the user of the peer, by the kernel; over TCP whose the token is."""
+    found = getattr(request.state, "person", NOBODY)
+    return found if isinstance(found, Person) else NOBODY
 
 
 @functools.lru_cache(maxsize=1024)
@@ -174,15 +189,46 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
+@functools.lru_cache(maxsize=1024)
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def local_user(uid: int, groups: Iterable[int] = ()) -> Person:
+    """A user of this machine, in these groups; the engine is its own user's, and root's."""
+    return Person(_user_name(uid), frozenset(map(_group_name, groups)), uid in (0, os.geteuid()), uid=uid)
+
+
+def groups_of(user: str) -> frozenset[str]:
+    """The groups of a user of this machine, as its database has them; none where it has no such user."""
+    try:
+        found = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+    except (KeyError, OSError):
+        return frozenset()
+    return frozenset(map(_group_name, found))
+
+
 def _peer(transport: asyncio.Transport) -> dict[str, Any]:
-    """What is known of the peer: the ``user`` of a Unix socket, a ``certificate`` over TLS."""
+    """What is known of the peer: the ``person`` behind a Unix socket, a ``certificate`` over TLS."""
     if transport.get_extra_info("peercert"):
         return {"certificate": True}
     end = transport.get_extra_info("socket")
-    if end.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+    if end.family != socket.AF_UNIX:
         return {}
-    _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))  # process, user, group
-    return {"user": _user_name(uid)}
+    _, uid, gid = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))  # pid first
+    return {"person": local_user(uid, {gid, *_more_groups(end)})}
+
+
+def _more_groups(end: socket.socket) -> Sequence[int]:
+    """The supplementary groups of the peer, by the kernel; none where it cannot tell."""
+    try:
+        found = end.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * 4)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(found) // 4}I", found)
 
 
 class Limits:

@@ -10,25 +10,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
+from hived.access import Access, Person, Token
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler
+from hived.engines.local.job_users import uid_of
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
 from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
-from hived.spec.compiled import Device
+from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures, schema
 from .histories import ended_jobs, story
+from .limits import groups_of, local_user
 from .live import DashboardView, Now
 from .live_timeline import Life
+from .permits import Whose
 from .service import Service, plan_one, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
@@ -47,6 +51,10 @@ class LocalService(Service[Job]):
         super().__init__()
         self._engine = engine
         self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
+        self._owner = local_user(os.geteuid())
+        self._access: tuple[ClusterSpec, Access] | None = None
+        #: called with the id of a token that was revoked
+        self.revoked: Callable[[str], None] = lambda _: None
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
@@ -54,18 +62,94 @@ class LocalService(Service[Job]):
         """Its jobs."""
         return self._engine.job_scheduler
 
-    async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
+    async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
         _check(submission)
+        self._check_permitted(submission, person)
         given, grace_s = dict(submission), submission.grace_s
         if grace_s is None:
             loan = submission.opportunistic or submission.early
             most = self.scheduler().hardware.grace_of_loans(submission.vc) if loan else DEFAULT_GRACE_S
             grace_s = min(DEFAULT_GRACE_S, most)
-        given |= {"cwd": submission.cwd or _own_folder(), "grace_s": grace_s, "user": user}
+        given |= {
+            "cwd": submission.cwd or _own_folder(),
+            "grace_s": grace_s,
+            "user": person.name,
+            "uid": self._uid(person),
+        }
         job = self._engine.submit(JobSpec.model_construct(**given))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
+
+    def _uid(self, person: Person) -> int:
+        """The user that a job of theirs runs as. Raises :class:`~hived.errors.ForbiddenError` where none can."""
+        uid = self.owner.uid if person.owns and person.uid is None else person.uid
+        return self._engine.job_users.check(person.name, uid_of(person.name) if uid is None else uid)
+
+    def _check_permitted(self, submission: schema.Submission, person: Person) -> None:
+        vcs = {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
+        if submission.vc in vcs:  # of another one the engine says that it is none
+            usage, of = self.scheduler().usage, (submission.vc, person.name)
+            more = submission.gpus * submission.tasks
+            access, priority = self.access(), submission.priority
+            access.check_submission(person, submission.vc, priority, usage.jobs_of[of], usage.gpus_of[of], more)
+
+    # -- who asks -------------------------------------------------------------------------------------------------
+
+    def access(self) -> Access:
+        """Who may do what, by the spec in force. O(subjects of the spec), where that has changed."""
+        spec = self._engine.cluster.spec
+        if self._access is None or self._access[0] is not spec:
+            self._access = spec, Access(spec, self.owner.name)
+        return self._access[1]
+
+    def whose(self, ref: str) -> Whose:
+        """Whose a job is."""
+        job = self._engine.find(ref)
+        return Whose(job.name, job.spec.user, job.vc)
+
+    @property
+    def owner(self) -> Person:
+        """Whose the engine is."""
+        return self._owner
+
+    def holder(self, text: str) -> Person | None:
+        """Whose a token in force is."""
+        return self._person(self._engine.tokens.shown(text, self.clock()))
+
+    def by_id(self, number: str) -> Person | None:
+        """The same, by its id."""
+        return self._person(self._engine.tokens.known(number, self.clock()))
+
+    def _person(self, token: Token | None) -> Person | None:
+        """Who has a token: a user of this machine has the groups that they have here."""
+        if token is None:
+            return None
+        vcs = None if token.vcs is None else frozenset(token.vcs)
+        return Person(token.user, groups_of(token.user), vcs=vcs, token=token.id)
+
+    def tokens(self, user: str | None) -> list[schema.Token]:
+        """The tokens of people in force, of one user or of all, the latest first."""
+        now, known = self.clock(), sorted(self._engine.tokens, key=attrgetter("created_at"), reverse=True)
+        return [shown_token(token) for token in known if token.holds(now) and user in (None, token.user)]
+
+    async def create_token(self, new: schema.NewToken, user: str) -> schema.MadeToken:
+        """Make a token, told so by ``user``."""
+        vcs = {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
+        if unknown := [vc for vc in new.vcs or () if vc not in vcs]:
+            raise RequestError("vcs", f"there is no virtual cluster {unknown[0]!r}; there are {', '.join(sorted(vcs))}")
+        made, text = self._engine.create_token(new.user, new.lasts_s, new.vcs, user)
+        person, access = self._person(made), self.access()
+        roles = {vc: access.role(person, vc).name.lower() for vc in new.vcs or sorted(vcs)} if person else {}
+        return schema.MadeToken(token=shown_token(made), text=text, roles=roles)
+
+    async def revoke_token(self, number: str, user: str) -> schema.Token:
+        """Revoke a token, told so by ``user``. Raises :class:`~hived.errors.NotFoundError`."""
+        gone = self._engine.revoke_token(number, user)
+        self.revoked(gone.id)
+        return shown_token(gone)
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
 
     def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Dry run of a submission, behind the present backlog."""
@@ -91,10 +175,12 @@ class LocalService(Service[Job]):
         """See :meth:`Service.clock`."""
         return self._engine.clock()
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+    def jobs(
+        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
+    ) -> schema.Jobs:
         """Jobs in one of ``states`` (none: all), the latest first; a page is the number that theirs are below."""
         before = None if page is None else whole_number("page", page)
-        found, total = self._engine.store.jobs(states, vc, limit, before)
+        found, total = self._engine.store.jobs(states, vc, limit, before, user=user)
         here = self._engine.job_scheduler.jobs
         more = str(found[-1].id) if len(found) == limit and found[-1].id > 1 else None
         return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total, next=more)
@@ -103,9 +189,9 @@ class LocalService(Service[Job]):
         """One job, as it is or as it ended."""
         return self._engine.find(ref)
 
-    async def cancel(self, ref: str) -> schema.Job:
+    async def cancel(self, ref: str, user: str) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
-        return self.shown(self._engine.cancel(ref))
+        return self.shown(self._engine.cancel(ref, user))
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
         """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
@@ -184,8 +270,7 @@ class LocalService(Service[Job]):
             raise NotFoundError(f"{task.folder} has the files of another job, and nothing of {job.name}")
         over = over or liveness not in (Liveness.UNCLAIMED, Liveness.ALIVE)
         try:
-            # a task may have put anything in the place of its output: never block
-            file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            file = task.open_output()  # of what a task may have put there: never block
         except OSError:
             return schema.LogPage(text="", offset=0, next=0, end=over)
         try:
@@ -226,22 +311,35 @@ class LocalService(Service[Job]):
         """An event as a type of the API, with its sentence."""
         return shown_event(event, "" if event.job is None else self._name(event.job))
 
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        """GPU seconds between two times, by user, virtual cluster and use."""
+        if not start < end:
+            raise RequestError("end", "is not after the start")
+        now = self.clock()
+        found = await asyncio.to_thread(self._engine.store.gpu_seconds, start, end, now)
+        accounts = [
+            schema.Account(user=of.user, vc=of.vc, use=of.use, gpu_seconds=of.gpu_s, jobs=of.jobs)
+            for of in found
+            if of.gpu_s > 0
+        ]
+        return schema.Accounts(start=start, end=min(end, now), accounts=accounts)
+
     def decisions(self) -> Iterator[str]:
         """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
         return self._engine.store.decisions()
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
-    async def _drain(self, drain: schema.Drain) -> schema.Drained:
-        chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now)
+    async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
+        chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now, user)
         nodes = groupby(chosen, key=itemgetter(0))
         return schema.Drained(
             nodes=[self.node(name, (device for _, device in of)) for name, of in nodes], undone=drain.undo
         )
 
-    async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
+    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
         """Go on under a new spec; every job runs on (work-preserving)."""
-        report = self._engine.reconfigure(parse_spec(spec.yaml, "the new spec"))
+        report = self._engine.reconfigure(parse_spec(spec.yaml, "the new spec"), user)
         return schema.Reconfigured(
             kept=list(report.kept),
             downgraded=[name for name, _ in report.downgraded],
@@ -268,6 +366,18 @@ class LocalService(Service[Job]):
     async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
         """Change the market."""
         return self._engine.trade(act)
+
+
+def shown_token(token: Token) -> schema.Token:
+    """A token as a type of the API: nothing of it that opens anything."""
+    return schema.Token(
+        id=token.id,
+        user=token.user,
+        vcs=token.vcs,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        by=token.by,
+    )
 
 
 def _check(submission: schema.Submission) -> None:

@@ -75,6 +75,12 @@ class Metrics(Collector, Generic[J]):
             ("state",),
             () if known is None else self._gpus(known),
         )
+        yield counter(
+            "gpu_seconds",
+            "GPU seconds that jobs have had and VCs have reserved since it decides, by what the GPUs were to them.",
+            ("vc", "use"),
+            () if known is None else self._gpu_seconds(known),
+        )
         yield gauge(
             "vc_gpus",
             "GPUs that a VC has reserved, uses as its own, has borrowed of others, and has reserved but cannot have "
@@ -116,6 +122,14 @@ class Metrics(Collector, Generic[J]):
         except InvariantError:  # the other metrics are needed then most
             self.unsafe += 1
             return []
+
+    def _gpu_seconds(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
+        """O(VCs)."""
+        known = {vc.name for vc in scheduler.cluster.spec.virtual_clusters}
+        found: Counter[tuple[str, str]] = Counter()
+        for (vc, use), seconds in scheduler.holdings.gpu_seconds(self.service.clock()).items():
+            found[vc if vc in known else UNKNOWN, use.value] += seconds  # type: ignore[assignment]
+        yield from found.items()
 
     def _gpus(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""

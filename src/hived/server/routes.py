@@ -23,6 +23,7 @@ from hived.errors import HivedError, RequestError
 from . import schema
 from .failures import answer_to, declared
 from .limits import asking
+from .permits import Permits
 from .schema import LogPage
 from .service import Service
 from .trades import BODY, add_trades
@@ -167,6 +168,7 @@ Phases = Annotated[
     Query(alias="phase", max_length=3, description="Only in a state of one of these phases, or of `state`."),
 ]
 OfVc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
+OfUser = Annotated[str | None, Query(min_length=1, max_length=253, pattern=ANY_TEXT, description="Only of this user.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Page = Annotated[
     str | None,
@@ -182,6 +184,12 @@ Offset = Annotated[
 ]
 LogLimit = Annotated[int, Query(ge=1, le=1_048_576, description="At most so many bytes.")]
 
+TokenId = Annotated[
+    str, Path(min_length=1, max_length=64, pattern=ANY_TEXT, description="Id of a token.", examples=["3f9a1c02"])
+]
+_Time = Query(allow_inf_nan=False, ge=0, le=1e11, description="Seconds since the epoch.", examples=[1_767_225_600.0])
+Start = Annotated[float, _Time]
+End = Annotated[float, _Time]
 OfNode = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this node.")]
 First = Annotated[int, Query(ge=0, le=_LARGEST, description="How many to leave out: the pages before.")]
 
@@ -252,6 +260,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         return APIRouter(prefix="/v1", tags=[tag], responses=errors, dependencies=[Depends(refuse_repeats)])
 
     jobs, events, cluster = router("jobs"), router("events"), router("cluster")
+    permits = Permits(service)
 
     @jobs.post("/jobs", status_code=201, responses={**_LINKS, **declared(*BODY, 404, 409, 503, 507)})
     async def submit_job(submission: Asked, request: Request, response: Response) -> schema.Job:
@@ -265,42 +274,43 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         states: States = [],  # noqa: B006
         phases: Phases = [],  # noqa: B006
         vc: OfVc = None,
+        user: OfUser = None,
         limit: AtMost = 100,
         page: Page = None,
     ) -> schema.Jobs:
         """Jobs: the latest first; on Kubernetes affinity groups by name, those that have ended only if asked for."""
         chosen = [*states, *(state for state in JobState if PHASES[state] in phases and state not in states)]
-        return service.jobs(chosen, vc, limit, page)
+        return service.jobs(chosen, vc, user, limit, page)
 
     @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
-    async def cancel_job(ref: Ref) -> schema.Job:
+    async def cancel_job(ref: Ref, request: Request) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
-        return await service.cancel(ref)
+        return await service.cancel(ref, permits.of_job(request, ref, "cancel").name)
 
     @jobs.post("/jobs/{ref:path}/suspend", responses=declared(*BODY, *_TELLING))
     async def suspend_job(ref: Ref, how: schema.Suspension, request: Request) -> schema.Job:
         """Suspend a training job at the end of a mini-batch: its device memory is free, and its GPUs stay its own."""
-        return await service.suspend(ref, how, asking(request))
+        return await service.suspend(ref, how, permits.of_job(request, ref, "suspend").name)
 
     @jobs.post("/jobs/{ref:path}/resume", responses=declared(*BODY, *_TELLING))
     async def resume_job(ref: Ref, how: schema.Resumption, request: Request) -> schema.Job:
         """Let a suspended training job go on."""
-        return await service.resume(ref, how, asking(request))
+        return await service.resume(ref, how, permits.of_job(request, ref, "resume").name)
 
     @jobs.post("/jobs/{ref:path}/limit", responses=declared(*BODY, *_TELLING))
     async def limit_job(ref: Ref, how: schema.Limiting, request: Request) -> schema.Job:
         """Limit a training job from its next mini-batch on."""
-        return await service.limit(ref, how, asking(request))
+        return await service.limit(ref, how, permits.of_job(request, ref, "limit").name)
 
     @jobs.post("/jobs/{ref:path}/scale", responses=declared(*BODY, *_TELLING))
     async def scale_job(ref: Ref, how: schema.Scaling, request: Request) -> schema.Job:
         """Have an elastic training job go on with another number of workers."""
-        return await service.scale(ref, how, asking(request))
+        return await service.scale(ref, how, permits.of_job(request, ref, "scale").name)
 
     @jobs.post("/jobs/{ref:path}/priority", responses=declared(*BODY, *_TELLING))
     async def prioritize_job(ref: Ref, how: schema.Prioritizing, request: Request) -> schema.Job:
         """Give a job that takes turns another priority: a higher one is never suspended for a lower one."""
-        return await service.prioritize(ref, how, asking(request))
+        return await service.prioritize(ref, how, permits.priority(request, ref, how.priority).name)
 
     @jobs.get("/training/{ref:path}", responses=declared(403, 404, 409, 422, 503))
     async def get_training(ref: Ref) -> schema.Training:
@@ -328,9 +338,15 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         responses={**streamed(log="LogPage", end="LogPage"), **declared(403, 404, 409, 422, 429, 503)},
     )
     async def stream_log(
-        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, last_event_id: LastEventId = None
+        ref: Ref,
+        request: Request,
+        rank: Rank = 0,
+        attempt: Attempt = None,
+        offset: Offset = 0,
+        last_event_id: LastEventId = None,
     ) -> EventSourceResponse:
         """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
+        permits.of_job(request, ref, "read the output of")
         job = service.job(ref)
         ref = job.id  # the latest of a name is another one soon
         attempt = attempt or _attempt(job)
@@ -340,9 +356,15 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
 
     @jobs.get("/logs/{ref:path}", responses=declared(403, 404, 409, 422, 503))
     async def read_log(
-        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, limit: LogLimit = 65_536
+        ref: Ref,
+        request: Request,
+        rank: Rank = 0,
+        attempt: Attempt = None,
+        offset: Offset = 0,
+        limit: LogLimit = 65_536,
     ) -> schema.LogPage:
         """A stretch of the output of a task."""
+        permits.of_job(request, ref, "read the output of")
         return service.log(ref, rank, attempt, offset, limit)
 
     @events.get("/events", responses=declared(403, 404, 422, 503))
@@ -380,6 +402,11 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         """GPUs by what they are for, jobs by state, and the margin of sharing safety."""
         return service.usage()
 
+    @cluster.get("/accounts", responses=declared(403, 409, 422, 503))
+    async def get_accounts(start: Start, end: End) -> schema.Accounts:
+        """GPU seconds between two times, by user, virtual cluster and what the GPUs were to them."""
+        return await service.accounts(start, end)
+
     @cluster.get("/vcs", responses=declared(403, 503))
     async def list_vcs() -> list[schema.VcUsage]:
         """The virtual clusters, in GPUs."""
@@ -396,9 +423,11 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         return service.nodes(node, offset, limit)
 
     @cluster.post("/drain", responses=declared(*BODY, 404, 409, 503, 507))
-    async def drain_devices(drain: Annotated[schema.Drain, Body(openapi_examples=_DRAINS)]) -> schema.Drained:
+    async def drain_devices(
+        drain: Annotated[schema.Drain, Body(openapi_examples=_DRAINS)], request: Request
+    ) -> schema.Drained:
         """Keep new jobs off devices, or let them come again; the answer is the devices that this was about."""
-        return await service.drain(drain)
+        return await service.drain(drain, permits.to_operate(request, "drain GPUs").name)
 
     @cluster.get("/spec", responses=declared(403, 503))
     async def get_spec() -> schema.Spec:
@@ -406,13 +435,32 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         return service.spec()
 
     @cluster.put("/spec", responses=declared(*BODY, 404, 409, 503, 507))
-    async def replace_spec(spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)]) -> schema.Reconfigured:
+    async def replace_spec(
+        spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)], request: Request
+    ) -> schema.Reconfigured:
         """Go on under a new cluster spec. Every job runs on; what no longer fits its VC becomes opportunistic."""
-        return await service.reconfigure(spec)
+        return await service.reconfigure(spec, permits.to_operate(request, "replace the spec").name)
+
+    tokens = router("tokens")
+
+    @tokens.get("/tokens", responses=declared(403, 409, 503))
+    async def list_tokens(request: Request) -> list[schema.Token]:
+        """The tokens of people: for an operator all, for anybody else their own. Nothing of them opens a door."""
+        return service.tokens(None if permits.sees_all(request) else asking(request).name)
+
+    @tokens.post("/tokens", status_code=201, responses=declared(*BODY, 409, 503, 507))
+    async def create_token(new: schema.NewToken, request: Request) -> schema.MadeToken:
+        """Make a token for somebody, with which they reach the engine over TCP. Its text is told this once."""
+        return await service.create_token(new, permits.to_make_token(request, new.user).name)
+
+    @tokens.post("/tokens/{number}/revoke", responses=declared(403, 404, 409, 422, 503, 507))
+    async def revoke_token(number: TokenId, request: Request) -> schema.Token:
+        """Revoke a token: it opens nothing from now on, and what is being streamed to its holder ends."""
+        return await service.revoke_token(number, permits.to_revoke_token(request, service.tokens(None), number).name)
 
     trades = router("trades")
-    add_trades(trades, service.market)
-    return [jobs, events, cluster, trades]
+    add_trades(trades, service.market, permits)
+    return [jobs, events, cluster, trades, tokens]
 
 
 def _attempt(job: schema.Job) -> int | None:

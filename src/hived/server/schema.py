@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
+from hived.engine.holdings import Use
 from hived.engine.states import JobState
 from hived.engines.submission import ANY_TEXT, FOLDER, NAME, VARIABLE, Model
 from hived.engines.submission import Submission as Submission  # the body of ``POST /v1/jobs``
@@ -17,6 +18,7 @@ from hived.engines.submission import Submission as Submission  # the body of ``P
 #: how long to wait for a training job to come to the end of a mini-batch
 Patience = Annotated[float, Field(strict=True, gt=0, le=86_400)]
 REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+SUBJECT = r"^[^\x00-\x20\x7f,]+$"
 #: each of these patterns in words, for the error message of a text that does not match
 FORMS = {
     NAME: "has to be letters, digits and . _ -, a letter first, 63 at most",
@@ -24,6 +26,7 @@ FORMS = {
     VARIABLE: "has to be letters, digits and _, no digit first, 255 at most",
     FOLDER: "has to be a path from the root, /, of at most 4,096 characters",
     ANY_TEXT: "may not have a NUL character in it",
+    SUBJECT: "has to be the name of a user, without spaces and commas",
 }
 EngineKind = Literal["local", "kubernetes", "results"]
 
@@ -621,3 +624,65 @@ class Posted(Model):
     """Whether it, or what is left of it, is on the board."""
     trades: list[Trade]
     """That it has led to."""
+
+
+# -- accounts ---------------------------------------------------------------------------------------------------------
+
+
+class Account(Model):
+    """What GPUs were to a user in a virtual cluster, in one way, over some time."""
+
+    user: str
+    """"": to the virtual cluster as a whole, or whose is not known."""
+    vc: str
+    use: Use
+    """In use; or suspended, of a job that stood still; or reserved, of the virtual cluster."""
+    gpu_seconds: float
+    """A GPU that several jobs share counts for each."""
+    jobs: int
+
+
+class Accounts(Model):
+    """GPU seconds between two times."""
+
+    start: float
+    end: float
+    """Or now, if that was before it."""
+    accounts: list[Account]
+
+
+# -- tokens of people -------------------------------------------------------------------------------------------------
+
+
+class NewToken(Model):
+    """A token for somebody, by which they reach the engine over TCP."""
+
+    user: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=SUBJECT)]
+    """Their name: a user of the machine, or any name that the spec has under members, admins or operators."""
+    vcs: Annotated[tuple[VcName, ...], Field(min_length=1, max_length=1024)] | None = None
+    """The virtual clusters to which it is limited; None: to none. It gives no role, which the spec does alone."""
+    lasts_s: Annotated[float, Field(strict=True, ge=1, le=3_153_600_000)] | None = None
+    """None: until it is revoked."""
+
+
+class Token(Model):
+    """A token that was given to somebody."""
+
+    id: str
+    user: str
+    vcs: tuple[str, ...] | None
+    """To which it is limited; None: to none."""
+    created_at: float
+    expires_at: float | None
+    by: str
+    """Who has made it."""
+
+
+class MadeToken(Model):
+    """A new token."""
+
+    token: Token
+    text: str
+    """The token itself, told this once."""
+    roles: dict[str, str]
+    """What its holder is to each virtual cluster: viewer, member, admin or operator."""

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
+from hived.access import Access, Person
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
@@ -26,11 +27,13 @@ from hived.spec.compiled import ClusterSpec
 
 from . import schema
 from .mapping import kept_idle, kind_of, of, safety_margin, virtual_clusters
+from .permits import Whose
 from .trades import ExchangeService
 
 J = TypeVar("J", bound=EngineJob)
 T = TypeVar("T")
 _ON_ITS_NODE = "command a training job with hived train inside its pod"
+_KNOWS_PEOPLE = "it is Kubernetes that knows people there, and makes tokens for them: kubectl create token"
 _SHOWN = 100  #: jobs in each list of a virtual cluster
 
 
@@ -63,8 +66,13 @@ class Service(ABC, Generic[J]):
         """A job that is known: it waits, runs, or has ended."""
 
     @abstractmethod
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
-        """Jobs in one of ``states`` (none: all), from the ``page`` on that an answer before this one has named."""
+    def jobs(
+        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
+    ) -> schema.Jobs:
+        """Jobs of a virtual cluster and a user (None: of any) in one of ``states`` (none: all).
+
+        From the ``page`` on that an answer before this one has named.
+        """
 
     @abstractmethod
     def tasks(self, job: J) -> list[schema.Task]:
@@ -91,7 +99,15 @@ class Service(ABC, Generic[J]):
         """Return once there is an event after number ``after``."""
 
     @abstractmethod
-    async def _drain(self, drain: schema.Drain) -> schema.Drained:
+    def access(self) -> Access:
+        """Who may do what, by the spec in force."""
+
+    @abstractmethod
+    def whose(self, ref: str) -> Whose | None:
+        """Whose a job is; None: others than the engine guard its jobs."""
+
+    @abstractmethod
+    async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
         """See :meth:`drain`."""
 
     @abstractmethod
@@ -113,12 +129,12 @@ class Service(ABC, Generic[J]):
 
     # -- what only one of them has --------------------------------------------------------------------------------
 
-    async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
+    async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
         raise self._unsupported("submit with kubectl apply -f FILE")
 
-    async def cancel(self, ref: str) -> schema.Job:
-        """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
+    async def cancel(self, ref: str, user: str) -> schema.Job:
+        """Withdraw or stop a job, by ``user``. Raises :class:`~hived.errors.ConflictError` for one that has ended."""
         raise self._unsupported("end it with kubectl delete")
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
@@ -153,9 +169,26 @@ class Service(ABC, Generic[J]):
         """Return once there is output beyond ``offset``, or the task has ended."""
         raise self._unsupported("read it with kubectl logs POD")
 
-    async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
-        """Go on under a new spec; every job runs on (work-preserving)."""
+    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
+        """Go on under a new spec, by ``user``; every job runs on (work-preserving)."""
         raise self._unsupported("edit the ConfigMap or the file that its spec is read from")
+
+    def tokens(self, user: str | None) -> list[schema.Token]:
+        """The tokens of people in force, of one user or of all."""
+        raise self._unsupported(_KNOWS_PEOPLE)
+
+    async def create_token(self, new: schema.NewToken, user: str) -> schema.MadeToken:
+        """Make a token, told so by ``user``."""
+        raise self._unsupported(_KNOWS_PEOPLE)
+
+    async def revoke_token(self, number: str, user: str) -> schema.Token:
+        """Revoke a token, told so by ``user``. Raises :class:`~hived.errors.NotFoundError`."""
+        raise self._unsupported(_KNOWS_PEOPLE)
+
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        """GPU seconds between two times, by user, virtual cluster and use."""
+        query = "sum by (vc, use) (increase(hived_gpu_seconds_total[30d]))"
+        raise self._unsupported(f"Prometheus keeps its accounts: {query}")
 
     def decisions(self) -> Iterator[str]:
         """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
@@ -186,11 +219,11 @@ class Service(ABC, Generic[J]):
 
     # -- what both share ------------------------------------------------------------------------------------------
 
-    async def drain(self, drain: schema.Drain) -> schema.Drained:
-        """Drain devices, or undo that. Returns those that it is about, as they are now."""
+    async def drain(self, drain: schema.Drain, user: str) -> schema.Drained:
+        """Drain devices, or undo that, told so by ``user``. Returns those that it is about, as they are now."""
         if drain.undo and drain.now:
             raise RequestError("now", "sends away who runs there, and undoing a drain sends nobody away: leave one out")
-        return await self._drain(drain)
+        return await self._drain(drain, user)
 
     def job(self, ref: str) -> schema.Job:
         """One job."""

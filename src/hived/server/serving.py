@@ -102,6 +102,13 @@ class Server:
                 connection.abort()  # clients that do not read the end of their answer
         self._close()
 
+    def forget(self, token: str) -> None:
+        """Drop the connections of whoever has shown a person's token, by its id: it was revoked."""
+        for server, _ in self._servers:
+            for connection in list(server.connections):
+                if connection.token == token:
+                    connection.abort()
+
     def _close(self) -> None:
         """Listen no more."""
         for made in self._listening:

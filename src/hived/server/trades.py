@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Body
+from fastapi import Request as HttpRequest
 
 from hived.engine.trading import LiveTrading
 from hived.errors import RequestError
@@ -14,6 +15,7 @@ from hived.spec.compiled import ClusterSpec
 
 from . import schema
 from .failures import declared
+from .permits import Permits
 
 T = TypeVar("T")
 BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
@@ -140,7 +142,7 @@ _REQUESTS: dict[str, Any] = {"a node for ten hours": {"value": _CELLS | {"vc": "
 _WITHDRAWALS: dict[str, Any] = {"one's own": {"value": {"number": 1, "vc": "vision"}}}
 
 
-def add_trades(router: APIRouter, service: ExchangeService) -> None:
+def add_trades(router: APIRouter, service: ExchangeService, permits: Permits) -> None:
     """Add the market of ``service``, which is asked in the event loop's thread, to ``/v1``."""
     changes = declared(*BODY, 404, 409, 503, 507)
 
@@ -150,16 +152,25 @@ def add_trades(router: APIRouter, service: ExchangeService) -> None:
         return service.shown()
 
     @router.post("/trades/offers", status_code=201, responses=changes)
-    async def offer_cells(offer: Annotated[schema.NewOffer, Body(openapi_examples=_OFFERS)]) -> schema.Posted:
+    async def offer_cells(
+        offer: Annotated[schema.NewOffer, Body(openapi_examples=_OFFERS)], asked: HttpRequest
+    ) -> schema.Posted:
         """Offer cells that a virtual cluster does not use, for a while. They are its own again at the end."""
+        permits.to_trade(asked, offer.vc)
         return await service.offer(offer)
 
     @router.post("/trades/requests", status_code=201, responses=changes)
-    async def request_cells(request: Annotated[schema.NewRequest, Body(openapi_examples=_REQUESTS)]) -> schema.Posted:
+    async def request_cells(
+        request: Annotated[schema.NewRequest, Body(openapi_examples=_REQUESTS)], asked: HttpRequest
+    ) -> schema.Posted:
         """Ask for cells of other virtual clusters, for a while."""
+        permits.to_trade(asked, request.vc)
         return await service.request(request)
 
     @router.post("/trades/withdraw", responses=changes)
-    async def withdraw_post(of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)]) -> schema.Market:
+    async def withdraw_post(
+        of: Annotated[schema.Withdrawal, Body(openapi_examples=_WITHDRAWALS)], asked: HttpRequest
+    ) -> schema.Market:
         """Withdraw an offer or a request that has found nobody yet."""
+        permits.to_trade(asked, of.vc)
         return await service.withdraw(of.number, of.vc)

@@ -103,6 +103,17 @@ class VirtualCellsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessSpec:
+    """Who may use a virtual cluster, by the texts of the spec (:class:`hived.spec.subjects.Subject`), and how much."""
+
+    members: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    max_priority: int | None = None  #: that a member may ask for; None: any, here and below
+    max_jobs: int | None = None  #: of a member, that have not ended
+    max_gpus: int | None = None  #: of these jobs of a member
+
+
+@dataclass(frozen=True, slots=True)
 class VirtualClusterSpec:
     """A virtual cluster: the reservation of one tenant."""
 
@@ -115,6 +126,7 @@ class VirtualClusterSpec:
     policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
     #: ``exact``: none of its jobs ends later than in a private cluster (docs/explanation/exact-safety.md)
     safety: SafetyOf = WORK_CONSERVING
+    access: AccessSpec | None = None  #: None: of nobody but operators
 
     def reserved(self) -> list[tuple[str, int, int]]:
         """Chain, level and number of the cells that it reserved, each pinned one after the others."""
@@ -132,6 +144,7 @@ class ClusterSpec:
     ignored: tuple[tuple[str, int], ...] = ()  #: ignored keys, with their line
     #: cells that count as reserved and are no VC's: they change hands just now
     withheld: tuple[VirtualCellsSpec, ...] = ()
+    operators: tuple[str, ...] = ()  #: subjects who may do everything, beside the engine's owner
 
     def check(self) -> None:
         """Raise :class:`~hived.errors.InputError` where a virtual cluster reserves cells that no chain has.

@@ -62,7 +62,8 @@ def _compile(document: Document) -> ClusterSpec:
     spec, ignored = check_form(document)
     physical = compile_physical(spec.physical_cluster, document)
     virtual = compile_virtual(spec.virtual_clusters, physical, document)
-    return ClusterSpec(physical.chains, virtual, document.source, ignored)
+    operators = tuple(spec.operators or ())
+    return ClusterSpec(physical.chains, virtual, document.source, ignored, operators=operators)
 
 
 def _plain(value: object, source: str, depth: int = 0) -> object:

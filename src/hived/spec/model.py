@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from .compiled import GuestsOf, SafetyOf
 from .document import KeyPath, shown
+from .subjects import Subject
 
 #: the most cells of one entry or cell type, and the most nodes of a cluster: ten times the largest foreseeable number
 MAX_CELLS = 2_000_000
@@ -55,6 +56,14 @@ def _address(value: object) -> int | str | None:
     raise PydanticCustomError("address", "an address is a number or text")
 
 
+def _subject(value: str) -> str:
+    try:
+        Subject.of(_named(value))
+    except ValueError as error:
+        raise PydanticCustomError("subject", "{why}", {"why": str(error)}) from None
+    return value
+
+
 def _weight(value: object) -> float | None:
     match value:
         case None:
@@ -72,6 +81,7 @@ def _weight(value: object) -> float | None:
 
 Name = Annotated[str, AfterValidator(_named)]
 Address = Annotated[int | str | None, PlainValidator(_address)]
+Subjects = list[Annotated[str, AfterValidator(_subject)]]
 Weight = Annotated[float | None, PlainValidator(_weight)]
 
 
@@ -123,7 +133,7 @@ class PinnedCell(_Form):
 
 
 class VirtualCluster(_Form):
-    """What a tenant reserved. It may be nothing yet."""
+    """What a tenant reserved, which may be nothing yet; and who may use it."""
 
     virtual_cells: list[VirtualCells] | None = None
     pinned_cells: list[PinnedCell] | None = None
@@ -132,6 +142,11 @@ class VirtualCluster(_Form):
     guests: GuestsOf | None = None
     policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     safety: SafetyOf | None = None
+    members: Subjects | None = None
+    admins: Subjects | None = None
+    max_priority: int | None = Field(default=None, ge=-1, le=1000)
+    max_jobs: int | None = Field(default=None, ge=0)
+    max_gpus: int | None = Field(default=None, ge=0)
 
 
 class Spec(_Form):
@@ -139,6 +154,7 @@ class Spec(_Form):
 
     physical_cluster: PhysicalCluster
     virtual_clusters: dict[Name, VirtualCluster | None]
+    operators: Subjects | None = None
 
 
 def keys_allowed(path: KeyPath) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from .compiled import (
     NO_GUESTS,
     OPPORTUNISTIC_GRACE_SECONDS,
     WORK_CONSERVING,
+    AccessSpec,
     GuestsOf,
     PinnedCellSpec,
     SafetyOf,
@@ -33,12 +34,12 @@ def compile_virtual(
     for vc, reserved in clusters.items():
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
-        weight, grace, policy = None, OPPORTUNISTIC_GRACE_SECONDS, ""
+        weight, grace, policy, access = None, OPPORTUNISTIC_GRACE_SECONDS, "", None
         guests: GuestsOf = NO_GUESTS
         safety: SafetyOf = WORK_CONSERVING
         if reserved is not None:
             weight, guests, policy = reserved.opportunistic_weight, reserved.guests or NO_GUESTS, reserved.policy or ""
-            safety = reserved.safety or safety
+            safety, access = reserved.safety or safety, _access(reserved)
             if reserved.opportunistic_grace_seconds is not None:
                 grace = reserved.opportunistic_grace_seconds
             for number, entry in enumerate(reserved.virtual_cells or ()):
@@ -49,8 +50,15 @@ def compile_virtual(
                 path = ("virtualClusters", vc, "pinnedCells", number, "pinnedCellId")
                 pinned.append(_claim(pin.pinned_cell_id, vc, path, claimed, physical, document))
         kept = tuple(VirtualCellsSpec(chain, level, number) for (chain, level), number in cells.items() if number)
-        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests, policy, safety))
+        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests, policy, safety, access))
     return tuple(compiled)
+
+
+def _access(of: VirtualCluster) -> AccessSpec | None:
+    """Who may use it, and how much; None where nothing is said of that."""
+    who = tuple(of.members or ()), tuple(of.admins or ())
+    found = AccessSpec(*who, of.max_priority, of.max_jobs, of.max_gpus)
+    return None if found == AccessSpec() else found
 
 
 def _claim(

@@ -30,7 +30,7 @@ def test_where_jobs_run_and_why_they_wait(hived: Hived, engine: FakeService) -> 
     answer = hived("ps")
     assert (answer.code, answer.err) == (0, "")
     header, *lines = answer.out.splitlines()
-    assert header.split() == ["ID", "NAME", "VC", "GPUS", "PRIO", "STATE", "AGE", "RUN", "WHERE/WHY"]
+    assert header.split() == ["ID", "NAME", "USER", "VC", "GPUS", "PRIO", "STATE", "AGE", "RUN", "WHERE/WHY"]
     assert [line.split()[:6] for line in lines] == [
         ["2", "train-2", "vision", "4", "0", "running"],
         ["3", "sweep-3", "speech", "4", "opp", "running"],

@@ -13,7 +13,7 @@ def test_verbs_reach_jobs_of_the_engine(hived: Hived, engine: FakeService) -> No
     took = "framework; 1.0 MiB moved in 50 ms"
     assert hived("train", "suspend", "train").out == f"train-1: suspended ({took})\n"
     assert engine.job("train").state == "suspended"
-    assert hived("ps").out.splitlines()[1].split()[5] == "suspended"
+    assert hived("ps").out.splitlines()[1].split()[6] == "suspended"
     assert hived("train", "resume", job.id).out == "train-1: runs\n"
     said = hived("train", "limit", "train-1", "--memory", "6GiB", "--share", "30%").out
     assert said == "train-1: limits change at the end of its mini-batch (hived train status train-1)\n"

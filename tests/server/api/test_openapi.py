@@ -17,13 +17,14 @@ from .client import Client, error
 ERROR = {"$ref": "#/components/schemas/ErrorAnswer"}
 #: what an engine has, beside what a dashboard asks
 PATHS = [
-    "/healthz", "/metrics", "/v1/engine", "/v1/usage", "/v1/vcs", "/v1/vcs/{name}", "/v1/jobs", "/v1/jobs/{ref}",
+    "/healthz", "/metrics", "/v1/engine", "/v1/usage", "/v1/accounts", "/v1/vcs", "/v1/vcs/{name}", "/v1/jobs",
+    "/v1/jobs/{ref}",
     "/v1/jobs/{ref}/cancel", "/v1/jobs/{ref}/suspend", "/v1/jobs/{ref}/resume", "/v1/jobs/{ref}/limit",
     "/v1/jobs/{ref}/scale", "/v1/training/{ref}", "/v1/jobs/{ref}/priority",
     "/v1/explain/{ref}", "/v1/logs/{ref}", "/v1/logs/{ref}/stream",
     "/v1/plan", "/v1/events",
     "/v1/events/stream", "/v1/nodes", "/v1/drain", "/v1/spec", "/v1/decisions", "/v1/trades", "/v1/trades/offers",
-    "/v1/trades/requests", "/v1/trades/withdraw",
+    "/v1/trades/requests", "/v1/trades/withdraw", "/v1/tokens", "/v1/tokens/{number}/revoke",
 ]  # fmt: skip
 PAGES = [
     "layout", "picture", "curves", "story/{job}", "timeline", "queue", "ended", "comparison", "stream",

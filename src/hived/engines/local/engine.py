@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
 
+from hived.access import Token, Tokens
 from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.queries import PlanAnswer
@@ -62,6 +63,7 @@ from .devices import Devices
 from .environment import free_port, task_environment, wake_marked
 from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .job_scheduler import JobScheduler
+from .job_users import JobUsers, output_of, own_folder
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying, RefusedError
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
@@ -100,16 +102,19 @@ class Engine:
         clock: Callable[[], float] = time.time,
         shares: Shares | None = None,
         arbiter: Arbiter | None = None,
+        job_users: JobUsers | None = None,
     ) -> None:
         """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
 
-        ``arbiter``: how offers of cells are matched with requests; None: balanced.
+        ``arbiter``: how offers of cells are matched with requests; None: balanced. ``job_users``: whose jobs it runs;
+        None: by the rights of this process.
 
         Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
         """
         self.store = store
         self.folder = store.folder.absolute()
         self.devices = devices
+        self.job_users = job_users or JobUsers.here()
         self.clock = clock
         self.started_at = clock()
         #: where the spec in force comes from, and since when it is
@@ -125,12 +130,15 @@ class Engine:
         self._trading = restored_trades(renamed(last.spec, self._names), store, self.clock(), arbiter)
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._database = store.database
+        #: of people
+        self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
         self._agent = _agent(self.folder / "training")
         policies.forbid_sharing(self._why_not_shared)
         self.job_scheduler = JobScheduler(
             cluster, policies, free_port, self.store.last_event(), self._trading, shares=True
         )
+        self.job_scheduler.holdings.restore(store.open_holdings())
         self._next_job = max(store.next_job(), next_number(self.folder))
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -226,11 +234,18 @@ class Engine:
         """
         self._refuse_if_failed()
         answer = self.plan(spec)
+        self.job_users.check_folder(spec.user, spec.uid, self.folder / "jobs")
         policy = self.job_scheduler.policies[spec.vc]
         if policy.clairvoyant and spec.time_limit_s is None:
             raise RequestError(
                 "time_limit_s",
                 f"the policy of {spec.vc}, {policy.name}, orders jobs by their duration: give a time limit",
+            )
+        if self._shares(spec) and self.job_users.becomes(spec.uid):
+            raise RequestError(
+                "share",
+                f"jobs of other users than the engine's share no GPUs so far, and the policy of {spec.vc} is "
+                f"{policy.name}: submit it with --no-share",
             )
         if self._shares(spec) and self._agent is None:
             raise RequestError("share", f"{RUNTIME} is not installed where the engine runs: {command_for('train')}")
@@ -255,7 +270,7 @@ class Engine:
         turn = self.job_scheduler.turn()
         try:
             self.store.reserve()
-            self.store.keep(turn.events, turn.jobs, virtual=turn.virtual)
+            self.store.keep(turn.events, turn.jobs, virtual=turn.virtual, holdings=turn.holdings)
         except StorageError:
             self.job_scheduler.unsubmit(job)
             raise
@@ -280,12 +295,14 @@ class Engine:
         self._advance_or_raise()
         return job
 
-    def drain(self, node: str | None, device: int | None, undo: bool, now: bool) -> list[tuple[str, int]]:
+    def drain(
+        self, node: str | None, device: int | None, undo: bool, now: bool, user: str = ""
+    ) -> list[tuple[str, int]]:
         """Drain devices (None: of all nodes; all of the node), or undo that. Survives a restart."""
         chosen = self.chosen(node, device)
         where = node or ("the machine" if device is None else "every node")
         what = where if device is None else f"device {device} of {where}"
-        self.job_scheduler.drain(chosen, undo, now, what, self.clock())
+        self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user)
         self._values["drained"] = json.dumps([list(place) for place in self.job_scheduler.health.drained])
         self._advance_or_raise()
         return chosen
@@ -302,8 +319,8 @@ class Engine:
             raise NotFoundError(f"no {what}; hived node ls shows those there are")
         return found
 
-    def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
-        """Go on under a new spec (work-preserving). Raises the error for which the spec is refused."""
+    def reconfigure(self, spec: ClusterSpec, user: str = "") -> Reconfiguration:
+        """Go on under a new spec (work-preserving), by ``user``. Raises the error for which the spec is refused."""
         self.devices.check(spec)
         running = any(job.state.holds for job in self.job_scheduler.jobs.values())
         for was, node in new_names(self.cluster.spec, spec).items() if running else ():
@@ -312,11 +329,35 @@ class Engine:
                 "call it that, or stop hived up and start it with this spec"
             )
         with self._failing():
-            report = self.job_scheduler.reconfigure(spec, self.clock())
+            report = self.job_scheduler.reconfigure(spec, self.clock(), user)
         self._remember(LastStart(spec, self.devices.simulated))
         self._advance_or_raise()
         self.spec_source, self.spec_loaded_at = spec.source, self.clock()
         return report
+
+    # -- tokens of people -----------------------------------------------------------------------------------------
+
+    def create_token(self, user: str, lasts_s: float | None, vcs: tuple[str, ...] | None, by: str) -> tuple[Token, str]:
+        """Make a token for a user, limited to ``vcs`` (None: to none), told so by ``by``; and its text.
+
+        Its digest alone is kept, and is on the disk when this returns.
+        """
+        self._refuse_if_failed()
+        made, text = self.tokens.create(os.urandom(4).hex(), os.urandom(32).hex(), user, self.clock(), lasts_s, vcs, by)
+        self._tokens_changed("token_created", made, by, {"expires_at": made.expires_at, "vcs": vcs})
+        return made, text
+
+    def revoke_token(self, number: str, by: str) -> Token:
+        """Revoke a token, told so by ``by``. Raises :class:`NotFoundError`."""
+        self._refuse_if_failed()
+        gone = self.tokens.revoke(number)
+        self._tokens_changed("token_revoked", gone, by, {})
+        return gone
+
+    def _tokens_changed(self, kind: str, token: Token, by: str, more: Mapping[str, object]) -> None:
+        self._values["tokens"] = json.dumps(self.tokens.plain())
+        self.job_scheduler.note(kind, None, self.clock(), {"id": token.id, "of": token.user, "user": by, **more})
+        self._advance_or_raise()
 
     # -- trades of cells ------------------------------------------------------------------------------------------
 
@@ -375,7 +416,9 @@ class Engine:
             started = f"was started {job.attempt} times" if job.attempt else "has not been started yet"
             raise NotFoundError(f"{job.name} {started}: there is no attempt {number}")
         mark = job.mark(self._database, rank if number == job.attempt else None)
-        return Task(self._job_folder(job.id) / str(number) / str(rank), mark)
+        folder, uid = self._job_folder(job.id), job.spec.uid
+        output = output_of(folder, number, rank) if self.job_users.becomes(uid) else None
+        return Task(folder / str(number) / str(rank), mark, output, -1 if output is None else uid)
 
     def _job_folder(self, number: int) -> Path:
         return self.folder / "jobs" / str(number)
@@ -433,8 +476,8 @@ class Engine:
         turn = self.job_scheduler.turn()
         if self._trading.changed:
             self._values["trades"] = self._trading.record()
-        if turn.events or turn.virtual or self._lines or self._values:
-            self.store.keep(turn.events, turn.jobs, self._lines, self._values, turn.virtual)
+        if turn.events or turn.virtual or turn.holdings or self._lines or self._values:
+            self.store.keep(turn.events, turn.jobs, self._lines, self._values, turn.virtual, turn.holdings)
             self._lines.clear()
             self._values.clear()
         self._publish(turn.events)
@@ -489,13 +532,20 @@ class Engine:
         key, task = (job.id, job.attempt, rank), self.task(job, rank)
 
         def work() -> Work:
-            shared = self._job_folder(job.id) / "shared"
-            make_folder(shared)
+            spec, folder = job.spec, self._job_folder(job.id)
             visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
-            environment = task_environment(job, rank, shared, task.mark, visible)
-            if self._agent is not None and self._shares(job.spec):
+            own: Mapping[str, str] = os.environ
+            if run_as := self.job_users.becomes(spec.uid):
+                make_folder(folder, 0o011)
+                shared, own = own_folder(folder) / "shared", self.job_users.environment(spec.uid)
+            else:
+                shared = folder / "shared"
+                make_folder(shared)
+            environment = task_environment(job, rank, shared, task.mark, visible, own)
+            if self._agent is not None and self._shares(spec):
                 environment |= self._agent.environment(job, environment)
-            return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
+            becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
+            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes)
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 
@@ -756,6 +806,14 @@ class Engine:
     def _take_in(self, changed: Mapping[tuple[str, int], str | None]) -> None:
         for place, why in changed.items():
             self.job_scheduler.set_health([place], why, self.clock())
+
+
+def _tokens(store: Store) -> Tokens:
+    """The tokens that were stored. Raises :class:`StorageError`."""
+    try:
+        return Tokens.restored(json.loads(store.value("tokens") or "[]"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(f"{store.folder}: hived.db is damaged (tokens: {error!r}); give another --state") from None
 
 
 def _by(user: str) -> str:

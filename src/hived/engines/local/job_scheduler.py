@@ -22,6 +22,7 @@ from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
 from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
+from hived.engine.holdings import Holding, Holdings
 from hived.engine.job import NO_LIMITS, Event
 from hived.engine.states import JobEvent, JobState
 from hived.engine.trading import LiveTrading
@@ -64,6 +65,8 @@ class Turn:
     instructions: tuple[Instruction, ...]  #: to be carried out after that
     #: virtual jobs that have changed, by name, to be stored first too; None: nothing of it (exact safety)
     virtual: tuple[tuple[str, VirtualState | None], ...] = ()
+    #: what has ended and begun of who has GPUs, likewise
+    holdings: tuple[Holding, ...] = ()
 
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
@@ -96,6 +99,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: by job, attempt and rank, why a task has not been started yet, though its job has its GPUs
         self.held_up: Mapping[tuple[int, int, int], str] = {}
         self._touched: dict[int, Job] = {}
+        self.holdings = Holdings(records=True)
         #: who may run of those that share GPUs
         self.turns = Turns(self)
         #: guests that did not pause: they share no GPUs once they have ended there
@@ -229,10 +233,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self.note(kind, None, at, {"node": node, "device": device, "why": why or ""})
         self._hardware_changed(at)
 
-    def drain(self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float) -> None:
+    def drain(
+        self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float, user: str = ""
+    ) -> None:
         """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
         if self.health.set_drained(places, not undo):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
+            data |= {"user": user} if user else {}
             self.note("undrained" if undo else "drained", None, at, data)
         if now and not undo:
             wanted = set(places)
@@ -370,7 +377,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def turn(self) -> Turn:
         """The events, changed jobs and instructions since the last call."""
         virtual = tuple(self.scheduler.take_states())
-        turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions), virtual)
+        holdings = tuple(self.holdings.take())
+        turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions), virtual, holdings)
         self.recent.clear()
         self._touched.clear()
         self._instructions.clear()

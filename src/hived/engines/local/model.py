@@ -27,6 +27,8 @@ class JobSpec(Submission):
     """Between SIGTERM and SIGKILL."""
     user: str = ""
     """Its submitter."""
+    uid: int = -1
+    """The user that it runs as; -1: the engine's, in a version that knew no other."""
     submission: str = ""
     """Random id of this submission; "": of a version that had none."""
     sequence: int = -1

@@ -20,18 +20,19 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+from hived.engine.holdings import Holding, Holdings, Use
 from hived.engine.job import Event
-from hived.engine.states import JobState
-from hived.errors import ConflictError, InputError, StorageError
+from hived.engine.states import JobEvent, JobState
+from hived.errors import ConflictError, InputError, InvariantError, StorageError
 from hived.events.codec import from_line, from_plain, to_line, to_plain
 from hived.events.journal import Opened, Reconfigured
 from hived.scheduling import JobView
 from hived.scheduling.exact import VirtualState
 from hived.spec.compiled import ClusterSpec
 
-from .model import Job
+from .model import Job, JobSpec
 
 #: bytes that remain for events on a full disk, in the database and in its log: those of some hundred jobs
 _RESERVE = 1 << 20
@@ -46,6 +47,11 @@ _LATEST = """SELECT seq, at, kind, job, data FROM events WHERE seq IN (
     SELECT max(seq) FROM events WHERE job = ? AND seq < ? GROUP BY kind) ORDER BY seq"""
 _BETWEEN = """SELECT seq, at, kind, job, data FROM events
     WHERE seq >= ? AND seq < ? AND job IS NOT NULL ORDER BY seq LIMIT ?"""
+_ACCOUNTS = """SELECT user, vc, use,
+    sum(gpus * (min(ifnull(end, :now), :end) - max(start, :start))), count(DISTINCT job) FROM holdings
+    WHERE start < :end AND (end IS NULL OR end > :start) GROUP BY user, vc, use ORDER BY user, vc, use"""
+#: kinds of events by which a job changes
+_OF_LIVES = frozenset(event.value for event in JobEvent)
 #: bytes that have to be free on the disk for another submission: no task could start with less
 _LEAST = 1 << 16
 
@@ -62,6 +68,16 @@ CREATE INDEX IF NOT EXISTS jobs_by_base ON jobs (base, id);
 CREATE INDEX IF NOT EXISTS jobs_of_vcs ON jobs (vc, id);
 CREATE TABLE IF NOT EXISTS decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
 """
+
+
+class Account(NamedTuple):
+    """What GPUs were to a user in a virtual cluster, in one way."""
+
+    user: str  #: "": to the virtual cluster as a whole
+    vc: str
+    use: Use
+    gpu_s: float
+    jobs: int
 
 
 def _first(db: sqlite3.Connection) -> None:
@@ -114,6 +130,43 @@ def _guests(db: sqlite3.Connection) -> None:
     """Version 7 has guests, and limits that say whether they are by hand: nothing that the versions before read."""
 
 
+def _people(db: sqlite3.Connection) -> None:
+    """Version 8 finds jobs by their user, and has tokens of people. Those of others run as them, from this one on."""
+    db.execute("ALTER TABLE jobs ADD COLUMN user TEXT GENERATED ALWAYS AS (json_extract(spec, '$.user')) VIRTUAL")
+    db.execute("CREATE INDEX jobs_of_users ON jobs (user, id)")
+
+
+def _holdings(db: sqlite3.Connection) -> None:
+    """Version 9 has who had GPUs, and when: of the events of all jobs so far, and of virtual clusters from now on."""
+    db.execute(
+        "CREATE TABLE holdings (key TEXT NOT NULL, job INTEGER, user TEXT NOT NULL, vc TEXT NOT NULL, "
+        "use TEXT NOT NULL, gpus INTEGER NOT NULL, start REAL NOT NULL, end REAL, PRIMARY KEY (key, start)) STRICT"
+    )
+    db.execute("CREATE INDEX holdings_by_end ON holdings (end)")
+    for number, spec in db.execute("SELECT id, spec FROM jobs ORDER BY id").fetchall():
+        rows = db.execute("SELECT seq, at, kind, job, data FROM events WHERE job = ? ORDER BY seq", (number,))
+        _write_holdings(db, holdings_of(number, json.loads(spec), map(_event, rows.fetchall())))
+
+
+def holdings_of(number: int, spec: Mapping[str, Any], events: Iterable[Event]) -> list[Holding]:
+    """What a job has held, by its events; of one whose events are not all those of its life, as far as they are."""
+    found = Holdings(records=True)
+    job: Job | None = None
+    for event in events:
+        job = job or Job(number, JobSpec.restored(spec), event.at)
+        if event.kind in _OF_LIVES:
+            with suppress(InvariantError, KeyError, ValueError, TypeError):
+                job.apply(event)
+            found.follow(job, event.at)
+    return found.take()
+
+
+def _write_holdings(db: sqlite3.Connection, holdings: Iterable[Holding]) -> None:
+    """Write them in order: one that has ended replaces itself, and of no time is replaced by the next."""
+    rows = [(of.key, *of) for of in holdings]
+    db.executemany("INSERT OR REPLACE INTO holdings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
 #: migrations from each version to the next; a file's version is the number of them done (``user_version``)
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
@@ -123,6 +176,8 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _requeued,
     _suspended,
     _guests,
+    _people,
+    _holdings,
 )
 #: the version that came with a state of jobs, of those that were not there from the first; tests tie it to the states
 SINCE = {JobState.SUSPENDED: 6}
@@ -211,10 +266,11 @@ class Store:
         decisions: Iterable[str] = (),
         values: Mapping[str, str] = MappingProxyType({}),
         virtual: Sequence[tuple[str, VirtualState | None]] = (),
+        holdings: Iterable[Holding] = (),
     ) -> None:
         """Store events, changed jobs, lines of the core's log, and values by name: all on disk when this returns.
 
-        ``virtual``: virtual jobs by name (exact safety); None: it is no more.
+        ``virtual``: virtual jobs by name (exact safety); None: it is no more. ``holdings``: those that ended and began.
         """
         with self._transaction():
             self._db.executemany(
@@ -228,6 +284,7 @@ class Store:
             )
             self._db.executemany("INSERT INTO decisions (line) VALUES (?)", [(line,) for line in decisions])
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+            _write_holdings(self._db, holdings)
             if virtual:
                 self._db.executemany("DELETE FROM virtual WHERE name = ?", [(name,) for name, _ in virtual])
                 rows = [(name, _json([to_plain(of) for of in _plain(state)])) for name, state in virtual if state]
@@ -310,7 +367,13 @@ class Store:
         return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
 
     def jobs(
-        self, states: Sequence[str], vc: str | None, limit: int, before: int | None, offset: int = 0
+        self,
+        states: Sequence[str],
+        vc: str | None,
+        limit: int,
+        before: int | None,
+        offset: int = 0,
+        user: str | None = None,
     ) -> tuple[list[Job], int]:
         """Jobs, the latest first, without the first ``offset``; and how many match in all."""
         where, values = ["1 = 1"], []  # type: list[str], list[object]
@@ -320,6 +383,9 @@ class Store:
         if vc is not None:
             where.append("vc = ?")
             values.append(vc)
+        if user is not None:
+            where.append("user = ?")
+            values.append(user)
         total = self._rows(f"SELECT count(*) FROM jobs WHERE {' AND '.join(where)}", values)[0][0]
         if before is not None:
             where.append("id < ?")
@@ -367,6 +433,20 @@ class Store:
                     found.setdefault(event.job, []).append(event)
                 first = rows[-1][0] + 1
             return found
+
+    def open_holdings(self) -> list[Holding]:
+        """Who has GPUs, and virtual clusters that reserve some, as it was stored last."""
+        rows = self._rows("SELECT job, user, vc, use, gpus, start, end FROM holdings WHERE end IS NULL ORDER BY key")
+        return [Holding(job, user, vc, Use(use), gpus, start, end) for job, user, vc, use, gpus, start, end in rows]
+
+    def gpu_seconds(self, start: float, end: float, now: float) -> list[Account]:
+        """GPU seconds between two times, by user, virtual cluster and use; until ``now`` where it goes on.
+
+        For any thread, as :meth:`histories`. O(log holdings + those of that time and after).
+        """
+        with _failing(self.folder), closing(self._reader()) as db:
+            values = {"start": start, "end": min(end, now), "now": now}
+            return [Account(user, vc, Use(use), *sums) for user, vc, use, *sums in db.execute(_ACCOUNTS, values)]
 
     def _reader(self) -> sqlite3.Connection:
         """Another connection, which reads alone."""

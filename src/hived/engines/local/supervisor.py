@@ -17,7 +17,8 @@ whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, S
 grace. Descendants that leave the group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER),
 which ends last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
 
-None of this contains a malicious task: it is of the same user, and could as well kill the engine.
+A task of another user becomes that user in its own process; this one stays the engine's. So a malicious task harms its
+user alone; where it runs as the engine's user, nothing contains it: it could as well kill the engine.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 # no other imports: each would slow down the start of every task
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ROOM = 4096  #: bytes allocated on the disk for ``exit``: six for every byte of the error, and the other fields
 _ERROR = 512  #: bytes of an error message, at most
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FILES = 1024  #: that a task of another user may open, until it raises that itself
 NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
@@ -107,8 +112,15 @@ def _sync_folder() -> None:
 
 class _Supervisor:
     def __init__(
-        self, command: list[str], cwd: str, environment: dict[str, str], grace_s: float, time_limit_s: float | None
+        self,
+        command: list[str],
+        cwd: str,
+        environment: dict[str, str],
+        grace_s: float,
+        time_limit_s: float | None,
+        run_as: dict[str, Any] | None = None,
     ) -> None:
+        self._run_as = run_as
         self._command, self._cwd, self._environment = command, cwd, environment
         self._grace, self._limit = grace_s, time_limit_s
         self._libc = ctypes.CDLL(None)
@@ -174,13 +186,17 @@ class _Supervisor:
     def _become_the_task(self, supervisor: int, writer: int) -> None:
         try:
             os.setpgid(0, 0)
+            if self._run_as is not None:
+                _become(**self._run_as)  # before the next line, of which a change of the user is the end
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != supervisor:  # killed before the prctl: the task would have no supervisor
                 return
             nothing = os.open(os.devnull, os.O_RDONLY)
             # another job of the same user may have put a link there
-            output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
+            name = "output" if self._run_as is None else self._run_as["output"]
+            output = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            if self._run_as is None:
+                os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -191,7 +207,8 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execvpe(self._command[0], self._command, self._environment)
         except OSError as error:
-            where = error.filename if error.filename in (self._cwd, "output") else self._command[0]
+            own = ["output"] if self._run_as is None else [*self._run_as["folders"], self._run_as["output"]]
+            where = error.filename if error.filename in (self._cwd, *own) else self._command[0]
             _complain(writer, f"{where}: {error.strerror}")
         except Exception as error:  # arguments that exec cannot pass on
             _complain(writer, f"{error}")
@@ -293,6 +310,28 @@ class _Supervisor:
                 continue  # ended in between, or of another user by now: the next round shows
 
 
+def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: str) -> None:
+    """Become another user for good, with the limits and the umask of a login; make what is theirs, as they."""
+    # where they are needed alone, since they slow down the start; the second, which exec uses, while it can be read
+    import resource
+    import warnings  # noqa: F401
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))  # the engine has raised its own
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        raise OSError(errno.EPERM, "it cannot become its user")
+    os.umask(0o022)
+    for folder in folders:
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            continue
+
+
 def _signal_group(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
@@ -329,7 +368,8 @@ def main(folder: str) -> None:
         task = json.load(file)
     try:
         room = _room()
-        _make_output()
+        if task.get("run_as") is None:
+            _make_output()
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
         lock = _claim(task["environment"].get("HIVED_TASK", ""))  # environment.MARK

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from . import supervisor
 from .environment import MARK, kill_marked
+from .job_users import RunAs
 
 #: errors for want of open files, processes or memory: the same may succeed a little later
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
@@ -78,24 +79,36 @@ class Work:
     environment: Mapping[str, str]
     grace_s: float
     time_limit_s: float | None
+    run_as: RunAs | None = None  #: None: as the engine
 
 
 class Task:
     """One task of one attempt, by its folder."""
 
-    def __init__(self, folder: Path, mark: str = "") -> None:
-        """``mark``: of its processes and its claim; or what it begins with, where the rest is not known any more."""
+    def __init__(self, folder: Path, mark: str = "", output: Path | None = None, uid: int = -1) -> None:
+        """``mark``: of its processes and its claim; or what it begins with, where the rest is not known any more.
+
+        ``output``: file of what it prints; None: in its folder. ``uid``: whose that is; -1: the engine's.
+        """
         self.folder = folder
         self.mark = mark
+        self.output = output or folder / "output"
+        self.uid = os.geteuid() if uid < 0 else uid
 
-    @property
-    def output(self) -> Path:
-        """File of what it prints."""
-        return self.folder / "output"
+    def open_output(self) -> int:
+        """Open what it prints, to be read, with no link followed at the end and no wait; ``OSError`` without any.
+
+        Its owner may have put a link to a folder of others on the way there, so it has to be their file.
+        """
+        file = os.open(self.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        if self.uid != os.geteuid() and os.fstat(file).st_uid != self.uid:
+            os.close(file)
+            raise PermissionError(1, "it is another user's file", str(self.output))
+        return file
 
     def write(self, work: Work) -> None:
         """Write the task's work for the supervisor. O(size); ``OSError`` where the disk is full."""
-        make_folder(self.folder)
+        make_folder(self.folder, 0o050 if work.run_as is None else 0o011)
         draft = self.folder / "task.json.part"
         with os.fdopen(os.open(draft, _WRITE, 0o600), "w", encoding="ascii") as file:  # an environment holds secrets
             json.dump(asdict(work), file)
@@ -303,12 +316,15 @@ def _supervisor_of(folder: Path) -> int | None:
     return None
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder of a job, and those above it, for the group of ``jobs`` to read: who is let in there, decides."""
+def make_folder(folder: Path, more: int = 0o050) -> None:
+    """Make a folder of a job, and those above it, for the group of ``jobs`` to read: who is let in there, decides.
+
+    ``more``: the permission beside its owner's; 0o011: others pass it, to what is theirs.
+    """
     if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True, mode=0o750)
-        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o050)  # whatever the umask; a setgid bit stays
+        make_folder(folder.parent, more)
+        folder.mkdir(exist_ok=True, mode=0o700 | more)
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | more)  # whatever the umask; a setgid bit stays
 
 
 def _terminate(supervisor: int) -> None:

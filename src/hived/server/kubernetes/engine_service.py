@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
+from hived.access import Access
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member, Request
@@ -22,6 +23,7 @@ from hived.engines.kubernetes.gangs.withheld import foreign_pods, kept_for_other
 from hived.engines.kubernetes.pods import keys
 from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
+from hived.server.permits import Whose
 from hived.server.service import Service, plan_one, shown_event, shown_spec
 
 from .inspection import GroupPods
@@ -61,7 +63,9 @@ class EngineService(Service[Gang]):
             raise _unknown(ref)
         return gang
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, page: str | None) -> schema.Jobs:
+    def jobs(
+        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
+    ) -> schema.Jobs:
         """Gangs by name, ended ones only where ``states`` has that; a page is the name before it. O(gangs)."""
         gang_scheduler = self.scheduler()
         # one that is made anew under its name is that name's
@@ -71,7 +75,9 @@ class EngineService(Service[Gang]):
             (
                 gang
                 for gang in (*gang_scheduler.gangs.values(), *gone)
-                if (vc is None or gang.vc == vc) and (not states or gang.state in states)
+                if (vc is None or gang.vc == vc)
+                and (user is None or gang.entry.view.user == user)
+                and (not states or gang.state in states)
             ),
             key=lambda gang: gang.name,
         )
@@ -144,9 +150,8 @@ class EngineService(Service[Gang]):
 
     # -- the cluster ----------------------------------------------------------------------------------------------
 
-    async def _drain(self, drain: schema.Drain) -> schema.Drained:
+    async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
         """Cordon or uncordon a node."""
-        self._check_may_change()
         gang_scheduler = self.scheduler()
         if drain.node is None:
             raise RequestError("node", "on Kubernetes nodes are drained one by one: say which")
@@ -193,9 +198,14 @@ class EngineService(Service[Gang]):
         replica = schema.Replica(identity=engine.identity, leader=engine.leader, holder=engine.holder)
         return self._engine_of(engine.started_at, ready=engine.ready, simulated=False, replica=replica)
 
-    def _check_may_change(self) -> None:
+    def access(self) -> Access:
+        """Who may do what; nobody may change anything where callers are not known by a token."""
         if not self._may_change:
             raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
+        return Access(self._engine.cluster.spec, "")
+
+    def whose(self, ref: str) -> Whose | None:
+        """Kubernetes guards pods: nothing is done to them here."""
 
     # -- trades of cells ------------------------------------------------------------------------------------------
 
@@ -206,7 +216,6 @@ class EngineService(Service[Gang]):
 
     async def trade(self, act: Callable[[LiveTrading, float], T]) -> T:
         """Change the market."""
-        self._check_may_change()
         return await self._engine.trade(act)
 
     # -- inspection -----------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ _OURS = ("hived:", "/v1/extender/")
 PATIENCE_S = 30.0
 _LONGEST_PAUSE_S = 10.0  #: between two attempts to evict
 _EXCLUSIONS = 256  #: interned sets of excluded nodes
+#: kinds of refusals that another spec may end
+_BY_SPEC = ("grace", "member")
 _REMEMBERED = 20_000  #: removed pods, so that a late update does not bring one back
 
 
@@ -248,15 +250,15 @@ class GangScheduler(GangTable):
             self.guarantee_changed(gang, reasons.get(gang.name, why), at)
         self.lost_reservations(self.scheduler.reconfigured(), why, at)
         self.spared(at)  # a gang that was to move may be guaranteed where it is
-        self._recheck_grace(at)
+        self._recheck(at)
         self.nodes_applied(at)
 
-    def _recheck_grace(self, at: float) -> None:
-        """Check waiting and refused pods on loan against the grace periods of a new spec. O(pods)."""
+    def _recheck(self, at: float) -> None:
+        """Check waiting and refused pods against the members and the grace periods of a new spec. O(pods)."""
         for entry in list(self.pods.values()):
             gang = entry.gang
-            waits = gang is not None and gang.placement is None and gang.ask.mode != "guaranteed"
-            if waits or (entry.refused is not None and entry.refused.kind == "grace" and not entry.bound):
+            waits = gang is not None and gang.placement is None
+            if waits or (entry.refused is not None and entry.refused.kind in _BY_SPEC and not entry.bound):
                 self._reread_request(entry, entry.members, at)
 
     def due(self, at: float) -> None:

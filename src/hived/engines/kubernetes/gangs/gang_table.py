@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hived.access import Access
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.requests import Member
@@ -17,7 +18,9 @@ from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
+from hived.errors import ForbiddenError
 from hived.scheduling import SomePolicies, Status, loan_of
+from hived.spec.compiled import ClusterSpec
 
 from .foreign import ForeignPods
 from .gang import Annotate, Gang, Instruction, PodEntry, RecordEvent, Wake, sizes_of
@@ -67,6 +70,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.helps: dict[str, str] = {}
         #: by family of pods: the nodes whose kubelets have rejected one of them, until when they are avoided, and why
         self.rejections: dict[str, dict[str, tuple[float, str]]] = {}
+        self._access: tuple[ClusterSpec, Access] | None = None
         self._number = 0
         #: per VC: how many of them
         self._submitted: dict[str, int] = {}
@@ -126,9 +130,20 @@ class GangTable(Dispatcher[Gang, Instruction]):
         else:
             self.line_up(gang)
 
+    def access(self) -> Access:
+        """Who may use which virtual cluster, by the spec in force. O(its subjects) where that has changed."""
+        spec = self.cluster.spec
+        if self._access is None or self._access[0] is not spec:
+            self._access = spec, Access(spec, "")
+        return self._access[1]
+
     def valid_request(self, pod: Pod, members: tuple[Member, ...] | None) -> pod_request.PodRequest:
         """The request of a waiting pod. Raises :class:`PodRequestError`, also for limits that bound pods may exceed."""
         ask = pod_request.read_request(pod, members)
+        try:
+            self.access().check_pod(pod.metadata.namespace, pod.service_account, ask.vc, ask.priority)
+        except ForbiddenError as error:
+            raise PodRequestError("member", str(error)) from None
         pod_request.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
         pod_request.check_labels(pod)
         return ask

@@ -67,6 +67,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     termination_grace_period_seconds: int | None = None
+    service_account_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     scheduling_gates: list[Any] | None = None  #: why it may not be scheduled yet
@@ -138,6 +139,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         said = self.metadata.deletion_grace_period_seconds
         said = self.spec.termination_grace_period_seconds if said is None else said
         return GRACE_S if said is None else said
+
+    @property
+    def service_account(self) -> str:
+        """The name of its service account, in its namespace."""
+        return self.spec.service_account_name or "default"
 
     @property
     def created_at(self) -> float:

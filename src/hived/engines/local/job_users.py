@@ -1,0 +1,151 @@
+"""As whom jobs run: as the user who submitted them, where the engine can become that user; else nobody else's run.
+
+An engine of root becomes the submitter in the process that becomes the task (:mod:`.supervisor`), which root's own
+supervisor watches: no job reaches what it is watched by, nor what another user's job has. What is the job's is in a
+folder of its submitter's, which the engine makes, and in which it then writes nothing: who owns a folder can put a link
+in the place of anything there.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from hived.errors import ForbiddenError
+
+#: where a user's programs are, if they have sent no other path
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """The user that a task becomes, and where what it writes is."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    folders: tuple[str, ...]  #: which it makes, each in the one before it
+    output: str  #: file of what it prints
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsers:
+    """Whose jobs an engine runs."""
+
+    #: its own user
+    uid: int
+    #: whether jobs of others run as the engine's user too: they all have that user's rights then
+    shared: bool = False
+
+    @classmethod
+    def here(cls, shared: bool = False) -> JobUsers:
+        """Of this process."""
+        return cls(os.geteuid(), shared)
+
+    def text(self) -> str:
+        """As whom jobs run, in words."""
+        if self.uid == 0:
+            return "jobs run as who submitted them"
+        own = name_of(self.uid)
+        return f"all jobs run as {own}" if self.shared else f"jobs run as {own}, and those of others are refused"
+
+    def becomes(self, uid: int) -> bool:
+        """Whether a job of this user runs as another user than the engine; below 0: of a version that knew none."""
+        return uid >= 0 and uid != self.uid and not (self.shared and self.uid != 0)
+
+    def check(self, user: str, uid: int | None) -> int:
+        """The uid that a job of ``user`` runs as; ``uid``: the user's, None: of nobody on this machine.
+
+        Raises :class:`~hived.errors.ForbiddenError` where the engine can run none of theirs.
+        """
+        if self.shared and self.uid != 0:
+            return self.uid
+        if uid is None:
+            raise ForbiddenError(
+                f"{user} is no user of this machine, and jobs run as who submitted them; make the user there (useradd "
+                f"{user}), or a token for one that there is"
+            )
+        if uid != self.uid and self.uid != 0:
+            raise ForbiddenError(
+                f"jobs of {user} are not run here: they would run as {name_of(self.uid)}, the engine's user, with all "
+                "that is theirs; start hived up as root, so that jobs run as who submitted them, or with "
+                "--jobs-run-as engine, if this user is there for all"
+            )
+        return uid
+
+    def check_folder(self, user: str, uid: int, folder: Path) -> None:
+        """Raise :class:`~hived.errors.ForbiddenError` where a user could not pass a folder to what is theirs in it."""
+        if self.becomes(uid) and (shut := not_passable(folder)) is not None:
+            raise ForbiddenError(
+                f"jobs of {user} cannot run here: {shut} is shut to other users, and what they write is below it; "
+                f"start hived up with --state /var/lib/hived, or chmod o+x {shut}"
+            )
+
+    def run_as(self, uid: int, folder: Path, attempt: int, rank: int) -> RunAs:
+        """How a task of a job becomes another user; makes the folder of the job that is theirs, in ``folder``.
+
+        Raises ``OSError`` where the engine cannot become them, or they are no more.
+        """
+        if self.uid != 0:
+            raise PermissionError(1, f"it is a job of {name_of(uid)}, and the engine runs as {name_of(self.uid)}")
+        try:
+            found = pwd.getpwuid(uid)
+        except KeyError:
+            raise LookupOSError(f"there is no user with uid {uid} any more") from None
+        own = own_folder(folder)
+        own.mkdir(mode=0o700, exist_ok=True)
+        os.chown(own, uid, found.pw_gid, follow_symlinks=False)
+        groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
+        output = output_of(folder, attempt, rank)
+        folders = (str(own / "shared"), str(output.parent.parent), str(output.parent))
+        return RunAs(uid, found.pw_gid, groups, folders, str(output))
+
+    @staticmethod
+    def environment(uid: int) -> dict[str, str]:
+        """What a program of a user finds in its environment, beside what they have sent: nothing of the engine's."""
+        try:
+            found = pwd.getpwuid(uid)
+        except KeyError:
+            return {"PATH": _PATH}
+        name, home, shell = found.pw_name, found.pw_dir, found.pw_shell or "/bin/sh"
+        return {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": home, "USER": name, "LOGNAME": name, "SHELL": shell}
+
+
+class LookupOSError(OSError):
+    """A user is no more."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(2, what)
+
+
+def not_passable(folder: Path) -> Path | None:
+    """The first of a folder and those above it that others may not pass; None: they may pass all. O(depth)."""
+    return next((path for path in (folder, *folder.parents) if not path.stat().st_mode & 0o001), None)
+
+
+def own_folder(folder: Path) -> Path:
+    """What is a job's own, in its folder, where it runs as another user than the engine."""
+    return folder / "own"
+
+
+def output_of(folder: Path, attempt: int, rank: int) -> Path:
+    """The output of a task of a job that runs as another user than the engine."""
+    return own_folder(folder) / str(attempt) / str(rank) / "output"
+
+
+def uid_of(user: str) -> int | None:
+    """The uid of a user of this machine, by name."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def name_of(uid: int) -> str:
+    """The name of a user of this machine."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"

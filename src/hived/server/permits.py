@@ -1,0 +1,86 @@
+"""Whether who asks may do what a request does: the one place where ``/v1`` asks the rules of :mod:`hived.access`.
+
+Each method returns who asks, and raises :class:`~hived.errors.ForbiddenError`. A route that changes something, or shows
+what is its owner's alone, calls one of them first; ``tests/access`` tries every route as everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from fastapi import Request
+
+from hived.access import Access, Person, Role
+
+from . import schema
+from .limits import asking
+
+
+class Whose(NamedTuple):
+    """Whose a job is."""
+
+    job: str  #: its name
+    user: str  #: "": not known
+    vc: str
+
+
+class Governed(Protocol):
+    """An engine with rules of who may do what."""
+
+    def access(self) -> Access:
+        """The rules of the spec in force. Raises :class:`~hived.errors.UnavailableError`."""
+
+    def whose(self, ref: str) -> Whose | None:
+        """Whose a job is; None: others than the engine guard its jobs. Raises :class:`~hived.errors.NotFoundError`."""
+
+
+class Permits:
+    """The permissions of an engine."""
+
+    def __init__(self, engine: Governed) -> None:
+        self._engine = engine
+
+    def of_job(self, request: Request, ref: str, what: str) -> Person:
+        """To do ``what`` ("cancel") to a job."""
+        person, whose = asking(request), self._engine.whose(ref)
+        if whose is not None:
+            self._engine.access().check_job(person, what, *whose)
+        return person
+
+    def priority(self, request: Request, ref: str, priority: int) -> Person:
+        """To give a job another priority."""
+        person, whose = self.of_job(request, ref, "change the priority of"), self._engine.whose(ref)
+        if whose is not None:
+            self._engine.access().check_priority(person, whose.vc, priority)
+        return person
+
+    def to_trade(self, request: Request, vc: str) -> Person:
+        """To trade the cells of a virtual cluster."""
+        person = asking(request)
+        self._engine.access().check_trade(person, vc)
+        return person
+
+    def to_operate(self, request: Request, what: str) -> Person:
+        """To do what operators alone do."""
+        person = asking(request)
+        self._engine.access().check_operator(person, what)
+        return person
+
+    def to_make_token(self, request: Request, user: str) -> Person:
+        """To make a token for a user: for oneself, but by no token, so that none makes itself last longer."""
+        person = asking(request)
+        if person.name != user or person.token or not person.name:
+            self._engine.access().check_operator(person, f"make a token for {user}")
+        return person
+
+    def to_revoke_token(self, request: Request, known: Sequence[schema.Token], number: str) -> Person:
+        """To revoke a token: one's own. Who may not learns nothing of others' tokens."""
+        person = asking(request)
+        if not any(token.id == number and token.user == person.name for token in known):
+            self._engine.access().check_operator(person, f"revoke token {number!r}, which is not theirs")
+        return person
+
+    def sees_all(self, request: Request) -> bool:
+        """Whether who asks is an operator."""
+        return self._engine.access().role(asking(request)) is Role.OPERATOR

@@ -1,0 +1,280 @@
+"""Jobs run as who submitted them: under an engine of root as real other users of the machine, and their attacks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import select
+import shlex
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hived.access import Person
+from hived.cli.up import open_jobs
+from hived.engine.states import JobState
+from hived.engines.local.engine import Engine
+from hived.engines.local.job_users import JobUsers
+from hived.engines.local.model import Job
+from hived.errors import ForbiddenError, RequestError
+from hived.server.local_service import LocalService
+from hived.server.schema import Submission
+from hived.spec.compiled import AccessSpec
+
+from ..engines.living import Lives, ended, state
+from ..engines.real import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+
+#: two users that every machine has
+ANN, BOB = pwd.getpwnam("daemon"), pwd.getpwnam("nobody")
+
+
+def person(user: pwd.struct_passwd) -> Person:
+    """A user, who may do everything."""
+    return Person(user.pw_name, owns=True, uid=user.pw_uid)
+
+
+@pytest.fixture
+def lives(open_folder: Path) -> Iterator[Lives]:
+    made = Lives(open_folder / "state")
+    made.folder.mkdir()
+    open_jobs(made.folder, None, False)
+    yield made
+    made.end()
+
+
+async def submit(engine: Engine, user: pwd.struct_passwd, script: str, **more: Any) -> Job:
+    """A job of a user, a shell script."""
+    asked = {"vc": "vision", "command": ["sh", "-c", script], "cwd": "/", "name": "job", "environment": {"OWN": "1"}}
+    shown = await LocalService(engine).submit(Submission.model_validate(asked | more), person(user))
+    return engine.find(shown.id)
+
+
+async def run(engine: Engine, user: pwd.struct_passwd, script: str, **more: Any) -> str:
+    """What a job of a user prints, to its end."""
+    job = await submit(engine, user, script, **more)
+    await ended(engine, job)
+    return output(engine, job)
+
+
+def output(engine: Engine, job: Job) -> str:
+    return LocalService(engine).log(str(job.id), 0, None, 0, 65_536).text
+
+
+async def prints(engine: Engine, job: Job, word: str) -> None:
+    while word not in output(engine, job):
+        await asyncio.sleep(0.05)
+
+
+def test_user_groups_home_and_environment(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_ENGINE", "s3cret")
+    script = "id -u; id -g; id -G; umask; ulimit -n; env; touch $HIVED_JOB_DIR/mine && echo made"
+
+    async def story(engine: Engine) -> None:
+        text = await run(engine, ANN, script)
+        uid, gid, groups, umask, files, *variables, made = text.splitlines()
+        assert (int(uid), int(gid)) == (ANN.pw_uid, ANN.pw_gid)
+        assert set(map(int, groups.split())) == set(os.getgrouplist(ANN.pw_name, ANN.pw_gid))
+        assert (umask, made) == ("0022", "made")
+        assert int(files) <= 1024
+        found = dict(line.partition("=")[::2] for line in variables)
+        assert (found["HOME"], found["USER"], found["OWN"]) == (ANN.pw_dir, ANN.pw_name, "1")
+        assert "SECRET_OF_THE_ENGINE" not in found
+        own = lives.folder / "jobs" / "1" / "own"
+        assert (own / "shared" / "mine").stat().st_uid == ANN.pw_uid
+        assert own.stat().st_mode & 0o777 == 0o700
+        assert (own / "1" / "0" / "output").stat().st_mode & 0o777 == 0o600
+
+    lives.live(story)
+
+
+#: what a job of another user tries, and gets nothing of
+ATTACKS = {
+    "reads the output of another's job": "cat {jobs}/1/own/1/0/output",
+    "reads the environment in its work": "cat {jobs}/1/1/0/task.json",
+    "reads the environment of its processes": "cat /proc/{pid}/environ",
+    "lists its folder": "ls {jobs}/1/own",
+    "reads the database": "cat {state}/hived.db",
+    "reads the token": "cat {state}/token",
+    "reads the engine's file of its own work": "cat {jobs}/2/1/0/task.json",
+    "kills its own supervisor": "kill -9 $PPID",
+    "kills the other's job": "kill -9 {pid}",
+    "kills the engine": "kill -9 {engine}",
+    "writes how it ended": "echo x > {jobs}/2/1/0/exit",
+    "forges a claim": "rm -f {jobs}/2/1/0/claim; echo x > {jobs}/2/1/0/claim",
+    "makes a job's folder": "mkdir {jobs}/3",
+    "takes its folder away": "mv {jobs}/2/own {jobs}/2/gone",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+def test_attacks(lives: Lives, attack: str) -> None:
+    async def story(engine: Engine) -> None:
+        (lives.folder / "token").write_text("s3cret")
+        (lives.folder / "token").chmod(0o600)
+        victim = await submit(engine, ANN, "echo s3cret; exec sleep 600", environment={"PASSWORD": "s3cret"})
+        await prints(engine, victim, "s3cret")
+        pid = children(engine.task(victim, 0).pid)[0]
+        known = {"jobs": lives.folder / "jobs", "state": lives.folder, "pid": pid, "engine": os.getpid()}
+        text = await run(engine, BOB, attack.format(**known) + " 2>&1; echo code $?")
+        assert "s3cret" not in text
+        assert "code " in text
+        assert not text.endswith("code 0\n")
+        assert victim.state is JobState.RUNNING
+        engine.cancel(str(victim.id))
+        await ended(engine, victim)
+
+    lives.live(story)
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+LINKS = [
+    "cd $HIVED_JOB_DIR/.. && mv 1 gone && ln -s {jobs}/1/own/1 1",
+    "cd $HIVED_JOB_DIR/../1/0 && rm output && ln -s {jobs}/1/own/1/0/output output",
+    "cd $HIVED_JOB_DIR/../1/0 && rm output && ln -s /etc/shadow output",
+    "cd $HIVED_JOB_DIR/../1/0 && rm output && mkfifo output",
+    "cd $HIVED_JOB_DIR/.. && rm -r 1 && ln -s /etc 1",
+]
+
+
+def test_links_lead_the_engine_nowhere(lives: Lives) -> None:
+    """Who owns the folder of the output can put a link to another user's there: root would have read that for them."""
+
+    async def story(engine: Engine) -> None:
+        assert await run(engine, ANN, "echo s3cret") == "s3cret\n"
+        for script in LINKS:
+            job = await submit(engine, BOB, script.format(jobs=lives.folder / "jobs"))
+            await ended(engine, job)
+            assert (output(engine, job), job.exit_code) == ("", 0), script
+
+    lives.live(story)
+
+
+def test_daemons_end_with_their_job(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        job = await submit(
+            engine, BOB, "setsid sleep 4321 & setsid sleep 4321 & echo here; exec sleep 600", grace_s=1.0
+        )
+        await prints(engine, job, "here")
+        engine.cancel(str(job.id))
+        await ended(engine, job)
+        assert "4321" not in " ".join(commands(BOB.pw_uid))
+
+    lives.live(story)
+
+
+def commands(uid: int) -> list[str]:
+    """Of all processes of a user."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and process.stat().st_uid == uid:
+                found.append(process.joinpath("cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_taken_over_after_a_kill(lives: Lives) -> None:
+    async def first(engine: Engine) -> None:
+        await prints(engine, await submit(engine, ANN, "echo here; sleep 600; echo there"), "here")
+
+    async def second(engine: Engine) -> None:
+        job = engine.find("1")
+        assert job.state is JobState.RUNNING
+        task = engine.task(job, 0)
+        (child,) = children(task.pid)
+        assert Path(f"/proc/{child}").stat().st_uid == ANN.pw_uid
+        fd = os.pidfd_open(child)
+        os.kill(task.pid, signal.SIGKILL)
+        await ended(engine, job)
+        assert "supervisor was killed" in job.reason
+        assert select.select([fd], [], [], PATIENCE_S)[0]  # the kernel has ended the task with it
+        os.close(fd)
+
+    lives.live(first, killed=True)
+    lives.live(second)
+
+
+def test_a_folder_that_the_user_may_not_enter(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        job = await submit(engine, BOB, "echo never", cwd="/root")
+        await ended(engine, job)
+        assert job.state is JobState.FAILED
+        assert "/root: Permission denied" in job.reason
+
+    lives.live(story)
+
+
+def test_a_state_folder_that_users_cannot_pass(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        lives.folder.chmod(0o700)
+        with pytest.raises(ForbiddenError, match=rf"cannot run here: {lives.folder} is shut .*--state /var/lib/hived"):
+            await submit(engine, BOB, "true")
+        lives.folder.chmod(0o711)
+
+    lives.live(story)
+
+
+def test_no_sharing_of_gpus_yet(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        with pytest.raises(RequestError, match="jobs of other users than the engine's share no GPUs so far"):
+            await submit(engine, BOB, "true", share=True)
+
+    lives.live(story)
+
+
+def test_engine_of_another_user_refuses(lives: Lives) -> None:
+    """It cannot become them: their jobs would have run as its user, with all that is that user's."""
+
+    async def story(engine: Engine) -> None:
+        engine.job_users = JobUsers(BOB.pw_uid)
+        with pytest.raises(ForbiddenError, match=rf"jobs of {ANN.pw_name} are not run here: they would run as nobody"):
+            await submit(engine, ANN, "true")
+        engine.job_users = JobUsers(BOB.pw_uid, shared=True)
+        job = await submit(engine, ANN, "true")
+        assert (job.spec.user, job.spec.uid) == (ANN.pw_name, BOB.pw_uid)
+        await ended(engine, job)
+
+    lives.live(story)
+
+
+def test_engine_that_is_root_no_more(lives: Lives) -> None:
+    """A job of before waits: it is not run as somebody else."""
+
+    async def story(engine: Engine) -> None:
+        engine.drain(None, None, False, False)
+        job = await submit(engine, ANN, f"id -u > {shlex.quote(str(lives.folder))}/who")
+        engine.job_users = JobUsers(BOB.pw_uid)
+        engine.drain(None, None, True, False)
+        await ended(engine, job)
+        assert f"it is a job of {ANN.pw_name}, and the engine runs as nobody" in job.reason
+        assert not (lives.folder / "who").exists()
+
+    lives.live(story)
+
+
+def test_no_user_of_this_machine(lives: Lives) -> None:
+    """Who has a token, and is a member, and no user here: whose would their processes be?"""
+    vcs = tuple(replace(vc, access=AccessSpec(("*",))) for vc in lives.spec.virtual_clusters)
+    lives.spec = replace(lives.spec, virtual_clusters=vcs)
+
+    async def story(engine: Engine) -> None:
+        asked = Submission.model_validate({"vc": "vision", "command": ["true"]})
+        with pytest.raises(ForbiddenError, match=r"mallory is no user of this machine.*useradd mallory"):
+            await LocalService(engine).submit(asked, Person("mallory", token="3f"))
+        job = await LocalService(engine).submit(asked, Person(ANN.pw_name, token="3f"))
+        assert engine.find(job.id).spec.uid == ANN.pw_uid
+        await ended(engine, engine.find(job.id))
+        await state(engine, engine.find(job.id), JobState.SUCCEEDED)
+
+    lives.live(story)
