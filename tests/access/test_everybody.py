@@ -20,6 +20,7 @@ import pytest
 from hived.access import Person
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
+from hived.engines.local.job_users import JobUsers
 from hived.engines.local.store import Store
 from hived.server.app import make_app
 from hived.server.local_service import LocalService, local_view
@@ -37,6 +38,9 @@ CELLS = {"vc": "vision", "cells": {"cell_type": "NODE", "number": 1}, "duration_
 RESTRICTED: dict[tuple[str, str], tuple[Any, set[str]]] = {
     ("POST", "/v1/jobs"): (JOB, {"ann", "bob", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/cancel"): (None, {"ann", "carol", "olga"}),
+    ("POST", "/v1/jobs/{ref}/hold"): (None, {"ann", "carol", "olga"}),
+    ("POST", "/v1/jobs/{ref}/release"): (None, {"ann", "carol", "olga"}),
+    ("POST", "/v1/jobs/{ref}/requeue"): ({"hold": False}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/suspend"): ({"timeout_s": 0.1}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/resume"): ({"timeout_s": 0.1}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/limit"): ({"share": 0.5}, {"ann", "carol", "olga"}),
@@ -71,7 +75,7 @@ def spec() -> ClusterSpec:
 async def running(folder: Path) -> AsyncIterator[tuple[LocalService, Server]]:
     """A real engine, on its socket and on TCP; its jobs end with it."""
     folder.mkdir(exist_ok=True, mode=0o711)
-    engine = Engine(spec(), Store(folder), Simulated())
+    engine = Engine(spec(), Store(folder), Simulated(), job_users=JobUsers(1, shared=True))
     await engine.start()
     service, server = LocalService(engine), Server()
     source = local_view(service, "here")

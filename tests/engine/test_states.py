@@ -93,6 +93,8 @@ def test_every_event_has_a_sentence() -> None:
         "guest": True,
         "beside": ["other"],
         "priority": 3,
+        "by_hand": True,
+        "cause": "preempted",
     }
     said = {
         event: event_text(Event(1, 0.0, event.value, data={"why": "so", **one_of_each}), "train") for event in JobEvent

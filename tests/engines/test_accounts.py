@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections import Counter
+from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +28,7 @@ RELEASED = ("requeued", "retrying", "succeeded", "failed", "cancelled", "ended")
 
 def summed(events: list[Event], start: float, end: float) -> Sums:
     """The GPU seconds of jobs between two times, of their events as they were stored, by nothing of the engine."""
-    found: Counter[tuple[str, str, str]] = Counter()
+    found: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     whose: dict[int, tuple[str, str]] = {}
     held: dict[int, tuple[int, bool, bool, bool, float]] = {}  #: GPUs, guaranteed, a guest, suspended, since
 

@@ -58,8 +58,8 @@ class Virtual(JobScheduler):
         self.decided[type(instruction)] += 1
         super()._carry_out(instruction)
 
-    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
-        super().stop(job, at, cause, why, by)
+    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None, hold: bool = False) -> None:
+        super().stop(job, at, cause, why, by, hold)
         for rank in range(job.spec.tasks):
             self.task_ended(job.id, job.attempt, rank, STOPPED, at)
 

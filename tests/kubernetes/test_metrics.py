@@ -37,6 +37,7 @@ EXPECTED = {
     "hived_safety_margin_cells": ("gauge", {"chain", "level"}),
     "hived_gpus": ("gauge", {"state"}),
     "hived_vc_gpus": ("gauge", {"vc", "kind"}),
+    "hived_gpu_seconds_total": ("counter", {"vc", "use"}),
     "hived_jobs": ("gauge", {"vc", "state"}),
     "hived_waiting_jobs": ("gauge", {"vc", "reason"}),
     "hived_job_wait_seconds": ("histogram", {"vc"}),

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from hived.access import Access, Person, Role, Tokens
 from hived.cli.jobs import attempt_of
+from hived.engine.holdings import Use
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.submission import Model
@@ -210,6 +211,12 @@ class FakeService(LocalService):
         made, text = self.known.create(number, "secret", new.user, time.time(), new.lasts_s, new.vcs, user)
         return schema.MadeToken(token=shown_token(made), text=text, roles={})
 
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        self.check()
+        used = schema.Account(user="ann", vc="vision", use=Use.GUARANTEED, gpu_seconds=7_200.0, jobs=2)
+        kept = schema.Account(user="", vc="vision", use=Use.RESERVED, gpu_seconds=14_400.0, jobs=0)
+        return schema.Accounts(start=start, end=end, accounts=[used, kept])
+
     async def revoke_token(self, number: str, user: str) -> schema.Token:
         self.check()
         return shown_token(self.known.revoke(number))
@@ -347,6 +354,24 @@ class FakeService(LocalService):
         if job.state in ENDED:
             raise ConflictError(f"{job.name} has ended already")
         return self.change(job, state="stopping" if job.tasks else "cancelled", why=[])
+
+    async def hold(self, ref: str, user: str) -> schema.Job:
+        job = self.job(ref)
+        if not job.state.waits or job.state == "held":
+            raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits is held")
+        return self.change(job, state="held", why=[f"by {user}"])
+
+    async def release(self, ref: str, user: str) -> schema.Job:
+        job = self.job(ref)
+        if job.state != "held":
+            raise ConflictError(f"{job.name} is {job.state.value}; nobody holds it")
+        return self.change(job, state="queued", why=[WAITING])
+
+    async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:
+        job = self.job(ref)
+        if not job.state.stays:
+            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again")
+        return self.change(job, state="stopping", why=[f"queued again by {user}"])
 
     def _trains(self, ref: str) -> schema.Job:
         job = self.job(ref)

@@ -19,6 +19,7 @@ DOING = {
     "stopping": "stopping",
     "preempted": "stopping",
     "backoff": "backoff",
+    "held": "held",
 }
 
 
@@ -140,7 +141,7 @@ def check_stays(life: Sequence[pictures.Stay], job: EngineJob, ended: float | No
         assert stay.end == following.start
         assert stay.model_copy(update={"start": following.start, "end": following.end}) != following
     assert all(stay.end is None or stay.end >= stay.start for stay in life)
-    assert all(not stay.where for stay in life if stay.kind in ("waiting", "backoff"))
+    assert all(not stay.where for stay in life if stay.kind in ("waiting", "backoff", "held"))
     assert life[-1].end == ended
     if ended is None:
         lent = "guaranteed" if job.guaranteed else "opportunistic"

@@ -83,6 +83,10 @@ VERBS = (
     Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
+    Verb(_JOBS, "hold", "Keep waiting jobs out of line", "jobs"),
+    Verb(_JOBS, "release", "Let held jobs go into line again", "jobs"),
+    Verb(_JOBS, "requeue", "Stop running jobs, and queue them again", "jobs"),
+    Verb(_JOBS, "history", "Jobs that have ended: how, when, after how long", "jobs"),
     Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),
     Verb(
         _CLUSTER,
@@ -91,6 +95,7 @@ VERBS = (
         verbs=(Verb("Verbs", "kubernetes", "Answer kube-scheduler: who gets which GPUs, who waits and why", "serve"),),
     ),
     Verb(_CLUSTER, "top", "The cluster, live, on the whole screen", "top"),
+    Verb(_CLUSTER, "devices", "GPUs: which jobs have them, which take no jobs, and why", "machine", "list_nodes"),
     Verb(_CLUSTER, "usage", "GPU hours by user and virtual cluster", "usage"),
     Verb(_CLUSTER, "events", "What happened, and what happens now", "machine"),
     Verb(_CLUSTER, "drain", "Keep new jobs off devices or nodes, or let them come again", "machine"),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _LONG = re.compile(r"[0-9]{10,}")
+#: as Slurm has it: hours, minutes and seconds, and days before them
+_SLURMS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-5]?[0-9]):([0-5]?[0-9])")
 _DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UNITS))
 
 
@@ -84,10 +86,16 @@ def duration(seconds: float) -> str:
 
 
 def read_duration(text: str) -> float:
-    """Seconds of ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``2d``. Raises :class:`ValueError`, for ``90`` too."""
+    """Seconds of ``90s``, ``1h30m``, ``1.5h``, ``2d``, ``2:30:00`` or ``1-12:00:00``.
+
+    Raises :class:`ValueError`, for ``90`` too.
+    """
     given = text.strip().lower()
     if given == "0":
         return 0.0
+    if (slurms := _SLURMS.fullmatch(given)) is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in slurms.groups())
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     if _NUMBER.fullmatch(given):
         raise ValueError(f"{given!r} has no unit; write {given}s, {given}m, {given}h or {given}d")
     match = _DURATION.fullmatch(given)
@@ -133,6 +141,7 @@ STATE_STYLES = {
     JobState.RESERVED: "cyan",
     JobState.QUEUED: "yellow",
     JobState.BACKOFF: "yellow",
+    JobState.HELD: "blue",
     JobState.SUCCEEDED: "dim",
     JobState.FAILED: "red",
     JobState.CANCELLED: "dim",
@@ -197,6 +206,7 @@ def status_text(job: Job) -> str:
         JobState.RESERVED: (f"gets {place}", " as soon as those who are there have gone"),
         JobState.QUEUED: ("waits", " for its turn"),
         JobState.BACKOFF: ("waits", " for its turn"),
+        JobState.HELD: ("is held", ""),
         JobState.SUSPENDED: (f"is suspended on {place}", ""),
         JobState.STOPPING: ("is being stopped", ""),
         JobState.SUCCEEDED: ("has succeeded", ""),

@@ -254,26 +254,10 @@ def cancel(
         raise InputError("name jobs, or say which: --user, --vc or --all" + (", not both" if jobs else ""))
     if every and (user or vc):
         raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
-    failed: HivedError | None = None
     with ask.connect() as there:
-        refs = list(jobs or ())
-        if by_sort:
-            refs = [job.id for job in _chosen(there, user, vc, yes)]
-        for ref in refs:
-            try:
-                answer = there.post(path_of("jobs", ref, "/cancel"))
-            except (InputError, ConflictError, ForbiddenError) as error:
-                if len(refs) == 1:
-                    raise
-                messages().print(f"hived: {clean(str(error))}", markup=False)
-                failed = failed or error
-                continue
-            if not ask.printed(answer, one_of_many=True):
-                job = there.parsed(Job, answer)
-                words = "is cancelled" if job.state == "cancelled" else "is being stopped"
-                typer.echo(f"{clean(job.name)} {words}")
-    if failed is not None:
-        raise typer.Exit(failed.exit_code)
+        refs = [job.id for job in _chosen(there, user, vc, yes)] if by_sort else list(jobs or ())
+    said = {True: "is cancelled", False: "is being stopped"}
+    _each(ask, refs, "/cancel", lambda job: f"{clean(job.name)} {said[job.state == 'cancelled']}")
 
 
 def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
@@ -290,6 +274,64 @@ def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[
         if not typer.confirm(f"{what}?", err=True):
             raise InputError("nothing was cancelled")
     return found
+
+
+def _each(ask: Asking, jobs: Sequence[str], rest: str, said: Callable[[Job], str], body: object = None) -> None:
+    """Have something done to jobs; one that refuses keeps no other from it, and gives the exit code."""
+    failed: HivedError | None = None
+    with ask.connect() as there:
+        for ref in jobs:
+            try:
+                answer = there.post(path_of("jobs", ref, rest), body)
+            except (InputError, ConflictError, ForbiddenError) as error:
+                if len(jobs) == 1:
+                    raise
+                messages().print(f"hived: {clean(str(error))}", markup=False)
+                failed = failed or error
+                continue
+            if not ask.printed(answer, one_of_many=True):
+                typer.echo(said(there.parsed(Job, answer)))
+    if failed is not None:
+        raise typer.Exit(failed.exit_code)
+
+
+@asks_engine
+def hold(ask: Asking, jobs: JobsArgument) -> None:
+    """Keep jobs that wait out of line, until hived release.
+
+    \bExamples:
+      hived hold train-12
+      hived hold 12 13 14
+    """
+    _each(ask, jobs, "/hold", status_text)
+
+
+@asks_engine
+def release(ask: Asking, jobs: JobsArgument) -> None:
+    """Let held jobs go into line again.
+
+    \bExamples:
+      hived release train-12
+      hived release 12 13 14
+    """
+    _each(ask, jobs, "/release", status_text)
+
+
+@asks_engine
+def requeue(
+    ask: Asking,
+    jobs: JobsArgument,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold them then, until hived release.")] = False,
+) -> None:
+    """Stop jobs that run, and queue them again: they start anew, in the place in line that their submission gives them.
+
+    One with --checkpoint-signal gets that first, and saves its state.
+
+    \bExamples:
+      hived requeue train-12
+      hived requeue --hold train-12
+    """
+    _each(ask, jobs, "/requeue", lambda job: f"{clean(job.name)} is being stopped, to start again", {"hold": hold})
 
 
 @asks_engine
@@ -528,3 +570,48 @@ def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: 
             if page.text:
                 out.page(page)
             offset = page.next
+
+
+@asks_engine
+def history(
+    ask: Asking,
+    vc: OfVcOption = None,
+    user: OfUserOption = None,
+    number: NumberOption = 100,
+) -> None:
+    """List jobs that have ended, the latest submitted last: how, when, and after how long.
+
+    \bExamples:
+      hived history -n 20
+      hived history --user $USER
+      hived history -o json | jq '.jobs[].process.exit_code'
+    """
+    with ask.connect() as there:
+        answer = _listed(there, [{"phase": [Phase.ENDED]}], {"vc": vc, "user": user}, number)
+    if ask.printed(answer.model_dump(mode="json")):
+        return
+    if not answer.jobs:
+        note("no job has ended yet")
+        return
+    now = time.time()
+    rows = [
+        (
+            job.id,
+            job.name,
+            job.user or "-",
+            job.vc,
+            f"{job.gpus:,}",
+            Text(job.state, STATE_STYLES[job.state]),
+            "-" if job.process is None or job.process.exit_code is None else str(job.process.exit_code),
+            clock(job.submitted_at),
+            "-" if job.started_at is None else clock(job.started_at),
+            "-" if job.ended_at is None else clock(job.ended_at),
+            runtime(job, now),
+            "; ".join(job.why) or "-",
+        )
+        for job in answer.jobs
+    ]
+    names = "ID NAME USER VC GPUS STATE CODE SUBMITTED STARTED ENDED RUN WHY"
+    print_table(columns(names, right="ID GPUS CODE RUN", cut="WHY"), rows)
+    if answer.total > len(answer.jobs):
+        note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")

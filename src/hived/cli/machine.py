@@ -209,7 +209,7 @@ def list_nodes(
 
     \bExamples:
       hived node ls
-      hived node ls --bad
+      hived devices --bad
       hived node ls gpu-17 -o json
     """
     with ask.connect() as there:

@@ -17,7 +17,7 @@ from hived.server.schema import Job
 from .client import Engine, path_of
 from .console import note
 from .escaping import clean, is_text
-from .formats import exit_code, status_text
+from .formats import exit_code, read_duration, status_text
 from .jobs import Output, follow_job
 from .options import (
     Asking,
@@ -26,6 +26,7 @@ from .options import (
     OpportunisticOption,
     PriorityOption,
     asks_engine,
+    complete_job,
     duration_option,
     resources,
     vc_option,
@@ -80,6 +81,32 @@ def submit(
             show_default="SIGTERM",
         ),
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            metavar="JOB[:ok|fail]",
+            help="Hold it until that job has ended; well with :ok, not well with :fail. Again for more.",
+            autocompletion=complete_job,
+        ),
+    ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            "--array",
+            metavar="INDEXES",
+            help="A job for each index, 1-40 or 1,5,7, in HIVED_ARRAY_INDEX; 1-40%4: at most four at a time.",
+        ),
+    ] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold it until hived release.")] = False,
+    limit_signal: Annotated[
+        str | None,
+        typer.Option(
+            "--signal",
+            metavar="SIGNAL[@TIME]",
+            help="USR1@120s: that signal, so long before --time-limit ends it.",
+        ),
+    ] = None,
     lazy: Annotated[
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
     ] = False,
@@ -115,19 +142,28 @@ def submit(
       hived submit --vc speech --opportunistic --retries 2 -- ./sweep.sh
       hived submit --vc speech --early -- ./resumes-where-it-was.sh
       hived submit --vc vision --time-limit 2h -f -- nvidia-smi
+      hived submit --vc vision --array 1-40%4 -- sh -c 'python train.py --seed $HIVED_ARRAY_INDEX'
+      hived submit --vc vision --after 12:ok -- python evaluate.py
       id=$(hived submit -q --vc vision -- python train.py)
     """
-    submission = resources(vc, gpus, nodes, priority, opportunistic) | {
-        "command": command,
-        "cwd": folder(cwd),
-        "retries": retries,
-        "lazy_preemption": lazy,
-        "early": early,
-        "name": name,
-        "time_limit_s": time_limit,
-        "grace_s": grace,
-        "checkpoint_signal": checkpoint_signal,
-    }
+    submission = (
+        resources(vc, gpus, nodes, priority, opportunistic)
+        | {
+            "command": command,
+            "cwd": folder(cwd),
+            "retries": retries,
+            "lazy_preemption": lazy,
+            "early": early,
+            "name": name,
+            "time_limit_s": time_limit,
+            "grace_s": grace,
+            "checkpoint_signal": checkpoint_signal,
+            "array": array,
+            "hold": hold,
+            "after": [_after(text) for text in after or ()] or None,
+        }
+        | _signal(limit_signal, time_limit)
+    )
     if early and opportunistic:
         raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
     with ask.connect() as there:
@@ -240,3 +276,27 @@ def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -
     ask.printed(job.model_dump(mode="json"), one_of_many=True)
     say(status_text(job))
     return exit_code(job)
+
+
+def _after(text: str) -> dict[str, str]:
+    """A job that has to end first, and how."""
+    job, sign, when = text.rpartition(":")
+    if not sign:
+        return {"job": text}
+    if when not in ("ok", "fail", "any"):
+        raise InputError(f"--after {text}: a job, and :ok or :fail after it")
+    return {"job": job, "when": when}
+
+
+def _signal(text: str | None, time_limit: float | None) -> dict[str, object]:
+    """A signal before the end of the time limit."""
+    if text is None:
+        return {}
+    name, sign, before = text.partition("@")
+    if time_limit is None:
+        raise InputError(f"--signal {text}: comes before the time limit; give --time-limit too")
+    try:
+        seconds = (float(before) if before.isdecimal() else read_duration(before)) if sign else 60.0
+    except ValueError as error:
+        raise InputError(f"--signal {text}: {error}") from None
+    return {"limit_signal": name.upper().removeprefix("SIG"), "limit_signal_s": seconds}

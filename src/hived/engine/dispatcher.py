@@ -308,7 +308,7 @@ class Dispatcher(ABC, Generic[J, D]):
             self.scheduler.withdraw(job.entry)
         self._changed(job, happened, held, before)
         self.holdings.follow(job, at)
-        if was is JobState.RESERVED and job.state.ended:
+        if was is JobState.RESERVED and (job.state.ended or job.state.aside):
             self.spared(at)
         if was.aside and job.state.waits and not job.state.aside:
             self.line_up(job)

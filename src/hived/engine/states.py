@@ -27,6 +27,7 @@ class JobState(StrEnum):
     SUSPENDED = "suspended"  #: holds its GPUs, and its tasks are suspended between two mini-batches
     STOPPING = "stopping"  #: holds its GPUs, and its tasks are being stopped or evicted
     BACKOFF = "backoff"  #: failed, and is queued again after a while
+    HELD = "held"  #: waits for other jobs to end, or to be released by somebody: it is not in line
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -59,16 +60,16 @@ class JobState(StrEnum):
 
 
 _Q, _V, _R, _P = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.SUSPENDED
-_S, _B = JobState.STOPPING, JobState.BACKOFF
+_S, _B, _H = JobState.STOPPING, JobState.BACKOFF, JobState.HELD
 
 #: what every state means for whoever lists, counts or explains jobs
 PHASES: dict[JobState, Phase] = {
-    **dict.fromkeys((_Q, _V, _B), Phase.WAITING),
+    **dict.fromkeys((_Q, _V, _B, _H), Phase.WAITING),
     **dict.fromkeys((_R, _P, _S), Phase.HOLDING),
     **dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ENDED), Phase.ENDED),
 }
 #: of those that wait, the ones that the scheduler is to find no GPUs for
-_ASIDE = (_B,)
+_ASIDE = (_B, _H)
 
 
 class JobEvent(StrEnum):
@@ -92,7 +93,8 @@ class JobEvent(StrEnum):
     RESHAPED = "reshaped"  #: it gave up places on lost hardware, got places for pods that came later, grew or shrank
     REQUEUED = "requeued"  #: none of its tasks has GPUs any more, and it waits again: one more resume
     RETRYING = "retrying"  #: failed, and is requeued after a pause: one more retry
-    QUEUED = "queued"  #: that pause is over
+    QUEUED = "queued"  #: that pause is over, or nothing holds it any more
+    HELD = "held"  #: it is taken out of line, or is out of it for another reason than before
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -139,12 +141,13 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     # of a job that was not being stopped: its tasks were lost in a reboot, or its pods were deleted
     **{(state, JobEvent.REQUEUED): (_Q, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _P, _S)},
-    (_B, JobEvent.QUEUED): (_Q, Effect.KEEP),
+    **{(state, JobEvent.QUEUED): (_Q, Effect.KEEP) for state in (_B, _H)},
+    **{(state, JobEvent.HELD): (_H, Effect.RELEASE) for state in (_Q, _V, _B, _H)},
     # of a job that was being stopped: it was done before it could be
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},
-    **{(state, JobEvent.CANCELLED): (JobState.CANCELLED, Effect.RELEASE) for state in (_Q, _V, _B, _S)},
-    **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _P, _S, _B)},
+    **{(state, JobEvent.CANCELLED): (JobState.CANCELLED, Effect.RELEASE) for state in (_Q, _V, _B, _H, _S)},
+    **{(state, JobEvent.ENDED): (JobState.ENDED, Effect.RELEASE) for state in (_Q, _V, _R, _P, _S, _B, _H)},
 }
 
 _EVENTS = {event.value: event for event in JobEvent}

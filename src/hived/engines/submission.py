@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
+from hived.errors import RequestError
 
 
 class Model(BaseModel):
@@ -22,10 +23,22 @@ NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"  #: a letter first, so that no name loo
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$"
 FOLDER = r"^/[^\x00]{0,4095}$"
 ANY_TEXT = r"^[^\x00]*$"
+ARRAY = (
+    r"^[0-9]{1,9}(-[0-9]{1,9}(:[1-9][0-9]{0,8})?)?(,[0-9]{1,9}(-[0-9]{1,9}(:[1-9][0-9]{0,8})?)?)*(%[1-9][0-9]{0,5})?$"
+)
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 #: or the value of a variable: as long as the system takes for one
 Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
+
+
+class After(Model):
+    """Another job that a job waits for."""
+
+    job: Annotated[str, StringConstraints(min_length=1, max_length=1_024, pattern=ANY_TEXT)]
+    """By its id or name."""
+    when: Literal["any", "ok", "fail"] = "any"
+    """Once it has ended: in any way; well; or not, where it was cancelled too."""
 
 
 class Submission(Model):
@@ -53,6 +66,15 @@ class Submission(Model):
     checkpoint_signal: Literal["USR1", "USR2", "HUP", "INT"] | None = None
     """That its programs get first, in place of TERM, where they are to make room and start anew elsewhere: they save
     their state and exit, or are killed after their grace. None: TERM."""
+    limit_signal: Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None = None
+    """That its program gets ``limit_signal_s`` before its time limit ends it; None: none."""
+    limit_signal_s: Annotated[float, Field(strict=True, gt=0, le=86_400)] = 60.0
+    after: Annotated[tuple[After, ...], Field(max_length=100)] = ()
+    """It is held until these have ended. Where one ends otherwise than it is to, it is cancelled."""
+    hold: StrictBool = False
+    """It is held until it is released."""
+    array: Annotated[str, StringConstraints(pattern=ARRAY)] | None = None
+    """So many jobs, one for each index: ``1-40``, ``0-9:3``, ``1,5,7``; ``1-40%4``: at most four of them at a time."""
     lazy_preemption: StrictBool = False
     early: StrictBool = False
     """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual
@@ -72,3 +94,31 @@ class Submission(Model):
         members = (Member(self.tasks, self.gpus),)
         saves = self.checkpoint_signal is not None
         return Request(group, self.vc, self.priority, members, lazy_preemption=self.lazy_preemption, saves_work=saves)
+
+
+#: jobs of one array
+MOST_OF_AN_ARRAY = 10_000
+
+
+def indexes_of(array: str) -> tuple[list[int], int]:
+    """The indexes of an array, ascending, and how many of its jobs may be out at a time (0: all).
+
+    Raises :class:`~hived.errors.RequestError`.
+
+    >>> indexes_of("1-3,7%2"), indexes_of("0-9:3")
+    (([1, 2, 3, 7], 2), ([0, 3, 6, 9], 0))
+    """
+    text, _, most = array.partition("%")
+    found: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition(":")
+        low, _, high = span.partition("-")
+        first, last = int(low), int(high or low)
+        if last < first:
+            raise RequestError("array", f"{part} goes backward; write {last}-{first}")
+        if (last - first) // int(step or 1) >= MOST_OF_AN_ARRAY or len(found) > MOST_OF_AN_ARRAY:
+            raise RequestError("array", f"more than {MOST_OF_AN_ARRAY:,} jobs; submit it in parts")
+        found.update(range(first, last + 1, int(step or 1)))
+    if len(found) > MOST_OF_AN_ARRAY:
+        raise RequestError("array", f"{len(found):,} jobs, and an array has at most {MOST_OF_AN_ARRAY:,}; in parts")
+    return sorted(found), int(most or 0)

@@ -22,6 +22,7 @@ STAYS: dict[JobState, StayKind] = {
     JobState.SUSPENDED: "suspended",
     JobState.STOPPING: "stopping",
     JobState.BACKOFF: "backoff",
+    JobState.HELD: "held",
 }
 #: the fields of events that say how a job runs
 _TOLD = ("placement", "turns", "share", "rate", "guest")

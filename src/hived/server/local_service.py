@@ -23,6 +23,7 @@ from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.job_users import uid_of
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
+from hived.engines.submission import indexes_of
 from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
@@ -90,9 +91,10 @@ class LocalService(Service[Job]):
         vcs = {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
         if submission.vc in vcs:  # of another one the engine says that it is none
             usage, of = self.scheduler().usage, (submission.vc, person.name)
-            more = submission.gpus * submission.tasks
+            many = 1 if submission.array is None else len(indexes_of(submission.array)[0])
+            more, jobs = many * submission.gpus * submission.tasks, usage.jobs_of[of] + many - 1
             access, priority = self.access(), submission.priority
-            access.check_submission(person, submission.vc, priority, usage.jobs_of[of], usage.gpus_of[of], more)
+            access.check_submission(person, submission.vc, priority, jobs, usage.gpus_of[of], more)
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -212,6 +214,18 @@ class LocalService(Service[Job]):
         """Have an elastic training job go on with another number of workers."""
         return self.shown(await self._engine.scale(ref, how.workers, how.timeout_s, user))
 
+    async def hold(self, ref: str, user: str) -> schema.Job:
+        """Keep a job that waits out of line. Raises :class:`~hived.errors.ConflictError` for any other."""
+        return self.shown(self._engine.hold(ref, user))
+
+    async def release(self, ref: str, user: str) -> schema.Job:
+        """Let a held job go. Raises :class:`~hived.errors.ConflictError` for any other."""
+        return self.shown(self._engine.release(ref, user))
+
+    async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:
+        """Stop a job, and queue it again. Raises :class:`~hived.errors.ConflictError` for one that does not run."""
+        return self.shown(self._engine.requeue(ref, how.hold, user))
+
     async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
         """Give a job another priority among those that share its GPUs."""
         return self.shown(self._engine.prioritize(ref, how.priority, user))
@@ -253,6 +267,8 @@ class LocalService(Service[Job]):
             max_retries=spec.retries,
             time_limit_s=spec.time_limit_s,
             exit_code=job.exit_code,
+            array=spec.array_id or None,
+            array_index=spec.array_index if spec.array_id else None,
         )
 
     # -- output and events ----------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class Holder(JobHeader):
 
 
 #: what a job does for a while
-StayKind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "suspended", "stopping", "backoff"]
+StayKind = Literal[
+    "waiting", "reserved", "guaranteed", "opportunistic", "guest", "suspended", "stopping", "backoff", "held"
+]
 
 
 class Waiting(JobHeader):

@@ -287,6 +287,21 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
         return await service.cancel(ref, permits.of_job(request, ref, "cancel").name)
 
+    @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    async def hold_job(ref: Ref, request: Request) -> schema.Job:
+        """Keep a job that waits out of line, until it is released."""
+        return await service.hold(ref, permits.of_job(request, ref, "hold").name)
+
+    @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    async def release_job(ref: Ref, request: Request) -> schema.Job:
+        """Let a held job go into line again."""
+        return await service.release(ref, permits.of_job(request, ref, "release").name)
+
+    @jobs.post("/jobs/{ref:path}/requeue", responses=declared(*BODY, 404, 409, 503, 507))
+    async def requeue_job(ref: Ref, how: schema.Requeueing, request: Request) -> schema.Job:
+        """Stop a job that runs, and queue it again, in the place in line that it has by its submission."""
+        return await service.requeue(ref, how, permits.of_job(request, ref, "queue again").name)
+
     @jobs.post("/jobs/{ref:path}/suspend", responses=declared(*BODY, *_TELLING))
     async def suspend_job(ref: Ref, how: schema.Suspension, request: Request) -> schema.Job:
         """Suspend a training job at the end of a mini-batch: its device memory is free, and its GPUs stay its own."""

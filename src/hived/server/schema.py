@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, StringConstraints
 
 from hived.engine.holdings import Use
 from hived.engine.states import JobState
-from hived.engines.submission import ANY_TEXT, FOLDER, NAME, VARIABLE, Model
+from hived.engines.submission import ANY_TEXT, ARRAY, FOLDER, NAME, VARIABLE, Model
 from hived.engines.submission import Submission as Submission  # the body of ``POST /v1/jobs``
 
 #: how long to wait for a training job to come to the end of a mini-batch
@@ -25,6 +25,7 @@ FORMS = {
     REF: "has to be a job's id (12) or name (train-12)",
     VARIABLE: "has to be letters, digits and _, no digit first, 255 at most",
     FOLDER: "has to be a path from the root, /, of at most 4,096 characters",
+    ARRAY: "has to be indexes, 1-40 or 0-9:3 or 1,5,7, and maybe how many at a time, 1-40%4",
     ANY_TEXT: "may not have a NUL character in it",
     SUBJECT: "has to be the name of a user, without spaces and commas",
 }
@@ -112,6 +113,9 @@ class Process(Model):
     time_limit_s: float | None
     exit_code: int | None
     """As a shell has it: 128 + signal where a signal ended it."""
+    array: int | None = None
+    """Id of the first job of its array; None: of none."""
+    array_index: int | None = None
 
 
 class Limits(Model):
@@ -209,8 +213,15 @@ class Scaling(Model):
     timeout_s: Patience = 60.0
 
 
+class Requeueing(Model):
+    """Stop a job, and queue it again."""
+
+    hold: StrictBool = False
+    """It is held then, until it is released."""
+
+
 class Prioritizing(Model):
-    """Another priority of a job among those that share its GPUs."""
+    """Another priority of a job that waits, or among those that share its GPUs."""
 
     priority: Annotated[int, Field(strict=True, ge=0, le=1000)]
     """A higher one is never suspended for a lower one."""

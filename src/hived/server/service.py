@@ -153,6 +153,18 @@ class Service(ABC, Generic[J]):
         """Have an elastic training job go on with another number of workers."""
         raise self._unsupported(_ON_ITS_NODE)
 
+    async def hold(self, ref: str, user: str) -> schema.Job:
+        """Keep a job that waits out of line."""
+        raise self._unsupported('hold a Job back with kubectl patch job JOB -p \'{"spec":{"suspend":true}}\'')
+
+    async def release(self, ref: str, user: str) -> schema.Job:
+        """Let a held job go."""
+        raise self._unsupported('let a Job go with kubectl patch job JOB -p \'{"spec":{"suspend":false}}\'')
+
+    async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:
+        """Stop a job, and queue it again."""
+        raise self._unsupported("delete its pods with kubectl delete pod: their owner makes new ones")
+
     async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
         """Give a job another priority among those that share its GPUs."""
         raise self._unsupported(_ON_ITS_NODE)

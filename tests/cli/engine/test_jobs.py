@@ -32,9 +32,9 @@ def test_where_jobs_run_and_why_they_wait(hived: Hived, engine: FakeService) -> 
     header, *lines = answer.out.splitlines()
     assert header.split() == ["ID", "NAME", "USER", "VC", "GPUS", "PRIO", "STATE", "AGE", "RUN", "WHERE/WHY"]
     assert [line.split()[:6] for line in lines] == [
-        ["2", "train-2", "vision", "4", "0", "running"],
-        ["3", "sweep-3", "speech", "4", "opp", "running"],
-        ["4", "late-4", "vision", "1", "0", "queued"],
+        ["2", "train-2", "ann", "vision", "4", "0"],
+        ["3", "sweep-3", "ann", "speech", "4", "opp"],
+        ["4", "late-4", "ann", "vision", "1", "0"],
     ]
     ends = ["WHERE/WHY", "node-0:0-3", "node-1:0-3", WAITING]
     assert [line[-len(end) :] for line, end in zip([header, *lines], ends, strict=True)] == ends

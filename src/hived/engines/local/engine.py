@@ -37,7 +37,7 @@ from hived.cluster.requests import OPPORTUNISTIC
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.engines.submission import Submission
+from hived.engines.submission import Submission, indexes_of
 from hived.errors import (
     ConflictError,
     HivedError,
@@ -260,23 +260,73 @@ class Engine:
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
-        own = {"submission": os.urandom(8).hex(), "sequence": self.store.submitted(spec.vc)}
-        spec = spec.model_copy(update=own)
+        specs = self._each(spec.model_copy(update={"waits_for": self._awaited(spec)}))
         if self._planned:
             self._advance_or_raise()  # so that the turn stored below is this submission alone
+        at = self.clock()
         with self._failing():
-            job = self.job_scheduler.submit(self._next_job, spec, self.clock())
+            jobs = [self.job_scheduler.submit(self._next_job + n, each, at) for n, each in enumerate(specs)]
         self._refuse_if_failed()
         turn = self.job_scheduler.turn()
         try:
             self.store.reserve()
             self.store.keep(turn.events, turn.jobs, virtual=turn.virtual, holdings=turn.holdings)
         except StorageError:
-            self.job_scheduler.unsubmit(job)
+            self.job_scheduler.unsubmit(jobs, len(turn.events))
             raise
-        self._next_job += 1
+        self._next_job += len(jobs)
         self._publish(turn.events)
         self._soon()
+        return jobs[0]
+
+    def _each(self, spec: JobSpec) -> list[JobSpec]:
+        """The jobs of a submission: one, or those of an array."""
+        sequence = self.store.submitted(spec.vc)
+        indexes, most = ([0], 0) if spec.array is None else indexes_of(spec.array)
+        array = 0 if spec.array is None else self._next_job
+        own = {"array_id": array, "array_most": most}
+        return [
+            spec.model_copy(
+                update=own | {"array_index": index, "sequence": sequence + n, "submission": os.urandom(8).hex()}
+            )
+            for n, index in enumerate(indexes)
+        ]
+
+    def _awaited(self, spec: JobSpec) -> tuple[tuple[int, str], ...]:
+        """The jobs that have to end before one, without those that have.
+
+        Raises :class:`NotFoundError`, and :class:`ConflictError` for one that has ended otherwise than it is to.
+        """
+        found = []
+        for after in spec.after:
+            job = self.find(after.job)
+            good = job.state is JobState.SUCCEEDED
+            if not job.state.ended:
+                found.append((job.id, after.when))
+            elif after.when != "any" and good is not (after.when == "ok"):
+                ended = "has succeeded" if good else f"is {job.state.value}"
+                raise ConflictError(
+                    f"after {job.name}:{after.when}: {job.name} {ended} already, so this could never run"
+                )
+        return tuple(found)
+
+    def hold(self, ref: str, user: str = "") -> Job:
+        """Keep a job that waits out of line, until it is released. Raises as :meth:`cancel`."""
+        return self._about(ref, lambda job, at: self.job_scheduler.hold(job, user, at))
+
+    def release(self, ref: str, user: str = "") -> Job:
+        """Let a held job go. Raises as :meth:`cancel`."""
+        return self._about(ref, lambda job, at: self.job_scheduler.release(job, user, at))
+
+    def requeue(self, ref: str, hold: bool = False, user: str = "") -> Job:
+        """Stop a job, and queue it again; ``hold``: held. Raises as :meth:`cancel`."""
+        return self._about(ref, lambda job, at: self.job_scheduler.requeue(job, hold, user, at))
+
+    def _about(self, ref: str, act: Callable[[Job, float], object]) -> Job:
+        job = self.find(ref)
+        with self._failing():
+            act(job, self.clock())
+        self._advance_or_raise()
         return job
 
     def plan(self, spec: Submission) -> PlanAnswer:
@@ -289,11 +339,7 @@ class Engine:
 
     def cancel(self, ref: str, user: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
-        job = self.find(ref)
-        with self._failing():
-            self.job_scheduler.cancel(job, self.clock(), user)
-        self._advance_or_raise()
-        return job
+        return self._about(ref, lambda job, at: self.job_scheduler.cancel(job, at, user))
 
     def drain(
         self, node: str | None, device: int | None, undo: bool, now: bool, user: str = ""
@@ -545,7 +591,8 @@ class Engine:
             if self._agent is not None and self._shares(spec):
                 environment |= self._agent.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
-            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes)
+            warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
+            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes, warning)
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 

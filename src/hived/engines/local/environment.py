@@ -36,6 +36,7 @@ def task_environment(
     """
     assert job.placement is not None
     node, devices = job.placement.pods[rank]
+    array = job.spec.array_id
     tasks = str(job.spec.tasks)
     meeting = {
         **dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), MASTER),
@@ -61,6 +62,7 @@ def task_environment(
         "HIVED_GUARANTEED": "1" if job.guaranteed else "0",
         "HIVED_NODE": node,
         "HIVED_DEVICES": ",".join(map(str, devices)),
+        **({"HIVED_ARRAY_ID": str(job.spec.array_id), "HIVED_ARRAY_INDEX": str(job.spec.array_index)} if array else {}),
         "HIVED_RANK": str(rank),
         "HIVED_TASKS": tasks,
         "HIVED_ATTEMPT": str(job.attempt),

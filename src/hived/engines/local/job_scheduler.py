@@ -38,9 +38,10 @@ from hived.spec.compiled import ClusterSpec, Device
 from .counters import Counts
 from .guests import FLOOR, Guests
 from .health import Health
+from .holds import Holds
 from .instructions import Instruction, LimitTasks, StartTasks, StopTasks, WakeAt
 from .measured import MeasuredProbe
-from .model import Job, JobSpec, Limiting, Obeying, outcome
+from .model import REQUEUES, Job, JobSpec, Limiting, Obeying, outcome
 from .turns import (
     GOES_ELSEWHERE,
     NO_GUESTS,
@@ -106,6 +107,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._apart: set[int] = set()
         #: elastic jobs that did not grow or shrink when they were told to
         self._rigid: set[int] = set()
+        self.holds = Holds(self)
         #: None: no VC has guests
         self.guests = self._guests_now(None)
 
@@ -133,15 +135,46 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.note("submitted", number, at, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
         self.usage.add(job)
+        self.holds.add(job)
         self.line_up(job)
+        if why := "it was submitted so" if spec.hold else self.holds.why(job):
+            self.holds.hold(job, why, spec.hold, at)
         return job
 
-    def unsubmit(self, job: Job) -> None:
-        """Undo :meth:`submit`, the last call, when its event cannot be stored."""
-        self.scheduler.withdraw(job.entry)
-        self.usage.remove(job)
-        del self.jobs[job.id]
-        self.seq -= 1
+    def unsubmit(self, jobs: Sequence[Job], events: int) -> None:
+        """Undo the last calls of :meth:`submit`, and their ``events``, when these cannot be stored."""
+        for job in jobs:
+            if not job.state.aside:
+                self.scheduler.withdraw(job.entry)
+            self.holds.forget(job)
+            self.usage.remove(job)
+            del self.jobs[job.id]
+        self.seq -= events
+
+    def hold(self, job: Job, user: str, at: float) -> None:
+        """Take a job that waits out of line, until it is released. Raises :class:`ConflictError` for any other."""
+        if not job.state.waits:
+            tells = "hived requeue --hold stops it and holds it" if job.state.holds else "it has ended"
+            raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits is held; {tells}")
+        if job.held_by_hand:
+            raise ConflictError(f"{job.name} is held already")
+        self.holds.hold(job, f"by {user or 'hand'}", True, at)
+
+    def release(self, job: Job, user: str, at: float) -> None:
+        """Let a job go that somebody holds. Raises :class:`ConflictError` for one that nobody does."""
+        if job.state is not JobState.HELD or not job.held_by_hand:
+            other = f": {job.reason}" if job.state is JobState.HELD else ""
+            raise ConflictError(f"{job.name} is {job.state.value}{other}; nobody holds it")
+        if why := self.holds.why(job):
+            self.holds.hold(job, why, False, at)
+        else:
+            self.becomes(job, JobEvent.QUEUED, None, at, {})
+
+    def requeue(self, job: Job, hold: bool, user: str, at: float) -> None:
+        """Stop a job, to start anew. Raises :class:`ConflictError` for one that does not run."""
+        if not job.state.stays:
+            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again")
+        self.stop(job, at, "requeued", f"queued again by {user or 'hand'}", hold=hold)
 
     def cancel(self, job: Job, at: float, user: str = "") -> None:
         """Cancel a job. Raises :class:`ConflictError` for a job that has ended or is being cancelled."""
@@ -336,6 +369,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 self._left_line(job)
                 job.entry.yields = True
                 self.instruct(StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt))
+        self.holds.take_over(at)
         return report
 
     def _records(self) -> tuple[list[Record], set[int]]:
@@ -386,6 +420,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def dispatch(self, at: float) -> None:
         """Run the scheduler, and have jobs that take turns start, go on and pause as it has decided."""
+        self.holds.settle(at)
         super().dispatch(at)
         if self.guests is not None:
             self.guests.pass_time(at)
@@ -588,9 +623,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.limit_at is not None:
             self.instruct(WakeAt(job.id, job.limit_at))
 
-    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
-        """Have the tasks of a job stopped, for this cause; ``by``: the job that it makes room for."""
-        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
+    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None, hold: bool = False) -> None:
+        """Have the tasks of a job stopped, for this cause; ``by``: the job that it makes room for.
+
+        ``hold``: it is held once it is back in line.
+        """
+        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt} | (
+            {"hold": True} if hold else {}
+        )
         if by is not None:
             data["by"] = [by.name, by.vc, by.priority]
         self.becomes(job, JobEvent.STOPPING, None, at, data)
@@ -611,7 +651,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def first_signal(self, job: Job) -> str:
         """The signal with which a job is stopped: one by which it saves its state, where it starts anew elsewhere."""
-        saves = job.spec.checkpoint_signal if job.stopping_for in ("preempted", "moved", "drained") else None
+        saves = job.spec.checkpoint_signal if job.stopping_for in REQUEUES else None
         return saves or "TERM"
 
     def _hardware_changed(self, at: float) -> None:
@@ -704,7 +744,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if held:
                 self.turns.of.pop(job.id, None)
                 job.entry.may_preempt = True
+        if event.kind == JobEvent.REQUEUED and job.held_by_hand:
+            self.holds.requeued(job)
         if job.state.ended:
+            self.holds.ended(job)
             self.turns.of.pop(job.id, None)
             self._rigid.discard(job.id)
             self.probe.forget(job.id)

@@ -27,6 +27,13 @@ class JobSpec(Submission):
     """Between SIGTERM and SIGKILL."""
     user: str = ""
     """Its submitter."""
+    waits_for: tuple[tuple[int, str], ...] = ()
+    """Numbers of jobs, and how they have to end: ``after``, without those that had ended so already."""
+    array_id: int = 0
+    """Number of the first job of its array; 0: of none."""
+    array_index: int = 0
+    array_most: int = 0
+    """Of its array at a time; 0: all."""
     uid: int = -1
     """The user that it runs as; -1: the engine's, in a version that knew no other."""
     submission: str = ""
@@ -40,12 +47,14 @@ class JobSpec(Submission):
 
     def stored(self) -> dict[str, Any]:
         """It as a row of the store has it."""
-        return {**dict(self), "name": self.name or "", "environment": list(self.environment.items())}
+        plain = {**dict(self), "name": self.name or "", "environment": list(self.environment.items())}
+        return plain | {"after": []}  # as numbers, in waits_for
 
     @classmethod
     def restored(cls, plain: Mapping[str, Any]) -> JobSpec:
         """The inverse of :meth:`stored`, of this version or the one before it: its values were checked when it came."""
         found = {**plain, "command": tuple(plain["command"]), "environment": dict(plain["environment"])}
+        found["waits_for"] = tuple((int(number), str(when)) for number, when in plain.get("waits_for", ()))
         return cls.model_construct(**found)
 
 
@@ -96,6 +105,8 @@ class Job(EngineJob):
         self.floor: float | None = None
         #: of the task that decided its outcome
         self.exit_code: int | None = None
+        #: whether somebody holds it, until it is released
+        self.held_by_hand = False
         #: when its backoff ends
         self.retry_at: float | None = None
         #: endings of the tasks of this attempt that have ended, by rank: the fields of their event
@@ -134,7 +145,11 @@ class Job(EngineJob):
                 self.retries += 1
                 self.retry_at, self.exit_code = float(data["at"]), data.get("code")
             case JobEvent.QUEUED:
-                self.retry_at = None
+                self.retry_at, self.held_by_hand = None, False
+            case JobEvent.HELD:
+                self.held_by_hand = bool(data.get("by_hand"))
+            case JobEvent.STOPPING if data["cause"] == "requeued":
+                self.held_by_hand = bool(data.get("hold"))
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
                 self.exit_code = data.get("code")
         return effect
@@ -155,6 +170,8 @@ class Job(EngineJob):
             plain["floor"] = self.floor
         if self.beside:
             plain |= {"guest": self.guest, "beside": list(self.beside)}
+        if self.held_by_hand:
+            plain["held_by_hand"] = True
         if self.priority != self.spec.priority:
             plain["priority"] = self.priority
         return plain
@@ -172,7 +189,7 @@ class Job(EngineJob):
         job.suspended_for, job.by_hand = status.get("suspended_for", ""), status.get("by_hand", False)
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
-        job.floor = status.get("floor")
+        job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
         job.entry.priority = status.get("priority", job.entry.priority)
         return job
@@ -225,8 +242,10 @@ _STATUS = (
 MOST_BACKOFF_S = 300.0
 
 
+#: causes for which a job is stopped and starts anew later
+REQUEUES = ("preempted", "moved", "drained", "requeued")
 #: the outcome of an attempt that was stopped for this cause
-_STOPPED = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(("preempted", "moved", "drained"), JobEvent.REQUEUED)}
+_STOPPED = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(REQUEUES, JobEvent.REQUEUED)}
 
 
 def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:

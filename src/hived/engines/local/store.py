@@ -180,7 +180,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _holdings,
 )
 #: the version that came with a state of jobs, of those that were not there from the first; tests tie it to the states
-SINCE = {JobState.SUSPENDED: 6}
+SINCE = {JobState.SUSPENDED: 6, JobState.HELD: 9}
 
 
 class Store:

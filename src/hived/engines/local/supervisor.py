@@ -119,7 +119,9 @@ class _Supervisor:
         grace_s: float,
         time_limit_s: float | None,
         run_as: dict[str, Any] | None = None,
+        warning: list[float] | None = None,
     ) -> None:
+        self._warning = warning
         self._run_as = run_as
         self._command, self._cwd, self._environment = command, cwd, environment
         self._grace, self._limit = grace_s, time_limit_s
@@ -216,6 +218,7 @@ class _Supervisor:
     def _watch(self) -> None:
         """Return once the task and all processes that it has started have ended."""
         limit_at = None if self._limit is None else time.monotonic() + self._limit
+        warn_at = None if limit_at is None or self._warning is None else limit_at - self._warning[1]
         while True:
             alive = self._reap()
             if not alive:
@@ -226,13 +229,17 @@ class _Supervisor:
                 self._signal_all(signal.SIGTERM)
                 soon = now + min(self._grace, _LEFTOVERS_S)
                 self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
+            if warn_at is not None and now >= warn_at:
+                warn_at = None
+                if self._status is None and not self._stopped and self._warning is not None:
+                    os.kill(self._main, int(self._warning[0]))
             if limit_at is not None and now >= limit_at and self._status is None and not self._stopped:
                 self._limited = True
                 self._stop(now)
             if self._kill_at is not None and now >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = now + 0.05  # once more: a process may have been between fork and setpgid
-            waits = [at - now for at in (limit_at, self._kill_at) if at is not None and at > now]
+            waits = [at - now for at in (warn_at, limit_at, self._kill_at) if at is not None and at > now]
             # check once a second at least: a debugger or a freezer may have swallowed the signal
             info = signal.sigtimedwait(_WATCHED, max(0.0, min([*waits, 1.0])))
             if info is None or info.si_signo == signal.SIGCHLD:

@@ -80,6 +80,7 @@ class Work:
     grace_s: float
     time_limit_s: float | None
     run_as: RunAs | None = None  #: None: as the engine
+    warning: tuple[int, float] | None = None  #: a signal, and so many seconds before the time limit
 
 
 class Task:

@@ -7,7 +7,7 @@ export const count = (number) => whole.format(Math.round(number));
 export const decimal = (number) => tenth.format(number);
 /** What a job does for a while, in words. */
 export const STAYS = {
-  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", guest: "guest", suspended: "suspended", stopping: "stopping", backoff: "pause before a retry",
+  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", guest: "guest", suspended: "suspended", stopping: "stopping", backoff: "pause before a retry", held: "held",
 };
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Math.round(number) === 1 ? one : many}`;
 

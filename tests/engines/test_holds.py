@@ -1,0 +1,324 @@
+"""What keeps jobs out of line: somebody, jobs that have to end first, and the limit of their array."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hived.engine.states import JobState
+from hived.engines.local.engine import Engine
+from hived.engines.local.model import Job, JobSpec
+from hived.engines.submission import After, indexes_of
+from hived.errors import ConflictError, NotFoundError, RequestError
+
+from .driver import EVERYWHERE, FAILED, WELL, Driver, job, small_spec, states
+from .living import Lives, ended, printed, shell, state
+from .test_any_facts import one_fact
+
+
+def after(other: Job, when: str = "any", vc: str = "vision", **more: Any) -> JobSpec:
+    return job(vc, waits_for=((other.id, when),), **more)
+
+
+def array(engine: Driver, many: int, most: int, vc: str = "vision", gpus: int = 1) -> list[Job]:
+    first = len(engine.jobs) + 1
+    specs = [job(vc, gpus, array_id=first, array_index=n, array_most=most) for n in range(many)]
+    return [engine.submit(spec) for spec in specs]
+
+
+def hold(engine: Driver, job: Job) -> None:
+    engine.do(lambda jobs: jobs.hold(job, "ann", engine.now))
+
+
+def release(engine: Driver, job: Job) -> None:
+    engine.do(lambda jobs: jobs.release(job, "ann", engine.now))
+
+
+# -- by hand
+
+
+def test_held_and_released(engine: Driver) -> None:
+    """It loses its turn to those behind it, and has it again."""
+    first = engine.submit(job("vision", 4))
+    waits, behind = engine.submit(job("vision", 4)), engine.submit(job("vision", 2))
+    engine.do(lambda jobs: jobs.hold(waits, "ann", engine.now))
+    assert states(waits) == "held"
+    assert "by ann" in engine.explain(waits)
+    assert engine.shortly(waits) == "by ann"
+    engine.end(first)
+    assert states(waits, behind) == "held running"
+    engine.do(lambda jobs: jobs.release(waits, "ann", engine.now))
+    assert states(waits) == "queued"
+    engine.end(behind)
+    assert states(waits) == "running"
+    engine.check_record()
+
+
+def test_submitted_held(engine: Driver) -> None:
+    held = engine.submit(job("vision", hold=True))
+    assert states(held) == "held"
+    (held,) = engine.restart(held)
+    assert states(held) == "held"
+    engine.do(lambda jobs: jobs.release(held, "", engine.now))
+    assert states(held) == "running"
+
+
+def test_a_reservation_is_given_up(engine: Driver) -> None:
+    """Who was to make room runs on, where it has not ended yet; the GPUs are others' to take."""
+    loan = engine.submit(job("speech", 8, priority=-1))
+    mine = engine.submit(job("vision", 4))
+    assert states(loan, mine) == "stopping reserved"
+    engine.do(lambda jobs: jobs.hold(mine, "", engine.now))
+    assert states(mine) == "held"
+    assert mine.placement is None
+    engine.gone(loan)
+    assert states(loan) == "running"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (
+            lambda jobs, one, at: jobs.hold(one, "", at),
+            "is running, and only a job that waits is held; hived requeue --hold",
+        ),
+        (lambda jobs, one, at: jobs.release(one, "", at), "is running; nobody holds it"),
+    ],
+)
+def test_what_is_refused(engine: Driver, what: object, words: str) -> None:
+    runs = engine.submit(job("vision"))
+    with pytest.raises(ConflictError, match=words):
+        what(engine.job_scheduler, runs, engine.now)  # type: ignore[operator]
+    waits = engine.submit(job("vision", 4))
+    with pytest.raises(ConflictError, match="only what runs can be queued again"):
+        engine.job_scheduler.requeue(waits, False, "", engine.now)
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_queued_again(engine: Driver, hold: bool) -> None:
+    runs = engine.submit(job("vision", 4))
+    behind = engine.submit(job("vision", 4))
+    engine.do(lambda jobs: jobs.requeue(runs, hold, "ann", engine.now))
+    assert states(runs) == "stopping"
+    (runs, behind) = engine.restart(runs, behind)
+    engine.gone(runs)
+    assert states(runs, behind) == ("held running" if hold else "running queued")
+    assert runs.resumes == 1
+    engine.check_record()
+
+
+# -- after others
+
+
+@pytest.mark.parametrize(
+    ("when", "ending", "becomes"),
+    [
+        ("any", WELL, "running"),
+        ("any", FAILED, "running"),
+        ("ok", WELL, "running"),
+        ("ok", FAILED, "cancelled"),
+        ("fail", WELL, "cancelled"),
+        ("fail", FAILED, "running"),
+    ],
+)
+def test_after(engine: Driver, when: str, ending: dict[str, object], becomes: str) -> None:
+    first = engine.submit(job("vision", 4))
+    second = engine.submit(after(first, when, "speech"))
+    assert states(second) == "held"
+    assert f"until {first.name} has" in engine.explain(second)
+    (first, second) = engine.restart(first, second)
+    engine.end(first, ending)
+    assert states(second) == becomes
+    if becomes == "cancelled":
+        assert f"it was to run once {first.name}" in second.reason
+    engine.check_record()
+
+
+def test_after_several_and_a_chain(engine: Driver) -> None:
+    """One that is cancelled takes with it what was to run after it had succeeded."""
+    one, other = engine.submit(job("vision")), engine.submit(job("vision"))
+    both = engine.submit(job("speech", waits_for=((one.id, "ok"), (other.id, "any"))))
+    last = engine.submit(after(both, "ok"))
+    anyhow = engine.submit(after(last))
+    engine.end(other, FAILED)
+    assert states(both, last, anyhow) == "held held held"
+    engine.cancel(one)
+    engine.gone(one)
+    assert states(both, last, anyhow) == "cancelled cancelled running"
+
+
+def test_held_by_hand_until_released_though_the_other_has_ended(engine: Driver) -> None:
+    first = engine.submit(job("vision"))
+    second = engine.submit(after(first))
+    engine.do(lambda jobs: jobs.hold(second, "ann", engine.now))
+    engine.end(first)
+    assert states(second) == "held"
+    engine.do(lambda jobs: jobs.release(second, "ann", engine.now))
+    assert states(second) == "running"
+
+
+def test_released_while_the_other_runs(engine: Driver) -> None:
+    first = engine.submit(job("vision"))
+    second = engine.submit(after(first, hold=True))
+    engine.do(lambda jobs: jobs.release(second, "ann", engine.now))
+    assert states(second) == "held"
+    assert f"until {first.name} has ended" in engine.explain(second)
+    engine.end(first)
+    assert states(second) == "running"
+
+
+# -- arrays
+
+
+def test_an_array_with_a_limit(engine: Driver) -> None:
+    found = array(engine, 5, 2)
+    assert states(*found) == "running running held held held"
+    assert "2 of its array are out" in engine.explain(found[2])
+    found = engine.restart(*found)
+    engine.end(found[1], FAILED)
+    assert states(*found[2:]) == "running held held"
+    engine.cancel(found[3])
+    engine.end(found[0])
+    engine.end(found[2])
+    assert states(*found[3:]) == "cancelled running"
+    engine.end(found[4])
+    assert not engine.job_scheduler.jobs
+    assert engine.job_scheduler.holds._out == {}
+    engine.check_record()
+
+
+def test_one_that_waits_for_gpus_is_out(engine: Driver) -> None:
+    found = array(engine, 3, 2, gpus=4)
+    assert states(*found) == "running queued held"
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes", "most"),
+    [("1-40%4", list(range(1, 41)), 4), ("0-9:3", [0, 3, 6, 9], 0), ("7", [7], 0), ("5,1-2,2%1", [1, 2, 5], 1)],
+)
+def test_indexes(text: str, indexes: list[int], most: int) -> None:
+    assert indexes_of(text) == (indexes, most)
+
+
+@pytest.mark.parametrize("text", ["3-1", "0-10000", "1-999999999"])
+def test_wrong_indexes(text: str) -> None:
+    with pytest.raises(RequestError, match="array: "):
+        indexes_of(text)
+
+
+# -- together with everything else
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_walks(seed: int) -> None:
+    """Any facts, among them these: all invariants hold, and once everything is given back nothing hangs."""
+    choose = random.Random(seed)
+    engine = Driver()
+    for _ in range(60):
+        held_fact(engine, choose)
+        one_fact(engine, choose, exact=False)
+    engine.check_record()
+    for found in list(engine.job_scheduler.jobs.values()):
+        if found.state is JobState.HELD and found.held_by_hand:
+            release(engine, found)
+    engine.reconfigure(small_spec())
+    engine.set_health(EVERYWHERE, None)
+    engine.drain(undo=True)
+    for _ in range(20 * len(engine.jobs) + 20):
+        for found in [found for found in engine.jobs.values() if found.state.holds]:
+            engine.end(found)
+        engine.wait(400)
+        for found in list(engine.job_scheduler.jobs.values()):
+            if found.state is JobState.HELD and found.held_by_hand:
+                release(engine, found)
+    held = [found for found in engine.job_scheduler.jobs.values() if found.state is JobState.HELD]
+    assert not held, [(found.name, engine.explain(found)) for found in held]
+    engine.check_record()
+
+
+def held_fact(engine: Driver, choose: random.Random) -> None:
+    """Somebody holds, releases, queues again, or submits what waits for others."""
+    there = list(engine.job_scheduler.jobs.values())
+    vc = choose.choice(("vision", "speech", "research"))
+    match choose.randrange(6):
+        case 0:
+            for found in there:
+                if found.state.waits and not found.held_by_hand and choose.random() < 0.3:
+                    hold(engine, found)
+        case 1:
+            for found in there:
+                if found.state is JobState.HELD and found.held_by_hand and choose.random() < 0.5:
+                    release(engine, found)
+        case 2:
+            if running := [found for found in there if found.state.stays]:
+                found = choose.choice(running)
+                engine.do(lambda jobs: jobs.requeue(found, choose.random() < 0.3, "ann", engine.now))
+        case 3 | 4 if there:
+            waits_for = tuple((found.id, choose.choice(("any", "ok", "fail"))) for found in choose.sample(there, 1))
+            engine.submit(job(vc, choose.randint(1, 2), waits_for=waits_for, hold=choose.random() < 0.1))
+        case 5:
+            array(engine, choose.randint(1, 4), choose.randint(1, 2), vc)
+        case _:
+            pass
+
+
+# -- a real engine
+
+
+def test_an_array_of_real_jobs(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        spec = shell("vision", "echo $HIVED_ARRAY_ID.$HIVED_ARRAY_INDEX", array="3-5%1")
+        first = engine.submit(spec)
+        last = engine.submit(shell("vision", "echo last", after=(After(job="3"), After(job=first.name, when="ok"))))
+        assert [engine.find(str(n)).state.value for n in range(2, 5)] == ["held", "held", "held"]
+        await ended(engine, last)
+        assert [await printed(engine, engine.find(str(n)), "\n") for n in (1, 2, 3)] == ["1.3\n", "1.4\n", "1.5\n"]
+
+    lives.live(story)
+
+
+def test_after_what_has_ended(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        done = engine.submit(shell("vision", "true"))
+        await ended(engine, done)
+        second = engine.submit(shell("vision", "true", after=(After(job=done.name, when="ok"),)))
+        assert second.state is not JobState.HELD
+        with pytest.raises(ConflictError, match=rf"after {done.name}:fail: .* has succeeded already"):
+            engine.submit(shell("vision", "true", after=(After(job="1", when="fail"),)))
+        with pytest.raises(NotFoundError):
+            engine.submit(shell("vision", "true", after=(After(job="77"),)))
+        await ended(engine, second)
+
+    lives.live(story)
+
+
+def test_a_signal_before_the_time_limit(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        script = "trap 'echo saved; exit 3' USR1; echo here; while :; do sleep 0.05; done"
+        warned = engine.submit(shell("vision", script, time_limit_s=30.0, limit_signal="USR1", limit_signal_s=29.0))
+        await ended(engine, warned)
+        assert await printed(engine, warned, "saved\n") == "here\nsaved\n"
+        assert (warned.state, warned.exit_code) == (JobState.FAILED, 3)
+
+    lives.live(story)
+
+
+def test_held_over_a_kill(lives: Lives) -> None:
+    async def first(engine: Engine) -> None:
+        runs = engine.submit(shell("vision", "echo here; exec sleep 600", gpus=4))
+        await state(engine, runs, JobState.RUNNING)
+        engine.hold(str(engine.submit(shell("vision", "true")).id), "ann")
+        engine.submit(shell("vision", "true", after=(After(job="1"),)))
+
+    async def second(engine: Engine) -> None:
+        assert [engine.find(n).state.value for n in "123"] == ["running", "held", "held"]
+        engine.cancel("1")
+        await ended(engine, engine.find("3"))
+        assert engine.find("2").state is JobState.HELD
+        engine.release("2", "ann")
+        await ended(engine, engine.find("2"))
+
+    lives.live(first, killed=True)
+    lives.live(second)
