@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import platform
+import pwd
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +17,16 @@ import pytest
 from hived import Cluster
 from hived.engines.local import devices
 from hived.engines.local.devices import Nvml, Simulated, find_gpus, spec_for
+from hived.engines.local.engine import Engine
+from hived.engines.local.environment import MARK
+from hived.engines.local.strangers import is_of_a_job
 from hived.errors import InputError
+from hived.server.local_service import LocalService
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import cell_types, cluster_spec
+from .living import Lives, ended, printed, shell
 
 NODE = spec_for("node", 4, "GPU", [])
 FATAL = 79  # "GPU has fallen off the bus"
@@ -45,6 +55,14 @@ class FakeNvml:
         self.xids: list[tuple[int, int]] = []
         self.watched: set[int] = set()
         self.open = 0
+        self.divided: set[int] = set()  #: by MIG
+        self.running: dict[int, list[int]] = {}  #: pids of processes that compute, by number
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
+        return int(self.number(handle) in self.divided), 0
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 30) for pid in self.running.get(self.number(handle), ())]
 
     def nvmlInit(self) -> None:  # noqa: N802
         if not self.driver:
@@ -335,3 +353,85 @@ def test_simulated_devices_are_never_bad() -> None:
     simulated = Simulated("eight")
     assert (simulated.health(NODE), simulated.simulated, simulated.what) == ({}, True, "eight")
     simulated.close()
+
+
+# -- GPUs that others use -----------------------------------------------------------------------------------------
+
+
+def test_mig_is_refused_with_the_way_out(nvml: FakeNvml, gpus: Nvml) -> None:
+    """A job was started on the parent of its instances, and had nothing to compute on."""
+    nvml.divided = {2}
+    ((place, why),) = gpus.health(NODE).items()
+    assert place == ("node", 2)
+    assert why is not None
+    assert "MIG is on" in why
+    assert "nvidia-smi -i 2 -mig 0" in why
+    nvml.divided.clear()
+    assert dict(gpus.health(NODE)) == {("node", 2): None}
+
+
+def test_a_gpu_is_nobodys_while_strangers_use_it(nvml: FakeNvml, gpus: Nvml) -> None:
+    """A job was started where a process of another user had 79 of 80 GiB."""
+    own = os.getpid()
+    nvml.running = {1: [own], 3: [own, 2**22 + 1]}
+    assert gpus.health(NODE) == {}, "nobody has said whose processes are ours"
+    gpus.tell_strangers(lambda pid: pid == own)
+    assert gpus.health(NODE) == {}, "and one that has ended is nobody's"
+    gpus.tell_strangers(lambda pid: False)
+    found = gpus.health(NODE)
+    assert set(found) == {("node", 1), ("node", 3)}
+    program = Path(f"/proc/{own}/comm").read_text().strip()
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert found["node", 1] == f"a process uses it that hived did not start: {program} (pid {own}) of {user}"
+    nvml.running.clear()
+    assert dict(gpus.health(NODE)) == {("node", 1): None, ("node", 3): None}
+
+
+def test_which_processes_are_of_jobs(lives: Lives) -> None:
+    """By their mark, or where they have cleared it by their supervisor; not any other."""
+
+    async def story(engine: Engine) -> None:
+        cleared = engine.submit(shell("vision", "echo here; exec env -i sleep 600"))
+        await printed(engine, cleared, "here")
+        task = engine.task(cleared, 0)
+        database = engine.store.database
+        (child,) = Path(f"/proc/{task.pid}/task/{task.pid}/children").read_text().split()
+        assert is_of_a_job(task.pid, database, engine.folder)
+        assert is_of_a_job(int(child), database, engine.folder)
+        assert not is_of_a_job(int(child), database, Path("/another")), "it is another engine's"
+        assert is_of_a_job(2**22 + 1, database, engine.folder), "it has ended"
+        with subprocess.Popen(["sleep", "600"]) as stranger:
+            assert not is_of_a_job(stranger.pid, database, engine.folder)
+            stranger.kill()
+        with subprocess.Popen(["sleep", "600"], env={MARK: f"{database}/1.1.0"}) as marked:
+            while b"sleep" not in Path(f"/proc/{marked.pid}/cmdline").read_bytes():
+                await asyncio.sleep(0.01)
+            assert is_of_a_job(marked.pid, database, engine.folder)
+            assert not is_of_a_job(marked.pid, "another", engine.folder)
+            marked.kill()
+
+    lives.live(story)
+
+
+def test_a_job_waits_for_strangers_and_says_whose_they_are(nvml: FakeNvml, lives: Lives) -> None:
+    lives.spec = spec_for("node", 4, "GPU", [("vision", 4)])
+    gpus = find_gpus("node")
+    assert gpus is not None
+    nvml.running = {number: [os.getpid()] for number in range(4)}
+    gpus.tell_strangers(lambda pid: False)
+    gpus.tell_strangers = lambda is_ours: None  # type: ignore[method-assign]  # in a container nobody can be told
+
+    async def story(engine: Engine) -> None:
+        waits = engine.submit(shell("vision", "true"))
+        await asyncio.sleep(0)
+        service = LocalService(engine)
+        assert service.job(str(waits.id)).state == "queued"
+        assert f"(pid {os.getpid()}) of" in service.explain(str(waits.id)).text
+        (node,) = service.nodes(None, 0, 10).nodes
+        assert "a process uses it that hived did not start" in node.devices[0].why
+        nvml.running.clear()
+        engine._take_in(engine.devices.health(engine.cluster.spec))
+        engine._soon()
+        await ended(engine, waits)
+
+    lives.live(story, devices=gpus)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from hived.errors import InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec, Device
+
+from .strangers import strangers
 
 #: XIDs caused by faults of a program, not of the device: 13, 31, 43, 45 and 68, by NVIDIA's XID catalogue
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
@@ -47,6 +49,9 @@ class Simulated:
         By the node names of ``spec``; if it renames the node, all bad devices are reported again.
         """
         return {}
+
+    def tell_strangers(self, is_ours: Callable[[int], bool]) -> None:
+        """From now on a device is bad while a process uses it that is not ours; ``is_ours``: by its pid."""
 
     def close(self) -> None:
         """End the use of the devices."""
@@ -81,6 +86,11 @@ class Nvml:
         #: XIDs seen: such a device stays bad until the engine is restarted
         self._xids: dict[int, str] = {}
         self._events = self._register()
+        self._is_ours: Callable[[int], bool] | None = None
+
+    def tell_strangers(self, is_ours: Callable[[int], bool]) -> None:
+        """See :meth:`Simulated.tell_strangers`."""
+        self._is_ours = is_ours
 
     @property
     def what(self) -> str:
@@ -150,6 +160,14 @@ class Nvml:
         with contextlib.suppress(nvml.NVMLError):  # older devices have no row remapping
             if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
                 return "NVML: a memory row could not be remapped"
+        with contextlib.suppress(nvml.NVMLError, AttributeError):  # nor MIG
+            if nvml.nvmlDeviceGetMigMode(handle)[0]:
+                way_out = f"nvidia-smi -i {index} -mig 0, or a spec without it"
+                return f"MIG is on, so it is divided, and jobs are given whole GPUs: {way_out}"
+        if self._is_ours is not None:
+            with contextlib.suppress(nvml.NVMLError):
+                running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                return strangers([process.pid for process in running], self._is_ours)
         return None
 
     def _register(self) -> Any:

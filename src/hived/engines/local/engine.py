@@ -67,6 +67,7 @@ from .job_users import JobUsers, output_of, own_folder
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying, RefusedError
 from .ownership import jobs_folder, label, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
+from .strangers import can_be_told, is_of_a_job
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work, make_folder
 
@@ -129,7 +130,9 @@ class Engine:
         policies = Policies(YarnCS(), by_vc(spec))
         self._trading = restored_trades(renamed(last.spec, self._names), store, self.clock(), arbiter)
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
-        self._database = store.database
+        self._database = database = store.database
+        if can_be_told():
+            devices.tell_strangers(lambda pid: is_of_a_job(pid, database, self.folder))
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed

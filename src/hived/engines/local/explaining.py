@@ -39,6 +39,14 @@ class JobExplainer(Explainer[Job]):
         self._jobs: JobScheduler = jobs
         self.pod = _by_rank(tasks)
 
+    def say(self, reason: Reason) -> str:
+        """See :meth:`Explainer.say`; of a broken GPU also what is wrong with it."""
+        if not isinstance(reason, OutOfService) or not reason.broken:
+            return super().say(reason)
+        node, devices = reason.broken[0]
+        why = self._jobs.health.why((node, devices[0]))
+        return super().say(reason) + (f": {why}" if why else "")
+
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""
         entry = job.entry

@@ -1,0 +1,64 @@
+"""Processes on GPUs that are no job's: somebody else is at work there, and the GPU is nobody's while that lasts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from .environment import MARK
+from .job_users import name_of
+from .tasks import supervised
+
+#: of the first namespace of processes, by Linux: NVML counts in it
+_FIRST_NAMESPACE = 0xEFFFFFFC
+#: programs of the driver, which compute for jobs
+_OF_THE_DRIVER = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persiste")
+#: processes named in a reason
+_NAMED = 2
+
+
+def can_be_told() -> bool:
+    """Whether the numbers of processes that NVML says are those that we see: not in most containers."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
+    return False
+
+
+def is_of_a_job(pid: int, database: str, folder: Path) -> bool:
+    """Whether a process is of a job of this database, or has ended: by its mark, or by who has started it. O(depth).
+
+    ``folder``: the state folder. Jobs of another engine are none of these.
+    """
+    mark = f"{MARK}={database}/".encode()
+    while pid > 1:
+        try:
+            if any(variable.startswith(mark) for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                return True
+        except FileNotFoundError:
+            return True
+        except OSError:  # of another user
+            pass
+        if (task := supervised(pid)) is not None:
+            return folder in task.parents
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return True
+    return False
+
+
+def strangers(pids: Iterable[int], is_ours: Callable[[int], bool]) -> str | None:
+    """Who is at work, as a reason for which a GPU takes no jobs; None: nobody but jobs. O(processes)."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            process = Path(f"/proc/{pid}")
+            program = process.joinpath("comm").read_text(errors="replace").strip()
+            if not program.startswith(_OF_THE_DRIVER) and not is_ours(pid):
+                found.append(f"{program} (pid {pid}) of {name_of(process.stat().st_uid)}")
+    if not found:
+        return None
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    what = "processes use" if len(found) > 1 else "a process uses"
+    return f"{what} it that hived did not start: {', '.join(sorted(found)[:_NAMED])}{more}"
