@@ -20,6 +20,7 @@ import pytest
 
 from hived.engines.local import supervisor, tasks
 from hived.engines.local.environment import MARK, kill_marked
+from hived.engines.local.fences import Fences
 from hived.engines.local.tasks import Ending, Liveness, Task, Watching, Work
 
 from .real import PATIENCE_S, RealTask, marked, until
@@ -57,7 +58,7 @@ def test_closed_engine_leaves_its_supervisors_in_peace(task: RealTask) -> None:
     work = Work(("sleep", "600"), "/", {"PATH": os.environ["PATH"], MARK: task.mark}, 1.0, None)
 
     async def story() -> None:
-        watching = Watching(lambda *_: None)
+        watching = Watching(lambda *_: None, Fences("test", ()))
         watching.open()
         watching.ensure((1, 1, 0), task, lambda: work, inherited=False, replaced=False)
         while task.liveness() is not Liveness.ALIVE:

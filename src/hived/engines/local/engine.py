@@ -61,6 +61,7 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment, wake_marked
+from .fences import Fences
 from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .job_scheduler import JobScheduler
 from .job_users import JobUsers, output_of, own_folder
@@ -151,7 +152,8 @@ class Engine:
         self._replaced = False
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
-        self._watching = Watching(self._ended)
+        self._fences = Fences(database)
+        self._watching = Watching(self._ended, self._fences)
         self.job_scheduler.held_up = self._watching.held_up
         self._threads = ThreadPoolExecutor(64, "training")
         #: by job, how often it was told something: what was seen before that says nothing of what it does now
@@ -220,6 +222,7 @@ class Engine:
                 timer.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.let_go()
+        self._fences.close()
         self.devices.close()
         with contextlib.suppress(StorageError):
             self._refuse_if_failed()  # there would be a gap before this event
@@ -595,7 +598,9 @@ class Engine:
                 environment |= self._agent.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
-            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes, warning)
+            group = self._fences.make(*key)
+            fence = None if group is None else str(group)
+            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes, warning, fence)
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 

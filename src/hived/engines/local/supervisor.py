@@ -120,7 +120,9 @@ class _Supervisor:
         time_limit_s: float | None,
         run_as: dict[str, Any] | None = None,
         warning: list[float] | None = None,
+        fence: str | None = None,
     ) -> None:
+        self._fence = fence
         self._warning = warning
         self._run_as = run_as
         self._command, self._cwd, self._environment = command, cwd, environment
@@ -147,6 +149,8 @@ class _Supervisor:
             error = self._start()
             if error is None:
                 self._watch()
+            if self._fence is not None:
+                _end_group(self._fence)
             code, by_signal = _shell_code(self._status)
         ending = {
             "code": code,
@@ -188,6 +192,8 @@ class _Supervisor:
     def _become_the_task(self, supervisor: int, writer: int) -> None:
         try:
             os.setpgid(0, 0)
+            if self._fence is not None:
+                _enter(self._fence)
             if self._run_as is not None:
                 _become(**self._run_as)  # before the next line, of which a change of the user is the end
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -237,7 +243,7 @@ class _Supervisor:
                 self._limited = True
                 self._stop(now)
             if self._kill_at is not None and now >= self._kill_at:
-                self._signal_all(signal.SIGKILL)
+                self._kill_all()
                 self._kill_at = now + 0.05  # once more: a process may have been between fork and setpgid
             waits = [at - now for at in (warn_at, limit_at, self._kill_at) if at is not None and at > now]
             # check once a second at least: a debugger or a freezer may have swallowed the signal
@@ -294,6 +300,16 @@ class _Supervisor:
             if pid == self._main:
                 self._status = status
 
+    def _kill_all(self) -> None:
+        """SIGKILL to all that the task has started."""
+        if self._fence is not None:
+            try:
+                with open(f"{self._fence}/cgroup.kill", "w", encoding="ascii") as kill:
+                    kill.write("1")  # at once: no process can fork faster
+            except OSError:
+                pass  # the signals below find most of them
+        self._signal_all(signal.SIGKILL)
+
     def _signal_all(self, number: int) -> None:
         """Signal the task's process group while it surely exists, and the groups of our children outside it.
 
@@ -337,6 +353,25 @@ def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: s
             os.mkdir(folder, 0o700)
         except FileExistsError:
             continue
+
+
+def _enter(fence: str) -> None:
+    """Have this process, and all that it will start, in a control group; without one, if that is gone."""
+    try:
+        with open(f"{fence}/cgroup.procs", "w", encoding="ascii") as group:
+            group.write("0")
+    except OSError:
+        return
+
+
+def _end_group(fence: str) -> None:
+    """Kill what is left in the control group of the task, and remove it: the engine does it again, if this fails."""
+    try:
+        with open(f"{fence}/cgroup.kill", "w", encoding="ascii") as kill:
+            kill.write("1")
+        os.rmdir(fence)
+    except OSError:
+        return
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from . import supervisor
 from .environment import MARK, kill_marked
+from .fences import Fences
 from .job_users import RunAs
 
 #: errors for want of open files, processes or memory: the same may succeed a little later
@@ -81,6 +82,7 @@ class Work:
     time_limit_s: float | None
     run_as: RunAs | None = None  #: None: as the engine
     warning: tuple[int, float] | None = None  #: a signal, and so many seconds before the time limit
+    fence: str | None = None  #: its control group; None: it has none
 
 
 class Task:
@@ -365,9 +367,9 @@ def _leave_them() -> None:
 class Watching:
     """Watches the supervisors of the engine's tasks for their end. One event loop; O(1) per task."""
 
-    def __init__(self, ended: Callable[[Key, Ending], None]) -> None:
+    def __init__(self, ended: Callable[[Key, Ending], None], fences: Fences) -> None:
         """``ended`` is called once per task."""
-        self._ended = ended
+        self._ended, self._fences = ended, fences
         #: why tasks have not been started yet, though it is time; each is tried again by the next :meth:`ensure`
         self.held_up: dict[Key, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -441,6 +443,8 @@ class Watching:
         self._watch(key, task, fd)
 
     def _report(self, key: Key, ending: Ending) -> None:
+        if ending.lost:  # nobody else has ended what its supervisor watched
+            self._fences.end(*key)
         self.held_up.pop(key, None)
         self._to_stop.discard(key)
         self._ended(key, ending)
