@@ -26,7 +26,7 @@ from .conftest import Ranks
         ("status nobody", 4, "no training job 'nobody' on this machine: none runs under hived train run"),
         ("suspend ../x", 2, "a job cannot be named '../x'"),
         ("limit train", 2, "nothing to change; give --memory, --share or both"),
-        ("limit train --memory much", 2, "'much' is no amount of memory; write 8GiB, 500MiB or none"),
+        ("limit train --memory much", 2, "'much' is no number of bytes; write 8GiB, 500MiB or none"),
         ("limit train --share 0%", 2, "'0%' is no share of a device's time; write 40%"),
         ("limit train --share nan", 2, "'nan' is no share of a device's time"),
         ("limit train --up-to 1GiB", 2, "--up-to needs --memory"),

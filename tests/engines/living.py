@@ -157,6 +157,8 @@ class Lives:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        for engine in self.engines:
+            engine._fences.close()
 
 
 def shell(vc: str, script: str, gpus: int = 1, **more: Any) -> JobSpec:

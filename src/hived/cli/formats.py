@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _LONG = re.compile(r"[0-9]{10,}")
+_BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
+_STEPS = "BKMGT"
 #: as Slurm has it: hours, minutes and seconds, and days before them
 _SLURMS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-5]?[0-9]):([0-5]?[0-9])")
 _DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UNITS))
@@ -104,6 +106,23 @@ def read_duration(text: str) -> float:
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)
+
+
+def read_bytes(text: str) -> int:
+    """Bytes of ``8GiB`` or ``500M``; 0, no limit, of ``none``.
+
+    >>> read_bytes("8GiB"), read_bytes("1.5k"), read_bytes("2GB"), read_bytes("none")
+    (8589934592, 1536, 2000000000, 0)
+    """
+    given = text.strip()
+    if given.lower() == "none":
+        return 0
+    match = _BYTES.fullmatch(given)
+    if match is None:
+        raise ValueError(f"{text!r} is no number of bytes; write 8GiB, 500MiB or none")
+    unit = match[2].upper()
+    base = 1000 if len(unit) == 2 else 1024
+    return int(float(match[1]) * base ** _STEPS.index(unit[:1] or "B"))
 
 
 def clock(at: float, now: float | None = None) -> str:

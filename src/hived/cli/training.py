@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -23,7 +22,7 @@ from hived.server.schema import Training, TrainingProcess
 
 from .client import Engine, NoAnswerError, path_of
 from .escaping import clean
-from .formats import columns, duration, print_table
+from .formats import columns, duration, print_table, read_bytes
 from .options import Asking, asks_engine, duration_option
 
 try:
@@ -36,31 +35,12 @@ except ModuleNotFoundError as error:
 
 _Given = ParamSpec("_Given")
 
-_BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB|T|TB|TIB)", re.IGNORECASE)
-_STEPS = "BKMGT"
 _PATIENCE_S = 60.0
 _LONGEST_NAME = 63  #: of what hived train run has started
 _PROCESSES = columns(
     "RANK PID STATE MINI-BATCHES EACH DEVICE HELD USED PEAK LEAST HOST BUSY SHARE LIMIT TIER",
     right="RANK PID MINI-BATCHES EACH HELD USED PEAK LEAST HOST BUSY SHARE LIMIT",
 )
-
-
-def read_bytes(text: str) -> int:
-    """Bytes of ``8GiB`` or ``500M``; 0, no limit, of ``none``.
-
-    >>> read_bytes("8GiB"), read_bytes("1.5k"), read_bytes("2GB"), read_bytes("none")
-    (8589934592, 1536, 2000000000, 0)
-    """
-    given = text.strip()
-    if given.lower() == "none":
-        return 0
-    match = _BYTES.fullmatch(given)
-    if match is None:
-        raise ValueError(f"{text!r} is no amount of memory; write 8GiB, 500MiB or none")
-    unit = match[2].upper()
-    base = 1000 if len(unit) == 2 else 1024
-    return int(float(match[1]) * base ** _STEPS.index(unit[:1] or "B"))
 
 
 def read_share(text: str) -> float:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -26,7 +27,7 @@ from hived.cluster import check_feasible
 from hived.engine.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
-from hived.engines.local.engine import Engine, displaced_by
+from hived.engines.local.engine import Engine, Keeping, displaced_by
 from hived.engines.local.job_users import JobUsers, name_of, not_passable
 from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
@@ -45,6 +46,7 @@ from hived.words import counted
 from .addresses import ANY, address, exit_signal, link, state_folder, until
 from .console import messages, outlive_a_full_disk, output
 from .escaping import clean
+from .formats import read_bytes, read_duration
 
 #: the value of an option that is given up after earlier starts had one
 _NONE = "none"
@@ -53,6 +55,8 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 _ON_THE_NETWORK = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
 #: the engine's limit of open files, where the system allows it
 _MOST_FILES = 65_536
+#: bytes that --most-output leaves at least
+_LEAST_OUTPUT = 1 << 20
 #: address of the demo's dashboard, if that port is free
 _DEMO_PORT = 8765
 #: maximum of running jobs named before they lose their cells
@@ -115,6 +119,22 @@ def up(
             show_default="that of the last start, else submitter",
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Delete files of jobs so long after they have ended (30d), or keep all (none).",
+            show_default="that of the last start",
+        ),
+    ] = None,
+    most_output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Keep so much of what a task prints, the last of it (1GiB), or all (none).",
+            show_default="that of the last start",
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -173,8 +193,9 @@ def up(
             named = _with_policies(chosen.spec, policy or [], kept)
             chosen = chosen._replace(spec=_with_guests(named, chosen.shares is not None))
         _may_displace(chosen.spec, store, yes)
-        door = _Door(listen, group, exchange and exchange.value, jobs_run_as and jobs_run_as.value)
+        door = _Door(listen, group, exchange and exchange.value, jobs_run_as and jobs_run_as.value, keep, most_output)
         door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
+        door.keeping()
         if door.jobs_run_as == JobsRunAs.ENGINE and os.geteuid() == 0:
             raise InputError(
                 "--jobs-run-as engine: hived up runs as root, so everybody's jobs would be root's; leave it out "
@@ -231,6 +252,22 @@ class _Door(NamedTuple):
     group: str | None = None
     exchange: str | None = None
     jobs_run_as: str | None = None
+    keep: str | None = None
+    most_output: str | None = None
+
+    def keeping(self) -> Keeping:
+        """How much of jobs is kept. Raises :class:`InputError`."""
+        try:
+            files_s = inf if self.keep is None else read_duration(self.keep)
+        except ValueError as error:
+            raise InputError(f"--keep: {error}") from None
+        try:
+            output = 0 if self.most_output is None else read_bytes(self.most_output)
+        except ValueError as error:
+            raise InputError(f"--most-output: {error}") from None
+        if 0 < output < _LEAST_OUTPUT:
+            raise InputError(f"--most-output {self.most_output}: too little to find an error in; give 1MiB or more")
+        return Keeping(output, files_s)
 
     def over(self, last: _Door) -> _Door:
         """What is given here, and else what was at the last start."""
@@ -419,6 +456,7 @@ class _Up:
             shares=self.chosen.shares,
             arbiter=arbiter,
             job_users=JobUsers.here(self.door.jobs_run_as == JobsRunAs.ENGINE),
+            keeping=self.door.keeping(),
         )
         helpers: list[asyncio.Task[None]] = []
         try:

@@ -294,6 +294,9 @@ class LocalService(Service[Job]):
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
             start = max(0, size + offset) if offset < 0 else min(offset, size)
             most = min(max(limit, _WIDEST), size - start)
+            if most and offset >= 0:  # what was printed first may be given up by now
+                start = min(max(start, os.lseek(file, start, os.SEEK_DATA)), size - 1)
+                most = min(most, size - start)
             data = os.pread(file, most, start) if most else b""
         finally:
             os.close(file)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter, deque
@@ -22,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import asdict
 
@@ -82,12 +83,21 @@ RECENT = 10_000
 HEALTH_EVERY_S = 5.0
 #: period of the looks at what training jobs do, in seconds
 LOOK_EVERY_S = 0.5
+#: period of the looks for files that are kept no longer, in seconds
+DELETE_EVERY_S = 600.0
 #: how long a job that takes turns is waited for at a time, in seconds
 TURN_S = 5.0
 #: and one that grows or shrinks: new workers start first
 SCALE_S = 60.0
 #: why a training job does other than the engine has told it
 ELSEWHERE = "told so on its machine, not by the engine"
+
+
+class Keeping(NamedTuple):
+    """How much of jobs is kept."""
+
+    output: int = 0  #: bytes of what a task prints, the last ones; 0: all
+    files_s: float = inf  #: for how long files of a job that has ended, in seconds; what is said of it stays
 
 
 class Engine:
@@ -105,18 +115,19 @@ class Engine:
         shares: Shares | None = None,
         arbiter: Arbiter | None = None,
         job_users: JobUsers | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
 
         ``arbiter``: how offers of cells are matched with requests; None: balanced. ``job_users``: whose jobs it runs;
-        None: by the rights of this process.
+        None: by the rights of this process. ``keeping``: how much of jobs is kept; None: all.
 
         Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
         """
         self.store = store
         self.folder = store.folder.absolute()
         self.devices = devices
-        self.job_users = job_users or JobUsers.here()
+        self.job_users, self.keeping = job_users or JobUsers.here(), keeping or Keeping()
         self.clock = clock
         self.started_at = clock()
         #: where the spec in force comes from, and since when it is
@@ -205,6 +216,7 @@ class Engine:
         self._checks = (
             self._loop.create_task(self._check_health()),
             self._loop.create_task(self._look_at_training()),
+            self._loop.create_task(self._delete_old_files()),
         )
 
     def let_go(self) -> None:
@@ -600,7 +612,17 @@ class Engine:
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
             group = self._fences.make(*key)
             fence = None if group is None else str(group)
-            return Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s, becomes, warning, fence)
+            return Work(
+                spec.command,
+                spec.cwd,
+                environment,
+                spec.grace_s,
+                spec.time_limit_s,
+                becomes,
+                warning,
+                fence,
+                self.keeping.output,
+            )
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 
@@ -838,6 +860,17 @@ class Engine:
                 return
             except Exception as error:  # a look that fails must not end the looks
                 asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
+
+    # -- files of jobs that have ended ----------------------------------------------------------------------------
+
+    async def _delete_old_files(self) -> None:
+        while self.keeping.files_s < inf:
+            with contextlib.suppress(StorageError):
+                for number in self.store.ended_before(self.clock() - self.keeping.files_s):
+                    if (folder := self._job_folder(number)).is_dir():
+                        # in a thread: there may be many; of what its user has put there, no link is followed
+                        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.sleep(DELETE_EVERY_S)
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------
 

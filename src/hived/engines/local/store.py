@@ -393,6 +393,11 @@ class Store:
         which = f"WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
         return self._jobs(which, [*values, limit, offset]), int(total)
 
+    def ended_before(self, at: float) -> list[int]:
+        """Jobs that had ended before a time. O(jobs that have ended)."""
+        query = "SELECT id FROM jobs WHERE ended = 1 AND json_extract(status, '$.ended_at') < ? ORDER BY id"
+        return [number for (number,) in self._rows(query, (at,))]
+
     def submitted(self, vc: str) -> int:
         """How many jobs of a VC were submitted: what the next one has as ``sequence``. O(log jobs)."""
         last = self._jobs("WHERE vc = ? ORDER BY id DESC LIMIT 1", [vc])

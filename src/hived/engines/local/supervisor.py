@@ -29,6 +29,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # no other imports: each would slow down the start of every task
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 _ROOM = 4096  #: bytes allocated on the disk for ``exit``: six for every byte of the error, and the other fields
 _ERROR = 512  #: bytes of an error message, at most
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -121,7 +123,9 @@ class _Supervisor:
         run_as: dict[str, Any] | None = None,
         warning: list[float] | None = None,
         fence: str | None = None,
+        most_output: int = 0,
     ) -> None:
+        self._most_output, self._output = most_output, -1
         self._fence = fence
         self._warning = warning
         self._run_as = run_as
@@ -185,9 +189,35 @@ class _Supervisor:
             problem += part
         os.close(reader)
         if not problem:
+            if self._most_output:
+                self._open_output()
             return None
         os.waitpid(self._main, 0)
         return problem.decode(errors="replace")
+
+    def _open_output(self) -> None:
+        """Open the file that the task prints into: by what it has open, since its user may have put a link there."""
+        try:
+            output = os.open(f"/proc/{self._main}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # it has ended, or closed it
+            return
+        if stat.S_ISREG(os.fstat(output).st_mode):
+            self._output = output
+        else:
+            os.close(output)
+
+    def _cut_output(self) -> None:
+        """Give back the space of what the task has printed first, where it is more than it may be.
+
+        It goes on at the same place: the file has a hole at its beginning, and offsets stay what they are.
+        """
+        if self._output < 0:
+            return
+        status = os.fstat(self._output)
+        beyond = status.st_blocks * 512 - self._most_output
+        if beyond > 0:
+            end = status.st_size - self._most_output // 2  # not again at once
+            self._libc.fallocate(self._output, _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(max(0, end)))
 
     def _become_the_task(self, supervisor: int, writer: int) -> None:
         try:
@@ -230,6 +260,7 @@ class _Supervisor:
             if not alive:
                 return
             now = time.monotonic()
+            self._cut_output()
             if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
                 self._saves = False
                 self._signal_all(signal.SIGTERM)
