@@ -301,7 +301,7 @@ def test_environment_is_the_pages(engine: Driver) -> None:
         if line[:3] == "| `"
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    gang = engine.submit(job("vision", 2, tasks=2))
+    gang = engine.submit(job("vision", 2, tasks=2, array_id=1, array_index=3))
     assert named == set(task_environment(gang, 0, Path("/nowhere"), "mark", "0", {}))
 
 
@@ -354,7 +354,7 @@ def test_story_of_jobs_in_words(engine: Driver) -> None:
     ]
     assert [engine.explain(found) for found in engine.jobs.values()] == [
         "train-1 of vision waits, for 0 s now:\n- it failed: task 1 was ended by signal 9\n"
-        "- it is queued again in 10 s (try 2 of 2)",
+        "- it is queued again in 10 s (try 2 of 2)\n- submitted by ann",
         "train-2 was cancelled after 0 s: cancelled by bob\n- it was started 2 times",
         "train-3 succeeded after 0 s",
     ]

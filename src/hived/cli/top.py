@@ -24,8 +24,8 @@ _USED, _BORROWED, _KEPT, _IDLE, _BAD, _DRAINED = "█", "▒", "░", "·", "×"
 _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
 _LEAST_ROWS = 3
 _AGAIN_S = 1.0  #: before the next try to reach an engine that does not answer
-_RUNNING = columns("ID RUNNING VC GPUS PRIO RUN WHERE", right="ID GPUS PRIO RUN", cut="WHERE")
-_WAITING = columns("ID WAITING VC GPUS PRIO AGE WHY", right="ID GPUS PRIO AGE", cut="WHY")
+_RUNNING = columns("ID RUNNING USER VC GPUS PRIO RUN WHERE", right="ID GPUS PRIO RUN", cut="WHERE")
+_WAITING = columns("ID WAITING USER VC GPUS PRIO AGE WHY", right="ID GPUS PRIO AGE", cut="WHY")
 
 
 @asks_engine
@@ -300,7 +300,7 @@ def _waiting(picture: Picture, colours: dict[str, str], most: int) -> Renderable
 
 
 def _of(job: Holder | Waiting, colours: dict[str, str]) -> tuple[str | Text, ...]:
-    return job.id, job.name, Text(clean(job.vc), colours.get(job.vc, "")), f"{job.gpus:,}"
+    return job.id, job.name, job.user or "-", Text(clean(job.vc), colours.get(job.vc, "")), f"{job.gpus:,}"
 
 
 def _with_rest(table: RenderableType, rest: int, verb: str) -> RenderableType:

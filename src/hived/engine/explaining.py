@@ -152,12 +152,12 @@ class Explainer(Generic[J]):
     def explain(self, job: J, at: float | None) -> list[str]:
         """A headline and lines about a job; ``at``: now (None: without the time that it waits)."""
         if job.state.ended:
-            return [_ended_text(job), *self._ended(job)]
+            return [_ended_text(job), *self._ended(job), *_by(job)]
         if job.holds:
-            return self._running(job, at)
+            return [*self._running(job, at), *_by(job)]
         since = "" if at is None else f", for {duration(at - job.since)} now"
         if job.state.aside:
-            return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at)]
+            return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at), *_by(job)]
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
         lines = lines or [self._about(job)]
@@ -165,7 +165,7 @@ class Explainer(Generic[J]):
             lines += self.costs(self._jobs.cluster.group(job.name).victims, job.vc, at)
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
-        return [head, *lines, *self._waits_on(job, at)]
+        return [head, *lines, *self._waits_on(job, at), *_by(job)]
 
     def _running(self, job: J, at: float | None) -> list[str]:
         lines = [*self._placed(job), *self.obeying(job), *self.held_up(job)]
@@ -299,3 +299,8 @@ def _ended_text(job: EngineJob) -> str:
     ran = f" after {duration(max(0.0, job.ended_at - job.submitted_at))}" if job.ended_at is not None else ""
     why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
     return f"{job.name} {'was ' if job.state is JobState.CANCELLED else ''}{job.state.value}{ran}{why}"
+
+
+def _by(job: EngineJob) -> list[str]:
+    user = job.entry.view.user
+    return [f"submitted by {user}"] if user else []

@@ -63,7 +63,7 @@ def test_ps_and_top_on_opportunistic_jobs(hived: Hived, engine: FakeService) -> 
     engine.change(job, kind="opportunistic", why=["virtual cluster vision is no more"])
     found = hived("ps").out.splitlines()[1]
     (shown,) = [line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]]
-    assert found.split()[5] == shown.split()[4] == "opp"
+    assert found.split()[5] == shown.split()[5] == "opp"
     assert found.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
 
 

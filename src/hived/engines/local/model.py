@@ -54,6 +54,7 @@ class JobSpec(Submission):
     def restored(cls, plain: Mapping[str, Any]) -> JobSpec:
         """The inverse of :meth:`stored`, of this version or the one before it: its values were checked when it came."""
         found = {**plain, "command": tuple(plain["command"]), "environment": dict(plain["environment"])}
+        found["after"] = ()
         found["waits_for"] = tuple((int(number), str(when)) for number, when in plain.get("waits_for", ()))
         return cls.model_construct(**found)
 

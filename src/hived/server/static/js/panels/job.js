@@ -88,7 +88,7 @@ export class JobPanel {
     const body = el("div.scroll", {},
       el("p.tags", {},
         el(`span.tag.state-${/^[a-z]+$/.test(story.state) ? story.state : "other"}`, {}, story.state),
-        el("span.tag", {}, story.vc), el("span.tag", {}, plural(story.gpus, "GPU")),
+        el("span.tag", {}, story.vc), el("span.tag", {}, plural(story.gpus, "GPU")), story.user ? el("span.tag", {}, story.user) : null,
         el("span.tag", {}, story.priority < 0 ? "opportunistic" : `priority ${story.priority}`),
         story.id !== story.name ? el("span.tag.quiet", {}, `id ${story.id}`) : null),
       story.command ? el("pre.command", {}, story.command) : null,

@@ -208,7 +208,7 @@ export class JobsPanel {
     say(number, job.place);
     say(name, job.name);
     this.#tell(row);
-    say(facts, [job.vc, plural(job.gpus, "GPU"), job.priority < 0 ? "opportunistic" : `priority ${job.priority}`, job.note].filter(Boolean).join(" · "));
+    say(facts, [job.vc, job.user, plural(job.gpus, "GPU"), job.priority < 0 ? "opportunistic" : `priority ${job.priority}`, job.note].filter(Boolean).join(" · "));
     const first = job.why[0] ?? "";
     const more = job.why.length - 1;
     say(why, more > 0 ? `${first} (and ${plural(more, "more reason")})` : first);
