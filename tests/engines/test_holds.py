@@ -322,3 +322,39 @@ def test_held_over_a_kill(lives: Lives) -> None:
 
     lives.live(first, killed=True)
     lives.live(second)
+
+
+# -- another priority
+
+
+def test_priority_of_a_job_that_waits(engine: Driver) -> None:
+    """It goes before those that it was behind, over a restart too, and takes what lower ones have."""
+    runs = engine.submit(job("vision", 4))
+    first, second = engine.submit(job("vision", 4)), engine.submit(job("vision", 4))
+    engine.do(lambda jobs: jobs.prioritize(second, 0, "told so", engine.now))
+    assert states(first, second) == "queued queued"
+    engine.do(lambda jobs: jobs.prioritize(second, 3, "told so", engine.now))
+    assert states(runs, second) == "stopping reserved"
+    engine.gone(runs)
+    assert states(first, second) == "queued running"
+    runs, first, second = engine.restart(runs, first, second)
+    assert (second.priority, second.entry.request.priority) == (3, 3)
+    engine.do(lambda jobs: jobs.prioritize(first, 3, "told so", engine.now))
+    assert states(runs, first, second) == "queued queued running"
+    engine.end(second)
+    assert states(runs, first) == "queued running"
+    engine.check_record()
+
+
+def test_priority_of_what_is_held_or_cannot_have_one(engine: Driver) -> None:
+    engine.submit(job("vision", 4))
+    held, loan = engine.submit(job("vision", 4, hold=True)), engine.submit(job("speech", 8, priority=-1))
+    engine.do(lambda jobs: jobs.prioritize(held, 7, "told so", engine.now))
+    (held, loan) = engine.restart(held, loan)
+    assert (states(held), held.priority) == ("held", 7)
+    with pytest.raises(ConflictError, match="gets another priority while it waits in line for its turn"):
+        engine.job_scheduler.prioritize(loan, 1, "told so", engine.now)
+    release(engine, held)
+    assert states(held) == "reserved"
+    with pytest.raises(ConflictError, match="is reserved: a job gets"):
+        engine.job_scheduler.prioritize(held, 1, "told so", engine.now)

@@ -276,7 +276,7 @@ def test_priorities_change_while_jobs_run() -> None:
     engine.pass_time(200)
     assert round(engine.ran[first.id] / 200_000, 1) == 1.0
     plain = engine.submit(job("speech"))
-    with pytest.raises(ConflictError, match="does not share its GPUs"):
+    with pytest.raises(ConflictError, match="or takes turns with others"):
         engine.job_scheduler.prioritize(plain, 5, "told so", engine.now)
     engine.check_record()
 

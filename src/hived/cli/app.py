@@ -86,6 +86,7 @@ VERBS = (
     Verb(_JOBS, "hold", "Keep waiting jobs out of line", "jobs"),
     Verb(_JOBS, "release", "Let held jobs go into line again", "jobs"),
     Verb(_JOBS, "requeue", "Stop running jobs, and queue them again", "jobs"),
+    Verb(_JOBS, "priority", "Another priority of a job that waits or takes turns", "jobs", "priority_"),
     Verb(_JOBS, "history", "Jobs that have ended: how, when, after how long", "jobs"),
     Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),
     Verb(
@@ -157,7 +158,6 @@ VERBS = (
         ("limit", "Change its device memory and its share of the device's time", "training", "limit"),
         ("migrate", "Move it to another device, or to another host", "training", "migrate"),
         ("scale", "Grow or shrink it, if it is elastic", "training", "scale"),
-        ("priority", "Another priority, while it takes turns with others", "training", "priority"),
         ("search", "Try configurations as jobs, the most promising first", "search", "search"),
     ),
     _noun(

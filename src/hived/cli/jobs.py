@@ -318,6 +318,24 @@ def release(ask: Asking, jobs: JobsArgument) -> None:
 
 
 @asks_engine
+def priority_(
+    ask: Asking,
+    job: JobArgument,
+    priority: Annotated[int, typer.Argument(metavar="N", min=0, max=1000, help="0 to 1000.")],
+) -> None:
+    """Give a job that waits another priority, or one that takes turns with others on GPUs.
+
+    In line the higher is first, and may preempt lower ones of its virtual cluster. Of those that take turns a higher
+    one is never suspended for a lower one; its place in line, if it waits again, stays.
+
+    \bExamples:
+      hived priority train-12 10
+      hived priority 12 0
+    """
+    _each(ask, [job], "/priority", lambda job: f"{clean(job.name)}: priority {job.priority}", {"priority": priority})
+
+
+@asks_engine
 def requeue(
     ask: Asking,
     jobs: JobsArgument,

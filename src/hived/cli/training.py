@@ -341,27 +341,6 @@ def scale(
 
 @_training
 @asks_engine
-def priority(
-    ask: Asking,
-    job: _Job,
-    priority: Annotated[int, typer.Argument(metavar="N", min=0, max=1000, help="0 to 1000.")],
-) -> None:
-    """Give a job of the engine that takes turns with others another priority while it runs.
-
-    A higher one is never suspended for a lower one. Its place in line, if it waits again, stays.
-
-    \bExamples:
-      hived train priority train-12 10
-      hived train priority 12 0
-    """
-    with _reaching(job, ask) as engine:
-        answer = engine.post(path_of("jobs", job, "/priority"), {"priority": priority})
-        if not ask.printed(answer):
-            typer.echo(f"{clean(answer['name'])}: priority {priority}")
-
-
-@_training
-@asks_engine
 def status(ask: Asking, job: _Job) -> None:
     """Show a training job: its processes, what they were told, and what they answered.
 

@@ -168,6 +168,8 @@ class EngineJob:
                 self.suspended_for, self.by_hand = str(data["why"]), bool(data.get("by_hand"))
                 self.resumes_at = data.get("until")
             case JobEvent.PRIORITIZED:
+                if before.waits:
+                    self.entry.ask(int(data["priority"]))
                 self.entry.priority = int(data["priority"])
             case JobEvent.LIMITED:
                 by_hand = bool(data.get("by_hand", True))

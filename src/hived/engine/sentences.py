@@ -18,7 +18,7 @@ _SENTENCES = {
     "unreserved": "{job} waits again: {why}",
     "suspended": "{job} is suspended: {why}",
     "resumed": "{job} goes on: {why}",
-    "prioritized": "{job} has priority {priority} from now on among those that share its GPUs: {why}",
+    "prioritized": "{job} has priority {priority} from now on: {why}",
     "stopping": "{job} is told to stop: {why}",
     "stop_cancelled": "{job} runs on: {why}",
     "downgraded": "{job} runs on as opportunistic: {why}",

@@ -82,7 +82,7 @@ class JobEvent(StrEnum):
     RESUMED = "resumed"  #: its tasks go on
     LIMITED = "limited"  #: it has other limits of memory or compute than before
     SHARED = "shared"  #: it runs beside other jobs on its GPUs than before: as their guest, or with guests of its own
-    PRIORITIZED = "prioritized"  #: it has another priority among those that share its GPUs
+    PRIORITIZED = "prioritized"  #: it has another priority: in line, or among those that share its GPUs
     STOPPING = "stopping"  #: its tasks are being stopped, and why
     STOP_CANCELLED = "stop_cancelled"  #: its preemption is cancelled before a pod was evicted
     TASK_ENDED = "task_ended"
@@ -143,6 +143,7 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.QUEUED): (_Q, Effect.KEEP) for state in (_B, _H)},
     **{(state, JobEvent.HELD): (_H, Effect.RELEASE) for state in (_Q, _V, _B, _H)},
+    **{(state, JobEvent.PRIORITIZED): (state, Effect.KEEP) for state in (_Q, _B, _H)},
     # of a job that was being stopped: it was done before it could be
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},

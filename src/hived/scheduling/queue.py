@@ -119,6 +119,11 @@ class Entry:
         self.exclude(self.excluded)
         self.demand = self.loan_demand = None
 
+    def ask(self, priority: int) -> None:
+        """Ask with another priority, and so for another turn; the job is in no queue."""
+        self.priority, self.view, self.key = priority, self.view._replace(priority=priority), ()
+        self.resize(replace(self.request, priority=priority), self.view.gpus)
+
     @property
     def loan(self) -> Request:
         """The request for a loan before its turn."""

@@ -20,7 +20,7 @@ def test_verbs_reach_jobs_of_the_engine(hived: Hived, engine: FakeService) -> No
     limits = json.loads(hived("ps", "-o", "json").out)["jobs"][0]["limits"]
     assert (limits["memory"], limits["share"]) == (6 * 2**30, 0.3)
     assert hived("train", "scale", "train", "--workers", "2").out == "train-1: 2 workers\n"
-    assert hived("train", "priority", "train", "7").out == "train-1: priority 7\n"
+    assert hived("priority", "train", "7").out == "train-1: priority 7\n"
     status = hived("train", "status", "train")
     assert status.out.splitlines()[0] == "train-1: true"
     assert status.out.splitlines()[2].split()[:4] == ["0", "71", "running", "12"]

@@ -485,13 +485,20 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return () if turn is None else turn.beside
 
     def prioritize(self, job: Job, priority: int, why: str, at: float) -> None:
-        """Change the priority of a job among those that share its GPUs; its place in line, if it waits again, stays.
+        """Change the priority of a job that waits, or among those that share its GPUs: its place in line stays then.
 
-        Raises :class:`ConflictError` for a job that shares none.
+        Raises :class:`ConflictError` for any other.
         """
+        if job.state.waits and job.priority >= 0 and job.state is not JobState.RESERVED and not job.entry.holds:
+            self.scheduler.withdraw(job.entry)
+            self.becomes(job, JobEvent.PRIORITIZED, None, at, {"priority": priority, "why": why})
+            if job.state is JobState.QUEUED:
+                self.line_up(job)
+            return
         if not (job.state.stays and job.id in self.turns.of and self.may_take_turns(job)) or job.entry.alone:
             raise ConflictError(
-                f"{job.name} does not share its GPUs: only jobs that take turns get another priority while they run"
+                f"{job.name} is {job.state.value}: a job gets another priority while it waits in line for its turn, or "
+                "takes turns with others"
             )
         self.becomes(job, JobEvent.PRIORITIZED, None, at, {"priority": priority, "why": why})
         self.scheduler.set_priority(job.entry, priority, at)

@@ -173,6 +173,8 @@ class Job(EngineJob):
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.held_by_hand:
             plain["held_by_hand"] = True
+        if self.entry.request.priority != self.spec.priority:
+            plain["asks_with"] = self.entry.request.priority
         if self.priority != self.spec.priority:
             plain["priority"] = self.priority
         return plain
@@ -192,6 +194,8 @@ class Job(EngineJob):
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
+        if "asks_with" in status:
+            job.entry.ask(status["asks_with"])
         job.entry.priority = status.get("priority", job.entry.priority)
         return job
 
