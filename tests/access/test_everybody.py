@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_users import JobUsers
 from hived.engines.local.store import Store
+from hived.errors import ConflictError
 from hived.server.app import make_app
 from hived.server.local_service import LocalService, local_view
 from hived.server.serving import Server
@@ -90,7 +91,8 @@ async def running(folder: Path) -> AsyncIterator[tuple[LocalService, Server]]:
         yield service, server
     finally:
         for job in list(engine.job_scheduler.jobs.values()):
-            engine.cancel(str(job.id))
+            with suppress(ConflictError):  # it is being cancelled
+                engine.cancel(str(job.id))
             await ended(engine, job)
         await server.stop()
         await engine.stop()
@@ -228,6 +230,79 @@ def test_tokens_after_a_restart(tmp_path: Path) -> None:
             assert (await there.post("/v1/jobs", json=JOB)).json()["user"] == "ann"
 
     asyncio.run(second(asyncio.run(first())))
+
+
+def test_a_name_is_ones_own_first(tmp_path: Path) -> None:
+    """Somebody else submits under the same name: hers is still the one that she means."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (_, server):
+            ann, bob = [await token_of(server, user) for user in ("ann", "bob")]
+            async with client(server, ann) as hers, client(server, bob) as his:
+                for there in (hers, his):
+                    assert (await there.post("/v1/jobs", json=JOB | {"name": "train"})).status_code == 201
+                after = JOB | {"name": "late", "after": [{"job": "train"}]}
+                assert (await hers.post("/v1/jobs", json=after)).json()["why"] == ["until train-1 has ended"]
+                assert (await hers.get("/v1/explain/train")).json()["job"] == "1"
+                assert (await his.get("/v1/explain/late")).json()["job"] == "3"
+                assert (await hers.post("/v1/jobs/train/cancel")).json()["name"] == "train-1"
+                assert (await his.get("/v1/jobs/train")).json()["state"] == "running"
+
+    asyncio.run(story())
+
+
+def test_an_operator_is_not_the_owner(tmp_path: Path) -> None:
+    """They make tokens for others, and none for whose the engine is, nor for root."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            token = await token_of(server, "olga")
+            async with client(server, token) as there:
+                assert (await there.post("/v1/tokens", json={"user": "ann"})).status_code == 201
+                for user in ("root", service.owner.name):
+                    answer = await there.post("/v1/tokens", json={"user": user})
+                    assert (answer.status_code, "whose the engine is" in answer.text) == (403, True)
+
+    asyncio.run(story())
+
+
+def test_a_limited_token_ends_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            await token_of(server, "ann")
+            (whole,) = service.tokens("ann")
+            async with client(server, await token_of(server, "ann", vcs=["vision"])) as there:
+                assert (await there.post(f"/v1/tokens/{whole.id}/revoke")).status_code == 403
+                (own,) = [token for token in service.tokens("ann") if token.vcs]
+                assert (await there.post(f"/v1/tokens/{own.id}/revoke")).status_code == 200
+
+    asyncio.run(story())
+
+
+def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state") as (_, server):
+            token = await token_of(server, "ann", lasts_s=1.0)
+            async with client(server, token) as there, there.stream("GET", "/v1/events/stream") as stream:
+                assert stream.status_code == 200
+                with pytest.raises(httpx.HTTPError):
+                    await asyncio.wait_for(stream.aread(), 30)
+
+    asyncio.run(story())
+
+
+def test_an_array_that_takes_long_to_read(tmp_path: Path) -> None:
+    """It was spelled out before anybody asked who wants it: minutes in which the engine did nothing else."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (_, server):
+            token = await token_of(server, "ann")
+            async with client(server, token) as there:
+                for text in ("0-9999," * 12_000 + "1", "0-9999," * 500 + "1"):
+                    answer = await there.post("/v1/jobs", json=JOB | {"array": text})
+                    assert answer.status_code == 422
+
+    asyncio.run(story())
 
 
 ASK = """

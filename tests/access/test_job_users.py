@@ -21,6 +21,7 @@ from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_users import JobUsers
 from hived.engines.local.model import Job
+from hived.engines.local.tasks import supervised
 from hived.errors import ForbiddenError, RequestError
 from hived.server.local_service import LocalService
 from hived.server.schema import Submission
@@ -276,5 +277,86 @@ def test_no_user_of_this_machine(lives: Lives) -> None:
         assert engine.find(job.id).spec.uid == ANN.pw_uid
         await ended(engine, engine.find(job.id))
         await state(engine, engine.find(job.id), JobState.SUCCEEDED)
+
+    lives.live(story)
+
+
+# -- found by somebody who read the source
+
+
+def test_a_pipe_in_the_place_of_the_output_of_the_next_attempt(lives: Lives) -> None:
+    """Its supervisor waited for a reader, and heard neither cancel nor the time limit: its GPUs were nobody else's."""
+
+    async def story(engine: Engine) -> None:
+        script = "cd $HIVED_JOB_DIR/..; mkdir -p 2/0; mkfifo 2/0/output; exit 1"
+        job = await submit(engine, BOB, script, retries=1, backoff_s=0.0)
+        await ended(engine, job)
+        assert job.attempt == 2
+        assert "could not be started" in job.reason
+
+    lives.live(story)
+
+
+def test_stopped_before_it_has_become_its_program(lives: Lives) -> None:
+    """A process of the user can stop the one that is about to be their task: it is ended all the same."""
+
+    async def story(engine: Engine) -> None:
+        each = "[ -O $p ] && read -r n < $p/comm && [ $n != sh ] && kill -STOP ${p#/proc/}"
+        stops = f"while :; do for p in /proc/[0-9]*; do {each}; done; done"
+        watcher = await submit(engine, BOB, f"echo here; {stops} 2> /dev/null")
+        await prints(engine, watcher, "here")
+        for _ in range(3):
+            job = await submit(engine, BOB, "exec sleep 600", grace_s=0.2)
+            await asyncio.sleep(0.1)
+            engine.cancel(str(job.id))
+            await ended(engine, job)
+        engine.cancel(str(watcher.id))
+        await ended(engine, watcher)
+
+    lives.live(story)
+
+
+def test_a_program_that_calls_itself_a_supervisor(lives: Lives) -> None:
+    """It was taken for the supervisor of another user's job that had ended, and kept the engine from starting."""
+
+    async def story(engine: Engine) -> None:
+        job = await submit(engine, ANN, "exec sleep 600")
+        await state(engine, job, JobState.RUNNING)
+        folder = engine.task(job, 0).folder
+        forged = f"exec sh -c 'sleep 600 & echo here; wait' /x/engines/local/supervisor.py {folder}"
+        forger = await submit(engine, BOB, forged)
+        await prints(engine, forger, "here")
+        main = children(engine.task(forger, 0).pid)[0]
+        assert folder == Path(Path(f"/proc/{main}/cmdline").read_text().split("\0")[-2])
+        assert supervised(main) is None
+        assert supervised(engine.task(job, 0).pid) == folder
+        for one in (job, forger):
+            engine.cancel(str(one.id))
+            await ended(engine, one)
+
+    lives.live(story)
+
+
+def test_folders_that_are_links_are_not_followed(lives: Lives) -> None:
+    """Not even to a file of one's own: it may be on a file system of one's own, where a look takes for ever."""
+
+    async def story(engine: Engine) -> None:
+        script = "mkdir /tmp/hived-elsewhere-$$; cd $HIVED_JOB_DIR/..; mv 1/0 /tmp/hived-elsewhere-$$/; "
+        job = await submit(engine, BOB, script + "ln -s /tmp/hived-elsewhere-$$/0 1/0; echo seen; cat 1/0/output >&2")
+        await ended(engine, job)
+        assert output(engine, job) == ""
+
+    lives.live(story)
+
+
+def test_no_token_makes_anybody_root(lives: Lives) -> None:
+    """An operator who is not root made themselves a token for root, and root a member."""
+    vcs = tuple(replace(vc, access=AccessSpec(("*",))) for vc in lives.spec.virtual_clusters)
+    lives.spec = replace(lives.spec, virtual_clusters=vcs)
+
+    async def story(engine: Engine) -> None:
+        asked = Submission.model_validate({"vc": "vision", "command": ["true"]})
+        with pytest.raises(ForbiddenError, match="jobs of root are submitted by root itself"):
+            await LocalService(engine).submit(asked, Person("root", token="3f"))
 
     lives.live(story)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.local import supervisor, tasks
+from hived.engines.local import environment, supervisor, tasks
 from hived.engines.local.environment import MARK, kill_marked
 from hived.engines.local.fences import Fences
 from hived.engines.local.tasks import Ending, Liveness, Task, Watching, Work
@@ -300,3 +300,12 @@ def test_process_in_the_middle_of_an_exec_is_killed(task: RealTask, tmp_path: Pa
         finally:
             process.kill()
             process.wait()
+
+
+def test_an_environment_without_end(tmp_path: Path) -> None:
+    """A process may say that its environment has any length, and root read all of it."""
+    endless = tmp_path / "1"
+    endless.mkdir()
+    with (endless / "environ").open("wb") as file:
+        file.truncate(1 << 40)
+    assert sum(map(len, environment._environment(endless, 0.0))) <= 8 << 20

@@ -190,6 +190,9 @@ class FakeService(LocalService):
     def access(self) -> Access:
         return Access(self._trader.trading.base, self.owner.name)
 
+    def named(self, ref: str, user: str) -> str:
+        return ref
+
     def whose(self, ref: str) -> Whose:
         job = self.job(ref)
         self.asked.pop()  # nobody looks at it

@@ -16,6 +16,7 @@ class Person:
     #: the virtual clusters to which their token is limited; None: all
     vcs: frozenset[str] | None = None
     token: str = ""  #: id of their token; "": they have shown none of their own
+    until: float | None = None  #: when that expires, in seconds since the epoch; None: never
     uid: int | None = None  #: of a user of this machine, by the kernel's word
 
 

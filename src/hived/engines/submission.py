@@ -73,7 +73,7 @@ class Submission(Model):
     """It is held until these have ended. Where one ends otherwise than it is to, it is cancelled."""
     hold: StrictBool = False
     """It is held until it is released."""
-    array: Annotated[str, StringConstraints(pattern=ARRAY)] | None = None
+    array: Annotated[str, StringConstraints(max_length=4_096, pattern=ARRAY)] | None = None
     """So many jobs, one for each index: ``1-40``, ``0-9:3``, ``1,5,7``; ``1-40%4``: at most four of them at a time."""
     lazy_preemption: StrictBool = False
     early: StrictBool = False
@@ -110,15 +110,15 @@ def indexes_of(array: str) -> tuple[list[int], int]:
     """
     text, _, most = array.partition("%")
     found: set[int] = set()
+    many = 0
     for part in text.split(","):
         span, _, step = part.partition(":")
         low, _, high = span.partition("-")
         first, last = int(low), int(high or low)
         if last < first:
             raise RequestError("array", f"{part} goes backward; write {last}-{first}")
-        if (last - first) // int(step or 1) >= MOST_OF_AN_ARRAY or len(found) > MOST_OF_AN_ARRAY:
-            raise RequestError("array", f"more than {MOST_OF_AN_ARRAY:,} jobs; submit it in parts")
+        many += (last - first) // int(step or 1) + 1
+        if many > MOST_OF_AN_ARRAY:
+            raise RequestError("array", f"more than {MOST_OF_AN_ARRAY:,} indexes; submit it in parts")
         found.update(range(first, last + 1, int(step or 1)))
-    if len(found) > MOST_OF_AN_ARRAY:
-        raise RequestError("array", f"{len(found):,} jobs, and an array has at most {MOST_OF_AN_ARRAY:,}; in parts")
     return sorted(found), int(most or 0)

@@ -10,6 +10,7 @@ import pwd
 import re
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
 STREAMS = 100
 RETRY_SECONDS = 5
+#: for how long names of users and groups are remembered
+_NAMES_S = 10.0
 #: of Linux; Python has no name for it
 _SO_PEERGROUPS = 59
 #: that Linux lets a process have
@@ -67,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._stream: asyncio.Timeout | None = None  #: of the stream that is served
         self._requests = 0  #: that are being answered
         self._scope: Scope = {"state": {}}  #: of the latest request
+        self._expiry: asyncio.TimerHandle | None = None  #: of the token that it was asked with
         self._is_silent, self._is_refused, self._is_stalled = True, False, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -106,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._is_silent, self._scope = False, scope
         self._requests += 1
         self._watch()
+        expiring = asyncio.get_running_loop().call_soon(self._expire)
         try:
             if self._is_refused:
                 message = f"{CONNECTIONS} connections are open, and no more can be"
@@ -116,6 +121,9 @@ class Connection(asyncio.Protocol):
                 await app(scope, receive, send)
         finally:
             self._requests -= 1
+            expiring.cancel()
+            if self._expiry is not None:
+                self._expiry.cancel()
             self._watch()
 
     async def _serve_stream(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,6 +151,17 @@ class Connection(asyncio.Protocol):
         """
         if self._stream is not None:
             self._stream.reschedule(0)
+
+    def _expire(self) -> None:
+        """Close it when the token expires that it was asked with: who asks is known by now."""
+        until = self._scope["state"].get("person", NOBODY).until
+        if until is not None:
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, until - time.time()), self.abort)
+
+    @property
+    def streams(self) -> bool:
+        """Whether a stream is served."""
+        return self._stream is not None
 
     @property
     def token(self) -> str:
@@ -180,9 +199,17 @@ def asking(request: Request) -> Person:
     return found if isinstance(found, Person) else NOBODY
 
 
-@functools.lru_cache(maxsize=1024)
 def _user_name(uid: int) -> str:
-    """The name of a user, or the uid if it has none."""
+    """The name of a user, or the uid if it has none; as it was in the last seconds, since users change."""
+    return _named_user(uid, int(time.monotonic() / _NAMES_S))
+
+
+def _group_name(gid: int) -> str:
+    return _named_group(gid, int(time.monotonic() / _NAMES_S))
+
+
+@functools.lru_cache(maxsize=1024)
+def _named_user(uid: int, _when: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -190,7 +217,7 @@ def _user_name(uid: int) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _group_name(gid: int) -> str:
+def _named_group(gid: int, _when: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -24,7 +24,7 @@ from hived.engines.local.job_users import uid_of
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
 from hived.engines.submission import indexes_of
-from hived.errors import NotFoundError, RequestError, UnsupportedError
+from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -72,6 +72,9 @@ class LocalService(Service[Job]):
             loan = submission.opportunistic or submission.early
             most = self.scheduler().hardware.grace_of_loans(submission.vc) if loan else DEFAULT_GRACE_S
             grace_s = min(DEFAULT_GRACE_S, most)
+        given["after"] = tuple(
+            after.model_copy(update={"job": self.named(after.job, person.name)}) for after in submission.after
+        )
         given |= {
             "cwd": submission.cwd or _own_folder(),
             "grace_s": grace_s,
@@ -85,7 +88,10 @@ class LocalService(Service[Job]):
     def _uid(self, person: Person) -> int:
         """The user that a job of theirs runs as. Raises :class:`~hived.errors.ForbiddenError` where none can."""
         uid = self.owner.uid if person.owns and person.uid is None else person.uid
-        return self._engine.job_users.check(person.name, uid_of(person.name) if uid is None else uid)
+        uid = uid_of(person.name) if uid is None else uid
+        if uid == 0 and not person.owns:
+            raise ForbiddenError("jobs of root are submitted by root itself, on the machine or with the engine's token")
+        return self._engine.job_users.check(person.name, uid)
 
     def _check_permitted(self, submission: schema.Submission, person: Person) -> None:
         vcs = {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
@@ -104,6 +110,15 @@ class LocalService(Service[Job]):
         if self._access is None or self._access[0] is not spec:
             self._access = spec, Access(spec, self.owner.name)
         return self._access[1]
+
+    def named(self, ref: str, user: str) -> str:
+        """The job that a user means: of several under a name their own, else the latest. O(log jobs)."""
+        own = self._engine.store.latest(ref, user)
+        return ref if own is None else str(own)
+
+    def owns(self, user: str) -> bool:
+        """Whether the engine, and the machine it runs on, is this user's."""
+        return uid_of(user) in (0, self.owner.uid)
 
     def whose(self, ref: str) -> Whose:
         """Whose a job is."""
@@ -128,7 +143,7 @@ class LocalService(Service[Job]):
         if token is None:
             return None
         vcs = None if token.vcs is None else frozenset(token.vcs)
-        return Person(token.user, groups_of(token.user), vcs=vcs, token=token.id)
+        return Person(token.user, groups_of(token.user), vcs=vcs, token=token.id, until=token.expires_at)
 
     def tokens(self, user: str | None) -> list[schema.Token]:
         """The tokens of people in force, of one user or of all, the latest first."""

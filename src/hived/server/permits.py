@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from fastapi import Request
 
 from hived.access import Access, Person, Role
+from hived.errors import ForbiddenError
 
 from . import schema
 from .limits import asking
@@ -31,6 +32,12 @@ class Governed(Protocol):
     def access(self) -> Access:
         """The rules of the spec in force. Raises :class:`~hived.errors.UnavailableError`."""
 
+    def owns(self, user: str) -> bool:
+        """Whether the engine, and the machine it runs on, is this user's."""
+
+    def named(self, ref: str, user: str) -> str:
+        """The job that a user means: of several under a name their own, else the latest."""
+
     def whose(self, ref: str) -> Whose | None:
         """Whose a job is; None: others than the engine guard its jobs. Raises :class:`~hived.errors.NotFoundError`."""
 
@@ -41,19 +48,23 @@ class Permits:
     def __init__(self, engine: Governed) -> None:
         self._engine = engine
 
-    def of_job(self, request: Request, ref: str, what: str) -> Person:
-        """To do ``what`` ("cancel") to a job."""
-        person, whose = asking(request), self._engine.whose(ref)
-        if whose is not None:
-            self._engine.access().check_job(person, what, *whose)
-        return person
+    def named(self, request: Request, ref: str) -> str:
+        """The job that somebody means: of several under a name their own, else the latest."""
+        return self._engine.named(ref, asking(request).name)
 
-    def priority(self, request: Request, ref: str, priority: int) -> Person:
-        """To give a job another priority."""
-        person, whose = self.of_job(request, ref, "change the priority of"), self._engine.whose(ref)
-        if whose is not None:
+    def of_job(self, request: Request, ref: str, what: str) -> tuple[Person, str]:
+        """To do ``what`` ("cancel") to a job; and which one that is, as :meth:`named`."""
+        person, ref = asking(request), self.named(request, ref)
+        if (whose := self._engine.whose(ref)) is not None:
+            self._engine.access().check_job(person, what, *whose)
+        return person, ref
+
+    def priority(self, request: Request, ref: str, priority: int) -> tuple[Person, str]:
+        """To give a job another priority; and which one that is."""
+        person, ref = self.of_job(request, ref, "change the priority of")
+        if (whose := self._engine.whose(ref)) is not None:
             self._engine.access().check_priority(person, whose.vc, priority)
-        return person
+        return person, ref
 
     def to_trade(self, request: Request, vc: str) -> Person:
         """To trade the cells of a virtual cluster."""
@@ -72,12 +83,15 @@ class Permits:
         person = asking(request)
         if person.name != user or person.token or not person.name:
             self._engine.access().check_operator(person, f"make a token for {user}")
+        if not person.owns and self._engine.owns(user):
+            raise ForbiddenError(f"{person.name} may not make a token for {user}, whose the engine is: {user} makes it")
         return person
 
     def to_revoke_token(self, request: Request, known: Sequence[schema.Token], number: str) -> Person:
         """To revoke a token: one's own. Who may not learns nothing of others' tokens."""
         person = asking(request)
-        if not any(token.id == number and token.user == person.name for token in known):
+        limited = person.vcs is not None and person.token != number  # it ends no token that may do more
+        if limited or not any(token.id == number and token.user == person.name for token in known):
             self._engine.access().check_operator(person, f"revoke token {number!r}, which is not theirs")
         return person
 

@@ -285,62 +285,71 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
     @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def cancel_job(ref: Ref, request: Request) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
-        return await service.cancel(ref, permits.of_job(request, ref, "cancel").name)
+        person, ref = permits.of_job(request, ref, "cancel")
+        return await service.cancel(ref, person.name)
 
     @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def hold_job(ref: Ref, request: Request) -> schema.Job:
         """Keep a job that waits out of line, until it is released."""
-        return await service.hold(ref, permits.of_job(request, ref, "hold").name)
+        person, ref = permits.of_job(request, ref, "hold")
+        return await service.hold(ref, person.name)
 
     @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def release_job(ref: Ref, request: Request) -> schema.Job:
         """Let a held job go into line again."""
-        return await service.release(ref, permits.of_job(request, ref, "release").name)
+        person, ref = permits.of_job(request, ref, "release")
+        return await service.release(ref, person.name)
 
     @jobs.post("/jobs/{ref:path}/requeue", responses=declared(*BODY, 404, 409, 503, 507))
     async def requeue_job(ref: Ref, how: schema.Requeueing, request: Request) -> schema.Job:
         """Stop a job that runs, and queue it again, in the place in line that it has by its submission."""
-        return await service.requeue(ref, how, permits.of_job(request, ref, "queue again").name)
+        person, ref = permits.of_job(request, ref, "queue again")
+        return await service.requeue(ref, how, person.name)
 
     @jobs.post("/jobs/{ref:path}/suspend", responses=declared(*BODY, *_TELLING))
     async def suspend_job(ref: Ref, how: schema.Suspension, request: Request) -> schema.Job:
         """Suspend a training job at the end of a mini-batch: its device memory is free, and its GPUs stay its own."""
-        return await service.suspend(ref, how, permits.of_job(request, ref, "suspend").name)
+        person, ref = permits.of_job(request, ref, "suspend")
+        return await service.suspend(ref, how, person.name)
 
     @jobs.post("/jobs/{ref:path}/resume", responses=declared(*BODY, *_TELLING))
     async def resume_job(ref: Ref, how: schema.Resumption, request: Request) -> schema.Job:
         """Let a suspended training job go on."""
-        return await service.resume(ref, how, permits.of_job(request, ref, "resume").name)
+        person, ref = permits.of_job(request, ref, "resume")
+        return await service.resume(ref, how, person.name)
 
     @jobs.post("/jobs/{ref:path}/limit", responses=declared(*BODY, *_TELLING))
     async def limit_job(ref: Ref, how: schema.Limiting, request: Request) -> schema.Job:
         """Limit a training job from its next mini-batch on."""
-        return await service.limit(ref, how, permits.of_job(request, ref, "limit").name)
+        person, ref = permits.of_job(request, ref, "limit")
+        return await service.limit(ref, how, person.name)
 
     @jobs.post("/jobs/{ref:path}/scale", responses=declared(*BODY, *_TELLING))
     async def scale_job(ref: Ref, how: schema.Scaling, request: Request) -> schema.Job:
         """Have an elastic training job go on with another number of workers."""
-        return await service.scale(ref, how, permits.of_job(request, ref, "scale").name)
+        person, ref = permits.of_job(request, ref, "scale")
+        return await service.scale(ref, how, person.name)
 
     @jobs.post("/jobs/{ref:path}/priority", responses=declared(*BODY, *_TELLING))
     async def prioritize_job(ref: Ref, how: schema.Prioritizing, request: Request) -> schema.Job:
         """Give a job that takes turns another priority: a higher one is never suspended for a lower one."""
-        return await service.prioritize(ref, how, permits.priority(request, ref, how.priority).name)
+        person, ref = permits.priority(request, ref, how.priority)
+        return await service.prioritize(ref, how, person.name)
 
     @jobs.get("/training/{ref:path}", responses=declared(403, 404, 409, 422, 503))
-    async def get_training(ref: Ref) -> schema.Training:
+    async def get_training(ref: Ref, request: Request) -> schema.Training:
         """What the processes of a training job say of themselves: mini-batches, memory, limits, what they were told."""
-        return await service.training(ref)
+        return await service.training(permits.named(request, ref))
 
     @jobs.get("/jobs/{ref:path}", responses=declared(403, 404, 422, 503))
-    async def get_job(ref: Ref) -> schema.Job:
+    async def get_job(ref: Ref, request: Request) -> schema.Job:
         """One job."""
-        return service.job(ref)
+        return service.job(permits.named(request, ref))
 
     @jobs.get("/explain/{ref:path}", responses=declared(403, 404, 422, 503))
-    async def explain_job(ref: Ref) -> schema.Explanation:
+    async def explain_job(ref: Ref, request: Request) -> schema.Explanation:
         """Why a job waits and whom it waits for, where it runs, or how it ended; on Kubernetes also of a single pod."""
-        return service.explain(ref)
+        return service.explain(permits.named(request, ref))
 
     @jobs.post("/plan", responses=declared(*BODY, 404, 409, 503))
     async def plan_jobs(request: Annotated[schema.PlanRequest, Body(openapi_examples=_PLANS)]) -> schema.Plan:
@@ -361,7 +370,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         last_event_id: LastEventId = None,
     ) -> EventSourceResponse:
         """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
-        permits.of_job(request, ref, "read the output of")
+        _, ref = permits.of_job(request, ref, "read the output of")
         job = service.job(ref)
         ref = job.id  # the latest of a name is another one soon
         attempt = attempt or _attempt(job)
@@ -379,7 +388,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         limit: LogLimit = 65_536,
     ) -> schema.LogPage:
         """A stretch of the output of a task."""
-        permits.of_job(request, ref, "read the output of")
+        _, ref = permits.of_job(request, ref, "read the output of")
         return service.log(ref, rank, attempt, offset, limit)
 
     @events.get("/events", responses=declared(403, 404, 422, 503))

@@ -102,6 +102,14 @@ class Service(ABC, Generic[J]):
     def access(self) -> Access:
         """Who may do what, by the spec in force."""
 
+    def named(self, ref: str, user: str) -> str:
+        """The job that a user means: of several under a name their own, else the latest."""
+        return ref
+
+    def owns(self, user: str) -> bool:
+        """Whether the engine, and the machine it runs on, is this user's."""
+        return False
+
     @abstractmethod
     def whose(self, ref: str) -> Whose | None:
         """Whose a job is; None: others than the engine guard its jobs."""

@@ -103,10 +103,10 @@ class Server:
         self._close()
 
     def forget(self, token: str) -> None:
-        """Drop the connections of whoever has shown a person's token, by its id: it was revoked."""
+        """End what is being streamed to whoever has shown a person's token, by its id: it was revoked."""
         for server, _ in self._servers:
             for connection in list(server.connections):
-                if connection.token == token:
+                if connection.streams and connection.token == token:
                     connection.abort()
 
     def _close(self) -> None:

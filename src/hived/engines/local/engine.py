@@ -144,7 +144,7 @@ class Engine:
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._database = database = store.database
         if can_be_told():
-            devices.tell_strangers(lambda pid: is_of_a_job(pid, database, self.folder))
+            devices.tell_strangers(lambda pid: is_of_a_job(pid, self.folder))
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
@@ -606,7 +606,7 @@ class Engine:
                 shared = folder / "shared"
                 make_folder(shared)
             environment = task_environment(job, rank, shared, task.mark, visible, own)
-            if self._agent is not None and self._shares(spec):
+            if self._agent is not None and self._shares(spec) and not run_as:
                 environment |= self._agent.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None

@@ -85,18 +85,36 @@ def free_port() -> int:
 MARK = "HIVED_TASK"
 #: how long to wait for killed processes to end, in seconds
 _CLEARING_S = 2.0
-#: how often, and at what interval in seconds, an environment is read again that may be about to appear
-_TRIES, _AGAIN_S = 50, 0.002
+#: for how long in all, and at what interval in seconds, environments are read again that may be about to appear
+_APPEAR_S, _AGAIN_S = 0.1, 0.002
+#: bytes read of an environment: a process may say that it has any number
+_LONGEST = 8 << 20
 #: process flag of a kernel thread (``PF_KTHREAD``)
 _OF_THE_KERNEL = 0x0020_0000
 
 
 def environments() -> Iterator[tuple[int, list[bytes]]]:
     """Pid and environment, as ``NAME=value``, of every process whose environment we may read. O(processes)."""
+    unread = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
-                yield int(process.name), _environment(process)
+                if (found := _read(process / "environ")) or _has_none(process):
+                    yield int(process.name), found.split(b"\0")
+                else:
+                    unread.append(process)
+    last = time.monotonic() + _APPEAR_S  # together: somebody may have any number of processes without one
+    while unread:
+        for process in list(unread):
+            try:
+                variables = _environment(process, 0.0)
+            except OSError:
+                unread.remove(process)
+                continue
+            if variables != [b""] or time.monotonic() > last:
+                unread.remove(process)
+                yield int(process.name), variables
+        time.sleep(_AGAIN_S if unread else 0.0)
 
 
 def kill_marked(mark: str) -> None:
@@ -113,13 +131,16 @@ def wake_marked(mark: str) -> None:
         os.close(fd)
 
 
-def _environment(process: Path) -> list[bytes]:
-    """Read the environment of a process. In the middle of ``execve(2)`` it looks empty, and is read again then."""
-    for _ in range(_TRIES):
-        if (found := (process / "environ").read_bytes()) or _has_none(process):
-            break
+def _environment(process: Path, last: float) -> list[bytes]:
+    """Read the environment of a process. In the middle of ``execve(2)`` it looks empty, and is read again till then."""
+    while not (found := _read(process / "environ")) and not _has_none(process) and time.monotonic() < last:
         time.sleep(_AGAIN_S)
     return found.split(b"\0")
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LONGEST)
 
 
 def _has_none(process: Path) -> bool:
@@ -138,7 +159,7 @@ def _kill(wanted: bytes, number: int = signal.SIGKILL) -> list[int]:
             fd = os.pidfd_open(pid)
             to_close.callback(os.close, fd)
             # checked again, now that the pid cannot be reused
-            if wanted in _environment(Path(f"/proc/{pid}")):
+            if wanted in _environment(Path(f"/proc/{pid}"), time.monotonic() + _APPEAR_S):
                 found.append(fd)
                 to_close.pop_all()
                 signal.pidfd_send_signal(fd, number)

@@ -366,6 +366,14 @@ class Store:
         ways = {"id = ?": number, "name = ?": ref, "base = ? ORDER BY id DESC LIMIT 1": ref}
         return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
 
+    def latest(self, base: str, user: str) -> int | None:
+        """The latest job of a user that was submitted under a name; None: none, or a job is called so in full."""
+        if self._rows("SELECT 1 FROM jobs WHERE name = ?", (base,)):
+            return None
+        query = "SELECT id FROM jobs WHERE base = ? AND user = ? ORDER BY id DESC LIMIT 1"
+        rows = self._rows(query, (base, user))
+        return rows[0][0] if rows else None
+
     def jobs(
         self,
         states: Sequence[str],

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .environment import MARK
 from .job_users import name_of
 from .tasks import supervised
 
@@ -25,20 +24,12 @@ def can_be_told() -> bool:
     return False
 
 
-def is_of_a_job(pid: int, database: str, folder: Path) -> bool:
-    """Whether a process is of a job of this database, or has ended: by its mark, or by who has started it. O(depth).
+def is_of_a_job(pid: int, folder: Path) -> bool:
+    """Whether a process is of a job in this state folder, or has ended: its supervisor has started it. O(depth).
 
-    ``folder``: the state folder. Jobs of another engine are none of these.
+    Not by its mark: what it says of itself is its user's word. Jobs of another engine are none of these.
     """
-    mark = f"{MARK}={database}/".encode()
     while pid > 1:
-        try:
-            if any(variable.startswith(mark) for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-                return True
-        except FileNotFoundError:
-            return True
-        except OSError:  # of another user
-            pass
         if (task := supervised(pid)) is not None:
             return folder in task.parents
         try:

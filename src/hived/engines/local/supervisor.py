@@ -126,6 +126,7 @@ class _Supervisor:
         most_output: int = 0,
     ) -> None:
         self._most_output, self._output = most_output, -1
+        self._reader, self._problem = -1, b""
         self._fence = fence
         self._warning = warning
         self._run_as = run_as
@@ -153,6 +154,7 @@ class _Supervisor:
             error = self._start()
             if error is None:
                 self._watch()
+                error = self._problem.decode(errors="replace") or None
             if self._fence is not None:
                 _end_group(self._fence)
             code, by_signal = _shell_code(self._status)
@@ -171,7 +173,7 @@ class _Supervisor:
         _sync_folder()
 
     def _start(self) -> str | None:
-        """Fork and execute. Returns the error message, or ``None``."""
+        """Fork; what becomes of the program is heard later. Returns the error message, or ``None``."""
         own = os.getpid()
         reader, writer = os.pipe()
         try:
@@ -184,18 +186,25 @@ class _Supervisor:
             finally:
                 os._exit(127)
         os.close(writer)
-        problem = b""
-        while part := os.read(reader, 4096):
-            problem += part
-        os.close(reader)
-        if not problem:
-            if self._most_output:
-                self._open_output()
-            return None
-        os.waitpid(self._main, 0)
-        return problem.decode(errors="replace")
+        os.set_blocking(reader, False)
+        self._reader = reader
+        return None
 
-    def _open_output(self) -> None:
+    def _hear(self) -> None:
+        """Hear of the task whether it has become its program: it may be kept from that, and is stopped then too."""
+        try:
+            while self._reader >= 0:
+                if part := os.read(self._reader, 4096):
+                    self._problem += part
+                    continue
+                os.close(self._reader)
+                self._reader = -1
+                if self._most_output and not self._problem:
+                    self._hold_output()
+        except BlockingIOError:
+            return
+
+    def _hold_output(self) -> None:
         """Open the file that the task prints into: by what it has open, since its user may have put a link there."""
         try:
             output = os.open(f"/proc/{self._main}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
@@ -232,7 +241,7 @@ class _Supervisor:
             nothing = os.open(os.devnull, os.O_RDONLY)
             # another job of the same user may have put a link there
             name = "output" if self._run_as is None else self._run_as["output"]
-            output = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            output = _open_output(name)
             if self._run_as is None:
                 os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
             os.dup2(nothing, 0)
@@ -258,8 +267,10 @@ class _Supervisor:
         while True:
             alive = self._reap()
             if not alive:
+                self._hear()
                 return
             now = time.monotonic()
+            self._hear()
             self._cut_output()
             if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
                 self._saves = False
@@ -373,6 +384,7 @@ def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: s
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))  # the engine has raised its own
+    _leave_keyring()
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -384,6 +396,22 @@ def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: s
             os.mkdir(folder, 0o700)
         except FileExistsError:
             continue
+
+
+def _open_output(name: str) -> int:
+    """Open what a task prints into; another attempt of it may have put a pipe there, which would wait for a reader."""
+    output = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(output).st_mode):
+        raise OSError(errno.EEXIST, "no file", name)
+    os.set_blocking(output, True)
+    return output
+
+
+def _leave_keyring() -> None:
+    """Have a session keyring of one's own: who inherits that of the engine may use its keys."""
+    number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, None)  # keyctl(KEYCTL_JOIN_SESSION_KEYRING, anonymous)
 
 
 def _enter(fence: str) -> None:

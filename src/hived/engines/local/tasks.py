@@ -16,7 +16,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -104,8 +104,12 @@ class Task:
 
         Its owner may have put a link to a folder of others on the way there, so it has to be their file.
         """
-        file = os.open(self.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        if self.uid != os.geteuid() and os.fstat(file).st_uid != self.uid:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        if self.uid == os.geteuid():
+            return os.open(self.output, flags)
+        with _beneath(self.output.parents[3], self.output.parts[-4:-1]) as folder:
+            file = os.open(self.output.name, flags, dir_fd=folder)
+        if os.fstat(file).st_uid != self.uid:
             os.close(file)
             raise PermissionError(1, "it is another user's file", str(self.output))
         return file
@@ -280,11 +284,46 @@ class Task:
         return f": {last[:200]}" if last else ""
 
 
+@contextlib.contextmanager
+def _beneath(folder: Path, names: Sequence[str]) -> Iterator[int]:
+    """A folder that others own, one below the other: no link on the way is followed, and no mount entered.
+
+    Who owns a folder can mount a file system of their own there, of which every look may take for ever.
+    """
+    with contextlib.ExitStack() as opened:
+        at = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        opened.callback(os.close, at)
+        mount = _mount(at)
+        for name in names:
+            at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            opened.callback(os.close, at)
+            if _mount(at) != mount:
+                raise PermissionError(1, "something is mounted there", name)
+        yield at
+
+
+def _mount(fd: int) -> str:
+    """Id of the mount that something is in, as the kernel says without asking it."""
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii").splitlines()
+    return next((line for line in lines if line.startswith("mnt_id:")), "")
+
+
 def supervised(pid: int) -> Path | None:
-    """The folder of the task that a process is the supervisor of, as it was started; None: it is none."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if len(words) > 2 and words[-3].endswith(b"/engines/local/supervisor.py"):  # the last word is empty
+    """The folder of the task that a process is the supervisor of, as it was started; None: it is none.
+
+    Anybody can start a program with such arguments: it has to be the engine's user's.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        process = Path(f"/proc/{pid}")
+        with process.joinpath("cmdline").open("rb") as file:
+            words = file.read(_MOST).split(b"\0")
+        if len(words) <= 2 or not words[-3].endswith(b"/engines/local/supervisor.py"):  # the last word is empty
+            return None
+        with process.joinpath("status").open("rb") as file:  # whose the process's folder is does not say whose it is
+            uids = file.read(_MOST).partition(b"\nUid:")[2].split()
+        if int(uids[0]) == os.geteuid() and words[-3].endswith(
+            b"/engines/local/supervisor.py"
+        ):  # the last word is empty
             return Path(os.fsdecode(words[-2]))
     return None
 
