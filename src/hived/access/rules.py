@@ -79,8 +79,8 @@ class Access:
             raise self._refused(person, what, vc)
         if limits.max_gpus is not None and gpus + more > limits.max_gpus:
             what = (
-                f"have {gpus + more} GPUs in {vc}: {gpus} are of their jobs that have not ended, and maxGpus of a "
-                f"member is {limits.max_gpus}"
+                f"have {gpus + more} GPUs in {vc}: their jobs that have not ended have {gpus} of these, and maxGpus of "
+                f"a member is {limits.max_gpus}"
             )
             raise self._refused(person, what, vc)
 

@@ -11,8 +11,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from hived.engines.submission import indexes_of
 from hived.errors import InputError
 from hived.server.schema import Job
+from hived.words import counted
 
 from .client import Engine, path_of
 from .console import note
@@ -185,6 +187,9 @@ def submit(
             return
         job = _settled(there, job)
         typer.echo(status_text(job))
+        if array is not None and job.process is not None and job.process.array is not None:
+            many = len(indexes_of(array)[0])
+            typer.echo(f"It is the first of {counted(many, 'job')}: {job.id} to {int(job.id) + many - 1}.")
         if job.state.waits:
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 

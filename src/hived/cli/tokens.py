@@ -14,6 +14,8 @@ from .escaping import clean
 from .formats import columns, print_table, timestamp
 from .options import Asking, asks_engine, duration_option, vc_option
 
+#: those that are more than to look
+_ROLES = {"member": "a member of", "admin": "an admin of", "operator": "an operator of"}
 _TokenArgument = Annotated[str, typer.Argument(metavar="TOKEN", help="Id of a token, by hived token ls.")]
 
 
@@ -46,7 +48,7 @@ def create(
     typer.echo(made.text)
     until = "" if made.token.expires_at is None else f", until {timestamp(made.token.expires_at)}"
     note(f"token {made.token.id} of {clean(made.token.user)}{until}; nobody can show it again")
-    roles = [f"{role} of {clean(vc)}" for vc, role in made.roles.items() if role != "viewer"]
+    roles = [f"{_ROLES[role]} {clean(vc)}" for vc, role in made.roles.items() if role in _ROLES]
     name = clean(made.token.user)
     note(f"{name} is {', '.join(roles)}" if roles else f"{name} only looks: no virtual cluster has them as a member")
 

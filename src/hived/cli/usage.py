@@ -119,7 +119,7 @@ def _line(row: Row, per: Per | None, by: Sequence[By], whole: bool, exactly: boo
     own = {By.USER: row.user or "-", By.VC: row.vc}
     hours = [row.hours[use] for use in (Use.GUARANTEED, Use.OPPORTUNISTIC, Use.GUEST, Use.SUSPENDED)]
     hours += [row.used, *([row.hours[Use.RESERVED], row.idle] if whole else [])]
-    shown = [f"{value:.4f}" if exactly else f"{value:,.1f}" for value in hours]
+    shown = [f"{value:.4f}" if exactly else f"{value:,.2f}" for value in hours]
     return [*([row.period] if per else []), *(own[one] for one in by), f"{row.jobs}", *shown]
 
 

@@ -22,7 +22,7 @@ def test_by_virtual_cluster(hived: Hived, engine: FakeService) -> None:
     assert header.split() == [
         "VC", "JOBS", "GUARANTEED", "OPPORTUNISTIC", "GUEST", "SUSPENDED", "USED", "RESERVED", "IDLE",
     ]  # fmt: skip
-    assert line.split() == ["vision", "2", "2.0", "0.0", "0.0", "0.0", "2.0", "4.0", "2.0"]
+    assert line.split() == ["vision", "2", "2.00", "0.00", "0.00", "0.00", "2.00", "4.00", "2.00"]
 
 
 def test_by_user(hived: Hived, engine: FakeService) -> None:
@@ -30,7 +30,7 @@ def test_by_user(hived: Hived, engine: FakeService) -> None:
     answer = hived("usage", "--by", "user", "--by", "vc")
     assert [line.split()[:4] for line in answer.out.splitlines()] == [
         ["USER", "VC", "JOBS", "GUARANTEED"],
-        ["ann", "vision", "2", "2.0"],
+        ["ann", "vision", "2", "2.00"],
     ]
     (row,) = json.loads(hived("usage", "--by", "user", "-o", "json").out)
     assert row == {"user": "ann", "jobs": 2, "guaranteed": 2.0, "opportunistic": 0.0, "guest": 0.0, "suspended": 0.0}

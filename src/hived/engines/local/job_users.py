@@ -47,9 +47,9 @@ class JobUsers:
     def text(self) -> str:
         """As whom jobs run, in words."""
         if self.uid == 0:
-            return "jobs run as who submitted them"
+            return "run as who submitted them"
         own = name_of(self.uid)
-        return f"all jobs run as {own}" if self.shared else f"jobs run as {own}, and those of others are refused"
+        return f"run as {own}, whoever submitted them" if self.shared else f"run as {own}; those of others are refused"
 
     def becomes(self, uid: int) -> bool:
         """Whether a job of this user runs as another user than the engine; below 0: of a version that knew none."""
