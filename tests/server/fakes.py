@@ -198,7 +198,7 @@ class FakeService(LocalService):
         self.asked.pop()  # nobody looks at it
         return Whose(job.name, job.user, job.vc)
 
-    def holder(self, text: str) -> Person | None:
+    async def holder(self, text: str) -> Person | None:
         return self._person(self.known.shown(text, time.time()))
 
     def by_id(self, number: str) -> Person | None:

@@ -65,6 +65,13 @@ def kubernetes(
             help="Holds the token for dashboard and API; without, they are open and nothing can be changed by them."
         ),
     ] = None,
+    review_tokens: Annotated[
+        str | None,
+        _listener(
+            metavar="AUDIENCE",
+            help="Know people by tokens of Kubernetes for this audience (kubectl create token --audience).",
+        ),
+    ] = None,
     tls_cert: Annotated[Path | None, _listener(help="Answer over TLS, with this chain (PEM).")] = None,
     tls_key: Annotated[Path | None, _listener(help="Its key (PEM).")] = None,
     tls_client_ca: Annotated[
@@ -137,7 +144,9 @@ def kubernetes(
         event_log=log,
         arbiter=make_arbiter(exchange.value),
     )
-    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name, trades)
+    run = Serving(
+        spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name, trades, review_tokens
+    )
     asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 from hived.engines.kubernetes.client.api import KubeApi, connect
 from hived.engines.kubernetes.client.leader_election import LeaderElector
+from hived.engines.kubernetes.client.token_review import TokenReviews
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
 from hived.engines.kubernetes.stored_market import TradeRecord
 from hived.server.kubernetes.app import make_kubernetes_app
+from hived.server.kubernetes.people import People
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
@@ -42,6 +44,7 @@ class Serving:
     engine: Callable[..., Engine]  #: with the settings of options alone
     identity: str
     trades: tuple[str, str] | None = None
+    audience: str | None = None  #: of tokens of Kubernetes that are accepted
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
         """Serve until a signal stops it. Raises fatal errors."""
@@ -54,7 +57,9 @@ class Serving:
         connecting = loop.create_task(connect(self.kubeconfig, self.context, failed))
         if not await _before(stopped, connecting):
             return
-        engine = self._engine(await connecting, counts, lease)
+        api = await connecting
+        engine = self._engine(api, counts, lease)
+        people = None if self.audience is None else People(TokenReviews(api, self.audience))
         server = Server()
         sampling: asyncio.Task[None] | None = None
         try:
@@ -66,7 +71,12 @@ class Serving:
             assert engine.failed is not None
             source = kubernetes_view(engine, "Kubernetes")
             app = make_kubernetes_app(
-                engine, source, token=self.token, hosts=self.hosts, needs_certificate=needs_certificate
+                engine,
+                source,
+                token=self.token,
+                hosts=self.hosts,
+                needs_certificate=needs_certificate,
+                people=people,
             )
             await server.start(app, listen=self.listen, tls=self.tls)
             sampling = loop.create_task(source.sample())

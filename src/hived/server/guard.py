@@ -28,6 +28,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hived.access import Person
+from hived.errors import UnavailableError
 
 from .failures import answer
 
@@ -62,8 +63,8 @@ class Holders(Protocol):
     def owner(self) -> Person:
         """Whose the engine's own token is, and the socket where the kernel says nothing of its peer."""
 
-    def holder(self, text: str) -> Person | None:
-        """Whose a token in force is."""
+    async def holder(self, text: str) -> Person | None:
+        """Whose a token in force is. Raises :class:`~hived.errors.UnavailableError` where that cannot be found out."""
 
     def by_id(self, number: str) -> Person | None:
         """The same, by its id."""
@@ -74,7 +75,7 @@ class _NoTokens:
 
     owner = Person("", owns=True)
 
-    def holder(self, _text: str) -> Person | None:
+    async def holder(self, _text: str) -> Person | None:
         return None
 
     def by_id(self, _number: str) -> Person | None:
@@ -113,6 +114,7 @@ class Guard:
         self._hosts = {place(host) for host in hosts}
         self._local = local
         self._holders = holders or _NoTokens()
+        self._knows_people = token is not None or holders is not None
         self._cookie, self._session = session(token or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,10 +133,13 @@ class Guard:
             await send(message)
 
         scope.setdefault("state", {})
-        response = self._instead(Request(scope))
+        try:
+            response = await self._instead(Request(scope))
+        except UnavailableError as error:
+            response = answer("unavailable", str(error))
         await (response or self._app)(scope, receive, harden)
 
-    def _instead(self, request: Request) -> Response | None:
+    async def _instead(self, request: Request) -> Response | None:
         """The refusal of a request, or another answer in place of the application's; None: pass the request on."""
         named = request.headers.get("host")
         host = place(named or "")
@@ -145,7 +150,7 @@ class Guard:
             browser = "mozilla" in request.headers.get("user-agent", "").lower()
             if "origin" in request.headers or (browser and not self._is_ours(host, request)):
                 return answer("forbidden", "a page may not ask for this")
-            return None if is_open or self._token is None else self._without_token(request)
+            return None if is_open or self._token is None else await self._without_token(request)
         if not self._is_ours(host, request) and not (self._local and named is None):
             return answer(
                 "forbidden",
@@ -157,7 +162,7 @@ class Guard:
             return answer("forbidden", "a page of another origin may not ask this server")
         if self._local:
             scope_state(request).setdefault("person", self._holders.owner)
-        elif self._token is not None and (refusal := self._without_token(request)) is not None:
+        elif self._knows_people and (refusal := await self._without_token(request)) is not None:
             return refusal
         if path.endswith("\n"):  # routes match it as if it were not there, and so would pass what reads the path itself
             return answer("not_found", f"there is nothing at {path!r}")
@@ -171,12 +176,12 @@ class Guard:
         known = host in self._hosts or Place(host.name, None) in self._hosts
         return known or host.name in _LOOPBACK or _is_address(host.name, request)
 
-    def _without_token(self, request: Request) -> Response | None:
+    async def _without_token(self, request: Request) -> Response | None:
         """The answer to a request over TCP that shows no token in force; None: pass it on, and say whose it is."""
         path, safe = request.scope["path"], request.method in _SAFE_METHODS  # request.url would believe the Host header
         if path == "/" and safe and "token" in request.query_params:
-            found = self._shown(request.query_params["token"])
-            if found is None:
+            found = await self._shown(request.query_params["token"])
+            if found is None or not (found.owns or found.token):  # of Kubernetes: nothing to make a cookie of
                 return _unauthorized("the token in this link is none of this engine, or is no longer in force")
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(
@@ -192,9 +197,11 @@ class Guard:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            found = self._shown(given.strip())
+            found = await self._shown(given.strip())
             if found is None:
                 return _unauthorized("the token is none of this engine, or is no longer in force")
+        elif self._token is None:
+            return None  # who shows nothing looks
         else:
             found = self._in_session(request.cookies.get(self._cookie, ""))
             if found is None:
@@ -204,9 +211,11 @@ class Guard:
         scope_state(request)["person"] = found
         return None
 
-    def _shown(self, text: str) -> Person | None:
+    async def _shown(self, text: str) -> Person | None:
         """Who shows this token."""
-        return self._holders.owner if _is(text, self._token) else self._holders.holder(text)
+        if self._token is not None and _is(text, self._token):
+            return self._holders.owner
+        return await self._holders.holder(text)
 
     def _session_of(self, person: Person) -> str:
         """The value of a person's cookie: the id of their token, and that this server has made it."""

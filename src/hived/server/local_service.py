@@ -130,7 +130,7 @@ class LocalService(Service[Job]):
         """Whose the engine is."""
         return self._owner
 
-    def holder(self, text: str) -> Person | None:
+    async def holder(self, text: str) -> Person | None:
         """Whose a token in force is."""
         return self._person(self._engine.tokens.shown(text, self.clock()))
 

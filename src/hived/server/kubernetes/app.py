@@ -11,6 +11,7 @@ from hived.engines.kubernetes.engine import Engine
 from hived.server.app import add_api, guarded, new_app, private
 from hived.server.dashboard import Source
 from hived.server.failures import declared
+from hived.server.guard import Holders
 
 from .engine_service import EngineService
 from .extender import extender_routes
@@ -36,12 +37,14 @@ def make_kubernetes_app(
     hosts: Collection[str],
     needs_certificate: bool = False,
     measured: Callable[[Engine, EngineService], KubernetesMetrics] = KubernetesMetrics,
+    people: Holders | None = None,
 ) -> FastAPI:
-    """The whole HTTP application. Without a ``token`` it is read-only.
+    """The whole HTTP application. Without a ``token`` of its own and ``people`` it is read-only.
 
+    ``people``: whose other tokens are; who shows none looks then, where it has no ``token``.
     ``measured`` makes its metrics. ``hosts``: accepted host names, see :class:`~hived.server.guard.Guard`.
     """
-    service = EngineService(engine, may_change=token is not None)
+    service = EngineService(engine, may_change=token is not None or people is not None)
     metrics = measured(engine, service)
     app = new_app("HiveD on Kubernetes", _DESCRIPTION, "kubernetes")
     responses = private(token)
@@ -61,4 +64,6 @@ def make_kubernetes_app(
     app.include_router(inspection_routes(service), responses=responses)
     add_api(app, service, metrics, responses)
     paths = ("/healthz", "/readyz")
-    return guarded(app, source, token, hosts, open_paths=paths, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME)
+    return guarded(
+        app, source, token, hosts, open_paths=paths, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME, holders=people
+    )
