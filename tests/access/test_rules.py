@@ -51,8 +51,8 @@ def allowed(act: Callable[[Access, Person], None], access: Access | None = None)
     return found
 
 
-def submits(vc: str = "vision", priority: int = 0, jobs: int = 0, gpus: int = 0, more: int = 1) -> Any:
-    return lambda access, person: access.check_submission(person, vc, priority, jobs, gpus, more)
+def submits(vc: str = "vision", priority: int = 0, jobs: int = 0, gpus: int = 1) -> Any:
+    return lambda access, person: access.check_submission(person, vc, priority, jobs, gpus)
 
 
 def cancels(user: str, vc: str = "vision") -> Any:
@@ -89,7 +89,7 @@ def test_a_spec_that_names_nobody_is_its_owners() -> None:
     [
         (submits(priority=11), "priority 11 in vision: maxPriority of its members is 10"),
         (submits(jobs=2), "more jobs in vision: 2 have not ended, and maxJobs of a member is 2"),
-        (submits(gpus=3, more=2), "5 GPUs in vision: .* have 3 of these, and maxGpus of a member is 4"),
+        (submits(gpus=5), "have 5 GPUs in vision: maxGpus of a member is 4"),
         (lambda access, person: access.check_priority(person, "vision", 11), "give priority 11 in vision"),
     ],
 )
@@ -103,7 +103,7 @@ def test_limits_are_of_members(act: Any, words: str) -> None:
 
 
 def test_limits_that_are_met_refuse_nobody() -> None:
-    assert "ann" in allowed(submits(priority=10, jobs=1, gpus=3, more=1), rules(**LIMITS))
+    assert "ann" in allowed(submits(priority=10, jobs=1, gpus=4), rules(**LIMITS))
 
 
 @pytest.mark.parametrize("vcs", [frozenset({"vision"}), frozenset({"speech"})])
@@ -115,7 +115,7 @@ def test_a_token_limits_and_never_gives(vcs: frozenset[str]) -> None:
     assert access.role(Person("olga", vcs=vcs, token="3f")) is Role.VIEWER
     if "vision" not in vcs:
         with pytest.raises(ForbiddenError, match=r"ann \(by token 3f\) .*the token is for speech alone"):
-            access.check_submission(member, "vision", 0, 0, 0, 1)
+            access.check_submission(member, "vision", 0, 0, 1)
         with pytest.raises(ForbiddenError, match="it is ann's job"):
             access.check_job(member, "cancel", "train-1", "ann", "vision")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.submission import After, indexes_of
 from hived.errors import ConflictError, NotFoundError, RequestError
+from hived.spec.compiled import AccessSpec, ClusterSpec
 
 from .driver import EVERYWHERE, FAILED, WELL, Driver, job, small_spec, states
 from .living import Lives, ended, printed, shell, state
@@ -358,3 +360,100 @@ def test_priority_of_what_is_held_or_cannot_have_one(engine: Driver) -> None:
     assert states(held) == "reserved"
     with pytest.raises(ConflictError, match="is reserved: a job gets"):
         engine.job_scheduler.prioritize(held, 1, "told so", engine.now)
+
+
+# -- the limit of a member
+
+
+def limited(most: int | None) -> ClusterSpec:
+    """The small spec, whose members of vision have so many GPUs at most."""
+    access = AccessSpec(("*",), max_gpus=most)
+    vcs = tuple(replace(vc, access=access if vc.name == "vision" else None) for vc in small_spec().virtual_clusters)
+    return replace(small_spec(), virtual_clusters=vcs)
+
+
+def of(user: str, gpus: int = 1, **more: Any) -> JobSpec:
+    return job("vision", gpus, user=user, is_limited=True, **more)
+
+
+def test_what_is_over_the_limit_of_a_member_is_held() -> None:
+    """It waits for jobs of its own user, not for GPUs: others pass it, and an admin has no such limit."""
+    engine = Driver(limited(2))
+    first, second = engine.submit(of("ann")), engine.submit(of("ann", 2))
+    third, other, admins = (
+        engine.submit(of("ann")),
+        engine.submit(of("bob", 2)),
+        engine.submit(job("vision", 1, user="ann")),
+    )
+    assert states(first, second, third, other) == "running held running running"
+    assert "other jobs of ann have 1 GPUs of vision, and maxGpus of a member is 2" in engine.explain(second)
+    first, second, third, admins = engine.restart(first, second, third, admins)
+    assert states(second) == "held"
+    engine.end(first)
+    assert states(second) == "held"
+    engine.end(third)
+    assert states(second) == "held", "the job that she has submitted as an admin counts too"
+    engine.cancel(admins)
+    if not admins.state.ended:
+        engine.gone(admins)
+    assert states(second) in ("running", "queued")
+    engine.check_record()
+
+
+def test_holding_one_lets_another_go() -> None:
+    engine = Driver(limited(2))
+    runs, waits = engine.submit(job("vision", 4, user="bob")), engine.submit(of("ann", 2))
+    second = engine.submit(of("ann"))
+    assert states(runs, waits, second) == "running queued held"
+    hold(engine, waits)
+    assert states(waits, second) == "held queued"
+    release(engine, waits)
+    assert states(waits, second) == "held queued"
+    assert "maxGpus" in engine.explain(waits)
+    engine.cancel(second)
+    assert states(waits) == "queued"
+
+
+def test_another_limit_in_a_new_spec() -> None:
+    engine = Driver(limited(1))
+    jobs = [engine.submit(of("ann")) for _ in range(3)]
+    assert states(*jobs) == "running held held"
+    engine.reconfigure(limited(2))
+    assert states(*jobs) == "running running held"
+    engine.reconfigure(limited(1))
+    assert states(*jobs) == "running running held"
+    engine.reconfigure(limited(None))
+    assert states(*jobs) == "running running running"
+    engine.check_record()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_member_has_more_than_the_limit(seed: int) -> None:
+    """Whatever happens, and once everything has ended nobody is held."""
+    choose = random.Random(seed)
+    engine = Driver(limited(3))
+    for _ in range(150):
+        there = list(engine.job_scheduler.jobs.values())
+        match choose.randrange(5):
+            case 0 | 1:
+                engine.submit(of(choose.choice("ab"), choose.randint(1, 3), hold=choose.random() < 0.1))
+            case 2 if running := [found for found in there if found.state.holds]:
+                engine.end(choose.choice(running), choose.choice((WELL, FAILED)))
+            case 3 if there:
+                held_fact(engine, choose)
+            case 4:
+                engine.restart()
+        out: dict[str, int] = {}
+        for found in engine.job_scheduler.jobs.values():
+            if found.spec.is_limited and found.state is not JobState.HELD:
+                out[found.spec.user] = out.get(found.spec.user, 0) + found.gpus
+        assert all(gpus <= 3 for gpus in out.values()), out
+    for _ in range(400):
+        for found in list(engine.job_scheduler.jobs.values()):
+            if found.state is JobState.HELD and found.held_by_hand:
+                release(engine, found)
+            elif found.state.holds:
+                engine.end(found)
+        engine.wait(400)
+    assert not engine.job_scheduler.jobs
+    engine.check_record()

@@ -58,11 +58,11 @@ class Access:
             return Role.ADMIN
         return Role.MEMBER if _meets(person, self._members.get(vc, ())) else Role.VIEWER
 
-    def check_submission(self, person: Person, vc: str, priority: int, jobs: int, gpus: int, more: int) -> None:
-        """Whether a person may submit a job to a virtual cluster that exists.
+    def check_submission(self, person: Person, vc: str, priority: int, jobs: int, gpus: int) -> Role:
+        """Whether a person may submit a job of so many GPUs to a virtual cluster that exists; and what they are there.
 
-        ``jobs`` and ``gpus``: of their jobs there that have not ended; ``more``: GPUs of the new one. The limits are
-        those of members: an admin could change them by asking an operator, and an operator does.
+        ``jobs``: of theirs there that have not ended. The limits are those of members: an admin could change them by
+        asking an operator, and an operator does. That all jobs of a member have ``maxGpus`` at most is seen to later.
         """
         role = self.role(person, vc)
         if role is Role.VIEWER:
@@ -70,19 +70,16 @@ class Access:
             raise self._refused(person, f"submit to {vc}{others or ', of which only members run jobs'}", vc)
         limits = self._of[vc]
         if role is not Role.MEMBER:
-            return
+            return role
         if limits.max_priority is not None and priority > limits.max_priority:
             what = f"ask for priority {priority} in {vc}: maxPriority of its members is {limits.max_priority}"
             raise self._refused(person, what, vc)
         if limits.max_jobs is not None and jobs >= limits.max_jobs:
             what = f"have more jobs in {vc}: {jobs} have not ended, and maxJobs of a member is {limits.max_jobs}"
             raise self._refused(person, what, vc)
-        if limits.max_gpus is not None and gpus + more > limits.max_gpus:
-            what = (
-                f"have {gpus + more} GPUs in {vc}: their jobs that have not ended have {gpus} of these, and maxGpus of "
-                f"a member is {limits.max_gpus}"
-            )
-            raise self._refused(person, what, vc)
+        if limits.max_gpus is not None and gpus > limits.max_gpus:
+            raise self._refused(person, f"have {gpus} GPUs in {vc}: maxGpus of a member is {limits.max_gpus}", vc)
+        return role
 
     def check_pod(self, namespace: str, account: str, vc: str, priority: int) -> None:
         """Whether pods of a namespace and a service account may ask for a virtual cluster, at this priority.

@@ -66,7 +66,7 @@ class Usage(Generic[J]):
         self.waiting: Counter[str] = Counter()
         #: jobs per virtual cluster and state
         self.states: Counter[tuple[str, str]] = Counter()
-        #: jobs, and GPUs that they ask for or hold, per virtual cluster and user
+        #: jobs, and GPUs that those have or are in line for that nobody holds, per virtual cluster and user
         self.jobs_of: Counter[tuple[str, str]] = Counter()
         self.gpus_of: Counter[tuple[str, str]] = Counter()
         #: guests, and jobs with limits, per virtual cluster
@@ -133,7 +133,7 @@ class Usage(Generic[J]):
         self.states[vc, job.state.value] += sign
         of = vc, job.entry.view.user
         self.jobs_of[of] += sign
-        self.gpus_of[of] += sign * job.gpus
+        self.gpus_of[of] += sign * job.gpus * (job.state is not JobState.HELD)
         if not self.jobs_of[of]:
             del self.jobs_of[of], self.gpus_of[of]
         if not job.holds:

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
-from hived.access import Access, Person, Token
+from hived.access import Access, Person, Role, Token
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
@@ -66,7 +66,7 @@ class LocalService(Service[Job]):
     async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
         _check(submission)
-        self._check_permitted(submission, person)
+        is_limited = self._check_permitted(submission, person)
         given, grace_s = dict(submission), submission.grace_s
         if grace_s is None:
             loan = submission.opportunistic or submission.early
@@ -80,6 +80,7 @@ class LocalService(Service[Job]):
             "grace_s": grace_s,
             "user": person.name,
             "uid": self._uid(person),
+            "is_limited": is_limited,
         }
         job = self._engine.submit(JobSpec.model_construct(**given))
         await asyncio.sleep(0)  # so that the answer says whether it has started
@@ -93,14 +94,15 @@ class LocalService(Service[Job]):
             raise ForbiddenError("jobs of root are submitted by root itself, on the machine or with the engine's token")
         return self._engine.job_users.check(person.name, uid)
 
-    def _check_permitted(self, submission: schema.Submission, person: Person) -> None:
-        vcs = {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
-        if submission.vc in vcs:  # of another one the engine says that it is none
-            usage, of = self.scheduler().usage, (submission.vc, person.name)
-            many = 1 if submission.array is None else len(indexes_of(submission.array)[0])
-            more, jobs = many * submission.gpus * submission.tasks, usage.jobs_of[of] + many - 1
-            access, priority = self.access(), submission.priority
-            access.check_submission(person, submission.vc, priority, jobs, usage.gpus_of[of], more)
+    def _check_permitted(self, submission: schema.Submission, person: Person) -> bool:
+        """Whether the limits of members are theirs. Raises :class:`~hived.errors.ForbiddenError`."""
+        vc = submission.vc
+        if vc not in {vc.name for vc in self._engine.cluster.spec.virtual_clusters}:
+            return False  # the engine says that there is none
+        many = 1 if submission.array is None else len(indexes_of(submission.array)[0])
+        jobs = self.scheduler().usage.jobs_of[vc, person.name] + many - 1
+        gpus = submission.gpus * submission.tasks
+        return self.access().check_submission(person, vc, submission.priority, jobs, gpus) is Role.MEMBER
 
     # -- who asks -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Protocol
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
+from hived.engine.dispatcher import Usage
 from hived.engine.states import JobEvent, JobState
 
 from .model import Job
@@ -21,6 +23,14 @@ class Line(Protocol):
     @property
     def jobs(self) -> dict[int, Job]:
         """Those that have not ended, by number."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core, with the spec in force."""
+
+    @property
+    def usage(self) -> Usage[Job]:
+        """Sums over the jobs."""
 
     def becomes(
         self, job: Job, event: JobEvent, placement: Placement | None, at: float, data: dict[str, object]
@@ -38,6 +48,10 @@ class Holds:
         #: by array: those of it that are out (in line, at work, or held for another reason); and those that wait
         self._out: defaultdict[int, set[int]] = defaultdict(set)
         self._next: defaultdict[int, deque[int]] = defaultdict(deque)
+        #: by virtual cluster and user, those that are held
+        self._held: defaultdict[tuple[str, str], dict[int, None]] = defaultdict(dict)
+        #: whose jobs may go on: others of theirs have given up GPUs since the last :meth:`settle`
+        self._freed: dict[tuple[str, str], None] = {}
         #: jobs that have ended, and that are to be held, since the last :meth:`settle`
         self._ended: list[Job] = []
         self._to_hold: list[Job] = []
@@ -62,9 +76,11 @@ class Holds:
                     self._next[array].append(job.id)
                 else:
                     self._out[array].add(job.id)
+            self.changed(job)
         for array in list(self._next):
             for number in self._fill(array):
                 self.review(number, at)
+        self.limits_changed()
 
     def _follow(self, job: Job) -> None:
         for number, _ in job.spec.waits_for:
@@ -104,7 +120,33 @@ class Holds:
         array = job.spec.array_id
         if array and job.id in self._next[array]:
             return f"{job.spec.array_most} of its array are out, and no more may be"
-        return ""
+        return self._over_limit(job)
+
+    def _over_limit(self, job: Job) -> str:
+        """Why a member may have no more GPUs in line or at work; "": they may have those of this job."""
+        if not job.spec.is_limited:
+            return ""
+        spec = self._jobs.cluster.spec
+        most = next((vc.access.max_gpus for vc in spec.virtual_clusters if vc.name == job.vc and vc.access), None)
+        others = self._jobs.usage.gpus_of[_whose(job)] - (job.gpus if job.state is not JobState.HELD else 0)
+        if most is None or others + job.gpus <= most:
+            return ""
+        return f"other jobs of {job.spec.user} have {others} GPUs of {job.vc}, and maxGpus of a member is {most}"
+
+    def changed(self, job: Job) -> None:
+        """A job has changed: it may be held from now on, or have given up GPUs of its user's."""
+        if job.state is JobState.HELD:
+            self._held[_whose(job)][job.id] = None
+        elif (others := self._held.get(_whose(job))) is not None:
+            others.pop(job.id, None)
+            if not others:
+                del self._held[_whose(job)]
+        if (job.state is JobState.HELD or job.state.ended) and _whose(job) in self._held:
+            self._freed[_whose(job)] = None
+
+    def limits_changed(self) -> None:
+        """Another spec is in force, perhaps with other limits."""
+        self._freed |= dict.fromkeys(self._held)
 
     def hold(self, job: Job, why: str, by_hand: bool, at: float) -> None:
         """Take a job that waits out of line."""
@@ -125,6 +167,10 @@ class Holds:
                     self._jobs.becomes(waiting, JobEvent.CANCELLED, None, at, {"why": why})
             for number in [*again, *(self._fill(ended.spec.array_id) if ended.spec.array_id else ())]:
                 self.review(number, at)
+        freed, self._freed = self._freed, {}
+        for number in [number for whose in freed for number in self._held.get(whose, ())]:
+            self.review(number, at)
+        self._freed.clear()  # by a reason that is another now
 
     def review(self, number: int, at: float) -> None:
         """Put a job into line that nothing keeps out of it, or say what does now."""
@@ -146,6 +192,11 @@ class Holds:
     def requeued(self, job: Job) -> None:
         """A job is back in line that somebody wants held."""
         self._to_hold.append(job)
+
+
+def _whose(job: Job) -> tuple[str, str]:
+    """The virtual cluster and the user of a job."""
+    return job.vc, job.entry.view.user
 
 
 def _in_vain(waiting: Job, ended: Job) -> str:

@@ -287,6 +287,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _reconfigured(self, report: Reconfiguration, why: str, at: float) -> None:
         self.health.again()
         self.health.apply()
+        self.holds.limits_changed()
         vcs = {vc.name for vc in self.cluster.spec.virtual_clusters}
         still = {
             job.name: f"the cells that {job.vc} has now cannot stand where it runs"
@@ -731,6 +732,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _changed(self, job: Job, event: Event, held: bool, before: Placement | None) -> None:
         self._touched[job.id] = job
+        self.holds.changed(job)
         self.counts.follow(job, event, before, self.guests is not None)
         if self.guests is not None:
             self._follow_guests(job, event)

@@ -27,6 +27,8 @@ class JobSpec(Submission):
     """Between SIGTERM and SIGKILL."""
     user: str = ""
     """Its submitter."""
+    is_limited: bool = False
+    """Whether its submitter has the limits of a member of its virtual cluster."""
     waits_for: tuple[tuple[int, str], ...] = ()
     """Numbers of jobs, and how they have to end: ``after``, without those that had ended so already."""
     array_id: int = 0
