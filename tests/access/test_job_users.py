@@ -270,7 +270,7 @@ def test_no_user_of_this_machine(lives: Lives) -> None:
     lives.spec = replace(lives.spec, virtual_clusters=vcs)
 
     async def story(engine: Engine) -> None:
-        asked = Submission.model_validate({"vc": "vision", "command": ["true"]})
+        asked = Submission.model_validate({"vc": "vision", "command": ["true"], "cwd": "/"})
         with pytest.raises(ForbiddenError, match=r"mallory is no user of this machine.*useradd mallory"):
             await LocalService(engine).submit(asked, Person("mallory", token="3f"))
         job = await LocalService(engine).submit(asked, Person(ANN.pw_name, token="3f"))
@@ -341,8 +341,8 @@ def test_folders_that_are_links_are_not_followed(lives: Lives) -> None:
     """Not even to a file of one's own: it may be on a file system of one's own, where a look takes for ever."""
 
     async def story(engine: Engine) -> None:
-        script = "mkdir /tmp/hived-elsewhere-$$; cd $HIVED_JOB_DIR/..; mv 1/0 /tmp/hived-elsewhere-$$/; "
-        job = await submit(engine, BOB, script + "ln -s /tmp/hived-elsewhere-$$/0 1/0; echo seen; cat 1/0/output >&2")
+        script = "cd $HIVED_JOB_DIR/..; mv 1/0 elsewhere; ln -s ../elsewhere 1/0; echo seen; cat 1/0/output >&2"
+        job = await submit(engine, BOB, script)
         await ended(engine, job)
         assert output(engine, job) == ""
 
