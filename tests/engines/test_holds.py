@@ -10,6 +10,7 @@ import pytest
 
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
+from hived.engines.local.holds import Holds
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.submission import After, indexes_of
 from hived.errors import ConflictError, NotFoundError, RequestError
@@ -376,6 +377,11 @@ def of(user: str, gpus: int = 1, **more: Any) -> JobSpec:
     return job("vision", gpus, user=user, is_limited=True, **more)
 
 
+def array_of(engine: Driver, user: str, many: int, most: int) -> list[Job]:
+    first = len(engine.jobs) + 1
+    return [engine.submit(of(user, array_id=first, array_index=n, array_most=most)) for n in range(many)]
+
+
 def test_what_is_over_the_limit_of_a_member_is_held() -> None:
     """It waits for jobs of its own user, not for GPUs: others pass it, and an admin has no such limit."""
     engine = Driver(limited(2))
@@ -386,7 +392,8 @@ def test_what_is_over_the_limit_of_a_member_is_held() -> None:
         engine.submit(job("vision", 1, user="ann")),
     )
     assert states(first, second, third, other) == "running held running running"
-    assert "other jobs of ann have 1 GPUs of vision, and maxGpus of a member is 2" in engine.explain(second)
+    why = "maxGpus of a member of vision is 2, and other jobs of ann in line or at work leave no room for 2 GPUs"
+    assert why in engine.explain(second)
     first, second, third, admins = engine.restart(first, second, third, admins)
     assert states(second) == "held"
     engine.end(first)
@@ -427,6 +434,62 @@ def test_another_limit_in_a_new_spec() -> None:
     engine.check_record()
 
 
+def test_an_array_over_the_limit_of_a_member_goes_on_after_a_restart() -> None:
+    """Those that both limits keep are out of the one of the array, and held by the other."""
+    engine = Driver(limited(1))
+    found = array_of(engine, "ann", 4, 2)
+    assert states(*found) == "running held held held"
+    assert "maxGpus" in engine.explain(found[1])
+    assert "2 of its array are out" in engine.explain(found[2])
+    for number in range(4):
+        found = engine.restart(*found)
+        assert states(found[number]) == "running"
+        engine.end(found[number])
+    assert not engine.job_scheduler.jobs
+
+
+@pytest.mark.parametrize("limit", ["of its array", "of a member"])
+def test_what_ends_costs_no_more_where_more_are_held(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    why = Holds.why
+
+    def counting(self: Holds, job: Job) -> str:
+        asked.append(job.id)
+        return why(self, job)
+
+    monkeypatch.setattr(Holds, "why", counting)
+    costs = []
+    for many in (10, 80):
+        engine = Driver(limited(1))
+        found = [engine.submit(of("ann")) for _ in range(many)] if limit == "of a member" else array(engine, many, 1)
+        asked.clear()
+        for runs in found[:8]:
+            assert states(runs) == "running"
+            engine.end(runs)
+        costs.append(len(asked))
+        assert states(*found[8:10]) == "running held"
+    assert costs[0] == costs[1] > 0
+
+
+def test_a_submission_that_cannot_be_stored_leaves_nothing() -> None:
+    engine = Driver(limited(1))
+    first, waits = engine.submit(of("ann")), engine.submit(of("ann"))
+    holds = engine.job_scheduler.holds
+    before = repr(vars(holds))
+    scheduler, seq = engine.job_scheduler, engine.job_scheduler.seq
+    specs = [of("ann", array_id=3, array_index=n, array_most=1, waits_for=((first.id, "ok"),)) for n in range(3)]
+    specs.append(of("bob", 2))
+    gone = [scheduler.submit(3 + n, spec, engine.now) for n, spec in enumerate(specs)]
+    assert states(*gone) == "held held held held"
+    events = scheduler.seq - seq
+    scheduler.turn()
+    scheduler.unsubmit(gone, events)
+    holds._freed.clear()
+    assert repr(vars(holds)) == before
+    engine.end(first)
+    assert states(waits) == "running"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_member_has_more_than_the_limit(seed: int) -> None:
     """Whatever happens, and once everything has ended nobody is held."""
@@ -434,8 +497,11 @@ def test_no_member_has_more_than_the_limit(seed: int) -> None:
     engine = Driver(limited(3))
     for _ in range(150):
         there = list(engine.job_scheduler.jobs.values())
-        match choose.randrange(5):
-            case 0 | 1:
+        match choose.randrange(6):
+            case 0:
+                many = array_of(engine, choose.choice("ab"), choose.randint(1, 4), choose.randint(1, 2))
+                assert many
+            case 1 | 5:
                 engine.submit(of(choose.choice("ab"), choose.randint(1, 3), hold=choose.random() < 0.1))
             case 2 if running := [found for found in there if found.state.holds]:
                 engine.end(choose.choice(running), choose.choice((WELL, FAILED)))

@@ -1,14 +1,16 @@
-"""What keeps jobs out of line: somebody, jobs that have to end first, and the limit of their array. Pure."""
+"""What keeps jobs out of line: somebody, jobs that have to end first, a limit of their array or member. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from math import inf
 from typing import Protocol
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.engine.dispatcher import Usage
 from hived.engine.states import JobEvent, JobState
+from hived.words import counted
 
 from .model import Job
 
@@ -39,32 +41,34 @@ class Line(Protocol):
 
 
 class Holds:
-    """Who is held, and why. A job that ends costs O(jobs that wait for it)."""
+    """Who is held, and why. What ends costs O(jobs that are in line by it x sizes of jobs of one member)."""
 
     def __init__(self, line: Line) -> None:
         self._jobs = line
         #: by job, those that wait for its end
-        self._waiting: defaultdict[int, list[int]] = defaultdict(list)
+        self._waiting: defaultdict[int, dict[int, None]] = defaultdict(dict)
         #: by array: those of it that are out (in line, at work, or held for another reason); and those that wait
         self._out: defaultdict[int, set[int]] = defaultdict(set)
-        self._next: defaultdict[int, deque[int]] = defaultdict(deque)
-        #: by virtual cluster and user, those that are held
-        self._held: defaultdict[tuple[str, str], dict[int, None]] = defaultdict(dict)
+        self._next: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        #: by virtual cluster and user, and by their GPUs: those that the limit of a member holds
+        self._over: dict[tuple[str, str], dict[int, dict[int, None]]] = {}
         #: whose jobs may go on: others of theirs have given up GPUs since the last :meth:`settle`
         self._freed: dict[tuple[str, str], None] = {}
+        #: whether there may be other limits
+        self._other_limits = False
         #: jobs that have ended, and that are to be held, since the last :meth:`settle`
-        self._ended: list[Job] = []
+        self._ended: deque[Job] = deque()
         self._to_hold: list[Job] = []
 
     def add(self, job: Job) -> None:
-        """A job that was just submitted."""
+        """A job that was just submitted. O(jobs that it waits for)."""
         self._follow(job)
         array, most = job.spec.array_id, job.spec.array_most
         if array and most:
             if len(self._out[array]) < most:
                 self._out[array].add(job.id)
             else:
-                self._next[array].append(job.id)
+                self._next[array][job.id] = None
 
     def take_over(self, at: float) -> None:
         """Those that there are after a restart. O(jobs)."""
@@ -73,104 +77,148 @@ class Holds:
             array = job.spec.array_id
             if array and job.spec.array_most:
                 if job.state is JobState.HELD:
-                    self._next[array].append(job.id)
+                    self._next[array][job.id] = None
                 else:
                     self._out[array].add(job.id)
+        may_be_out = [number for array in list(self._next) for number in self._fill(array)]
+        for job in self._jobs.jobs.values():
             self.changed(job)
-        for array in list(self._next):
-            for number in self._fill(array):
-                self.review(number, at)
+        for number in may_be_out:
+            self.review(number, at)
         self.limits_changed()
 
     def _follow(self, job: Job) -> None:
         for number, _ in job.spec.waits_for:
             if number in self._jobs.jobs:
-                self._waiting[number].append(job.id)
+                self._waiting[number][job.id] = None
 
     def _fill(self, array: int) -> list[int]:
         """Those of an array that may be out now."""
         found = []
-        while (line := self._next[array]) and len(self._out[array]) < self._jobs.jobs[line[0]].spec.array_most:
-            found.append(line.popleft())
-            self._out[array].add(found[-1])
-        if not (self._out[array] or self._next[array]):
+        line, out = self._next[array], self._out[array]
+        while line and len(out) < self._jobs.jobs[first := next(iter(line))].spec.array_most:
+            del line[first]
+            out.add(first)
+            found.append(first)
+        if not (out or line):
             del self._out[array], self._next[array]
         return found
 
     def forget(self, job: Job) -> None:
         """A job whose submission was not stored."""
         for number, _ in job.spec.waits_for:
-            if job.id in self._waiting.get(number, ()):
-                self._waiting[number].remove(job.id)
-        self._leave_array(job)
+            if (others := self._waiting.get(number)) is not None:
+                others.pop(job.id, None)
+                if not others:
+                    del self._waiting[number]
+        self._leave(job)
 
-    def _leave_array(self, job: Job) -> None:
+    def _leave(self, job: Job) -> None:
+        """It is held by no limit, and out no more."""
         if array := job.spec.array_id:
             self._out[array].discard(job.id)
-            if job.id in self._next[array]:
-                self._next[array].remove(job.id)
+            self._next[array].pop(job.id, None)
+            if not (self._out[array] or self._next[array]):
+                del self._out[array], self._next[array]
+        self._goes_on(job)
+
+    def _goes_on(self, job: Job) -> None:
+        """The limit of a member holds it no more."""
+        sizes = self._over.get(_whose(job), {})
+        if job.id in (jobs := sizes.get(job.gpus, {})):
+            del jobs[job.id]
+            if not jobs:
+                del sizes[job.gpus]
+            if not sizes:
+                del self._over[_whose(job)]
 
     def why(self, job: Job) -> str:
         """What keeps a job out of line, as a sentence; "": nothing."""
-        pending = [(number, when) for number, when in job.spec.waits_for if number in self._jobs.jobs]
-        if pending:
+        if pending := self._pending(job):
             said = [f"{self._jobs.jobs[number].name} {_HOW[when]}" for number, when in pending[:_NAMED]]
             more = f" and {len(pending) - _NAMED:,} more" if len(pending) > _NAMED else ""
             return f"until {', '.join(said)}{more}"
-        array = job.spec.array_id
-        if array and job.id in self._next[array]:
+        if self._is_next(job):
             return f"{job.spec.array_most} of its array are out, and no more may be"
-        return self._over_limit(job)
-
-    def _over_limit(self, job: Job) -> str:
-        """Why a member may have no more GPUs in line or at work; "": they may have those of this job."""
-        if not job.spec.is_limited:
+        if job.gpus <= self._room(job):
             return ""
+        # without what they have now, which would be another sentence whenever that changes
+        return (
+            f"maxGpus of a member of {job.vc} is {self._most(job)}, and other jobs of {job.spec.user} in line or at "
+            f"work leave no room for {counted(job.gpus, 'GPU')}"
+        )
+
+    def _pending(self, job: Job) -> list[tuple[int, str]]:
+        return [(number, when) for number, when in job.spec.waits_for if number in self._jobs.jobs]
+
+    def _is_next(self, job: Job) -> bool:
+        return bool(job.spec.array_id) and job.id in self._next.get(job.spec.array_id, ())
+
+    def _most(self, job: Job) -> float:
+        """The GPUs in line or at work that its member may have in its virtual cluster."""
+        if not job.spec.is_limited:
+            return inf
         spec = self._jobs.cluster.spec
         most = next((vc.access.max_gpus for vc in spec.virtual_clusters if vc.name == job.vc and vc.access), None)
-        others = self._jobs.usage.gpus_of[_whose(job)] - (job.gpus if job.state is not JobState.HELD else 0)
-        if most is None or others + job.gpus <= most:
-            return ""
-        return f"other jobs of {job.spec.user} have {others} GPUs of {job.vc}, and maxGpus of a member is {most}"
+        return inf if most is None else most
+
+    def _room(self, job: Job) -> float:
+        """The GPUs that its member may have for it."""
+        own = 0 if job.state is JobState.HELD else job.gpus
+        return self._most(job) - (self._jobs.usage.gpus_of[_whose(job)] - own)
 
     def changed(self, job: Job) -> None:
-        """A job has changed: it may be held from now on, or have given up GPUs of its user's."""
-        if job.state is JobState.HELD:
-            self._held[_whose(job)][job.id] = None
-        elif (others := self._held.get(_whose(job))) is not None:
-            others.pop(job.id, None)
-            if not others:
-                del self._held[_whose(job)]
-        if (job.state is JobState.HELD or job.state.ended) and _whose(job) in self._held:
+        """A job has changed: the limit of a member may hold it from now on, or it may have given up GPUs."""
+        held = job.state is JobState.HELD
+        if held and not job.held_by_hand and job.spec.is_limited and not (self._pending(job) or self._is_next(job)):
+            self._over.setdefault(_whose(job), {}).setdefault(job.gpus, {})[job.id] = None
+        else:
+            self._goes_on(job)
+        if (held or job.state.ended) and _whose(job) in self._over:
             self._freed[_whose(job)] = None
 
     def limits_changed(self) -> None:
         """Another spec is in force, perhaps with other limits."""
-        self._freed |= dict.fromkeys(self._held)
+        self._other_limits = True
 
     def hold(self, job: Job, why: str, by_hand: bool, at: float) -> None:
         """Take a job that waits out of line."""
         self._jobs.becomes(job, JobEvent.HELD, None, at, {"why": why, "by_hand": by_hand})
 
     def settle(self, at: float) -> None:
-        """Act on the jobs that have ended: those that wait for them are in line, or cancelled. O(these)."""
+        """Act on the jobs that have ended, or given up GPUs: those that wait for them are in line, or cancelled."""
         for job in self._to_hold:
             if job.state is JobState.QUEUED:
                 self.hold(job, job.reason or "by hand", True, at)
         self._to_hold.clear()
         while self._ended:
-            ended = self._ended.pop(0)
-            again = dict.fromkeys(self._waiting.pop(ended.id, ()))
+            ended = self._ended.popleft()
+            again = self._waiting.pop(ended.id, {})
             for number in again:
                 waiting = self._jobs.jobs.get(number)
                 if waiting is not None and waiting.state.waits and (why := _in_vain(waiting, ended)):
                     self._jobs.becomes(waiting, JobEvent.CANCELLED, None, at, {"why": why})
+            self._let_go(at)  # those that have waited for room, before those that come to wait for it
             for number in [*again, *(self._fill(ended.spec.array_id) if ended.spec.array_id else ())]:
                 self.review(number, at)
-        freed, self._freed = self._freed, {}
-        for number in [number for whose in freed for number in self._held.get(whose, ())]:
-            self.review(number, at)
-        self._freed.clear()  # by a reason that is another now
+        if self._other_limits:
+            self._other_limits = False
+            every = (number for sizes in self._over.values() for jobs in sizes.values() for number in jobs)
+            for number in sorted(every):
+                self.review(number, at)
+        self._let_go(at)
+
+    def _let_go(self, at: float) -> None:
+        """Put into line what there is room for where members have given up GPUs, the oldest of those that fit first."""
+        while self._freed:
+            whose, _ = self._freed.popitem()
+            while sizes := self._over.get(whose):
+                oldest = [self._jobs.jobs[next(iter(jobs))] for jobs in sizes.values()]
+                room = self._room(oldest[0])
+                fit = [job.id for job in oldest if job.gpus <= room]
+                if not fit:
+                    break
+                self.review(min(fit), at)
 
     def review(self, number: int, at: float) -> None:
         """Put a job into line that nothing keeps out of it, or say what does now."""
@@ -185,7 +233,7 @@ class Holds:
 
     def ended(self, job: Job) -> None:
         """A job has ended."""
-        self._leave_array(job)
+        self._leave(job)
         if job.id in self._waiting or job.spec.array_id:
             self._ended.append(job)
 
