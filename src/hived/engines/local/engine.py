@@ -864,12 +864,18 @@ class Engine:
     # -- files of jobs that have ended ----------------------------------------------------------------------------
 
     async def _delete_old_files(self) -> None:
+        first = 0
+
+        def old() -> tuple[list[Path], int]:
+            ended, then = self.store.ended_before(self.clock() - self.keeping.files_s, first)
+            return [folder for number in ended if (folder := self._job_folder(number)).is_dir()], then
+
         while self.keeping.files_s < inf:
             with contextlib.suppress(StorageError):
-                for number in self.store.ended_before(self.clock() - self.keeping.files_s):
-                    if (folder := self._job_folder(number)).is_dir():
-                        # in a thread: there may be many; of what its user has put there, no link is followed
-                        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                folders, first = await asyncio.to_thread(old)
+                for folder in folders:
+                    # of what its user has put there, no link is followed
+                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             await asyncio.sleep(DELETE_EVERY_S)
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------

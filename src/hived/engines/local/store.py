@@ -47,6 +47,7 @@ _LATEST = """SELECT seq, at, kind, job, data FROM events WHERE seq IN (
     SELECT max(seq) FROM events WHERE job = ? AND seq < ? GROUP BY kind) ORDER BY seq"""
 _BETWEEN = """SELECT seq, at, kind, job, data FROM events
     WHERE seq >= ? AND seq < ? AND job IS NOT NULL ORDER BY seq LIMIT ?"""
+_HAS_ENDED = f"SELECT job FROM events WHERE seq >= ? AND seq < ? AND kind IN ({_ENDED}) ORDER BY seq"
 _ACCOUNTS = """SELECT user, vc, use,
     sum(gpus * (min(ifnull(end, :now), :end) - max(start, :start))), count(DISTINCT job) FROM holdings
     WHERE start < :end AND (end IS NULL OR end > :start) GROUP BY user, vc, use ORDER BY user, vc, use"""
@@ -401,11 +402,6 @@ class Store:
         which = f"WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
         return self._jobs(which, [*values, limit, offset]), int(total)
 
-    def ended_before(self, at: float) -> list[int]:
-        """Jobs that had ended before a time. O(jobs that have ended)."""
-        query = "SELECT id FROM jobs WHERE ended = 1 AND json_extract(status, '$.ended_at') < ? ORDER BY id"
-        return [number for (number,) in self._rows(query, (at,))]
-
     def submitted(self, vc: str) -> int:
         """How many jobs of a VC were submitted: what the next one has as ``sequence``. O(log jobs)."""
         last = self._jobs("WHERE vc = ? ORDER BY id DESC LIMIT 1", [vc])
@@ -446,6 +442,15 @@ class Store:
                     found.setdefault(event.job, []).append(event)
                 first = rows[-1][0] + 1
             return found
+
+    def ended_before(self, at: float, first: int = 0) -> tuple[list[int], int]:
+        """Jobs that had ended before a time, by events from number ``first`` on; and what ``first`` is the next time.
+
+        For any thread, as :meth:`histories`. O(log events + those between).
+        """
+        with _failing(self.folder), closing(self._reader()) as db:
+            last = max(first, _number_at(db, at))
+            return [job for (job,) in db.execute(_HAS_ENDED, (first, last))], last
 
     def open_holdings(self) -> list[Holding]:
         """Who has GPUs, and virtual clusters that reserve some, as it was stored last."""
