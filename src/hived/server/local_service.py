@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -312,7 +313,7 @@ class LocalService(Service[Job]):
             start = max(0, size + offset) if offset < 0 else min(offset, size)
             most = min(max(limit, _WIDEST), size - start)
             if most and offset >= 0:  # what was printed first may be given up by now
-                start = min(max(start, os.lseek(file, start, os.SEEK_DATA)), size - 1)
+                start = _data_from(file, start, size)
                 most = min(most, size - start)
             data = os.pread(file, most, start) if most else b""
         finally:
@@ -429,6 +430,14 @@ def _own_folder() -> str:
         return os.getcwd()  # noqa: PTH109
     except OSError:
         raise RequestError("cwd", "the folder that the engine was started in is gone; give one to run in") from None
+
+
+def _data_from(file: int, start: int, size: int) -> int:
+    """Where something is left of a file of ``size`` bytes, from ``start`` on; ``size``: nowhere."""
+    try:
+        return min(os.lseek(file, start, os.SEEK_DATA), size)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else start  # there may be file systems that cannot tell
 
 
 def _continued(data: bytes) -> int:

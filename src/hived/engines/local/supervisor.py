@@ -225,8 +225,9 @@ class _Supervisor:
         status = os.fstat(self._output)
         beyond = status.st_blocks * 512 - self._most_output
         if beyond > 0:
-            end = status.st_size - self._most_output // 2  # not again at once
-            self._libc.fallocate(self._output, _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(max(0, end)))
+            end = max(0, status.st_size - self._most_output // 2)  # not again at once
+            end -= end % (status.st_blksize or 1)  # what is cut of a block would be read as zeros
+            self._libc.fallocate(self._output, _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(end))
 
     def _become_the_task(self, supervisor: int, writer: int) -> None:
         try:
