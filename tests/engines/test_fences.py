@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def test_daemons_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
     async def story(engine: Engine) -> None:
         job = await running(engine, "env -i setsid sleep 86399 & env -i setsid sleep 86399 & echo here; exec sleep 600")
         while len(alive("86399")) < 2:
-            pass
+            await asyncio.sleep(0.01)
         os.kill(engine.task(job, 0).pid, signal.SIGKILL)
         await ended(engine, job)
         assert "supervisor was killed" in job.reason
@@ -85,7 +86,7 @@ def test_who_forks_faster_than_it_is_killed(lives: Lives, made: Fences) -> None:
     async def story(engine: Engine) -> None:
         job = await running(engine, script)
         while len(alive("86398")) < 20:
-            pass
+            await asyncio.sleep(0.01)
         engine.cancel("1")
         await ended(engine, job)
         assert job.state is JobState.CANCELLED
