@@ -20,7 +20,7 @@ from hived.engines.local.store import Store
 from hived.policies import YarnCS
 
 from .driver import STOPPED, WELL, Driver, job, shares, small_spec
-from .test_store import FIFTH_VERSION, FIRST_VERSION, SIXTH_VERSION, execute
+from .test_store import FIFTH_VERSION, FIRST_VERSION, SEVENTH_VERSION, SIXTH_VERSION, execute
 
 Sums = dict[tuple[str, str, str], float]
 RELEASED = ("requeued", "retrying", "succeeded", "failed", "cancelled", "ended")
@@ -167,7 +167,7 @@ def test_accounts_are_the_sum_of_events(tmp_path: Path, jobs: int) -> None:
     machine.store.close()
 
 
-@pytest.mark.parametrize("version", [FIRST_VERSION, FIFTH_VERSION, SIXTH_VERSION])
+@pytest.mark.parametrize("version", [FIRST_VERSION, FIFTH_VERSION, SIXTH_VERSION, SEVENTH_VERSION])
 def test_folders_of_before_have_all_of_it(tmp_path: Path, version: str) -> None:
     folder = tmp_path / "state"
     execute(folder, version)

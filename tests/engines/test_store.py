@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 
 from hived import ConflictError
+from hived.access import Tokens
+from hived.cli.up import _Door
 from hived.engine.job import Event
 from hived.engine.states import JobState
+from hived.engines.local.engine import Keeping
 from hived.engines.local.model import Job
 from hived.engines.local.store import MIGRATIONS, SINCE, Store, last_start
 from hived.errors import StorageError
 from hived.events.codec import from_line
 
-from .driver import SHARES, Driver, job, replayed
+from .driver import SHARES, STOPPED, Driver, job, replayed, states
 from .real import PATIENCE_S
 
 #: the file as the first version has left it, with a job that a smaller spec has cut off from its devices
@@ -34,6 +37,8 @@ FIRST_VERSION = (Path(__file__).parent / "first_version.sql").read_text(encoding
 FIFTH_VERSION = (Path(__file__).parent / "fifth_version.sql").read_text(encoding="utf-8")
 #: the file as 628ac67 has left it (schema 6), with jobs that take turns, one that is limited and one suspended by hand
 SIXTH_VERSION = (Path(__file__).parent / "sixth_version.sql").read_text(encoding="utf-8")
+#: of the seventh, with a guest, an owner that makes room, one that is suspended by hand, and how it was reached
+SEVENTH_VERSION = (Path(__file__).parent / "seventh_version.sql").read_text(encoding="utf-8")
 #: its jobs, by their state and priority
 TAKING_TURNS = {
     "first-1": ("running", 7), "second-2": ("running", 0), "third-3": ("suspended", 0), "limited-4": ("running", 0),
@@ -346,6 +351,45 @@ def test_sixth_version_is_taken_over(folder: Path) -> None:
         assert by_name["held-5"].by_hand
         stays = [found.state.value for found in taken if found.state is not JobState.STOPPING]
         assert len(stays) >= 4, "the third may have no GPUs of its own where nobody takes turns"
+
+
+def test_seventh_version_is_taken_over(folder: Path) -> None:
+    """Jobs go on as they were, as the engine's user; whose they are, and who has had GPUs, is found of all of them."""
+    execute(folder, SEVENTH_VERSION)
+    with closing(Store(folder)) as store:
+        active, told = store.active(), store.events(0, 1000, None)
+        assert {found.name: (found.state.value, found.guest) for found in active} == {
+            "host-2": ("stopping", False), "owner-3": ("running", False), "held-4": ("suspended", False),
+            "guest-5": ("running", True), "waits-6": ("reserved", False),
+        }  # fmt: skip
+        specs = {found.id: found.spec for found in store.jobs((), None, 100, None)[0]}
+        again = replayed(told, specs)
+        assert {found.id: found.status() for found in active} == {
+            found.id: again[found.id].status() for found in active
+        }
+        assert {(spec.user, spec.uid, spec.is_limited, spec.waits_for) for spec in specs.values()} == {
+            ("ann", -1, False, ())
+        }
+        assert store.jobs((), None, 100, None, user="ann")[1] == 6
+        assert (store.latest("owner", "ann"), store.latest("owner", "bob")) == (3, None)
+        assert {holding.key for holding in store.open_holdings()} == {"2", "3", "4", "5"}
+        assert Tokens.restored(json.loads(store.value("tokens") or "[]")).plain() == []
+        door, last = _Door(**json.loads(store.value("door") or "{}")), last_start(store)
+        assert (door.listen, door.group, door.jobs_run_as, door.keeping()) == ("127.0.0.1:8400", "gpu", None, Keeping())
+        assert last is not None
+    guest = next(found for found in active if found.name == "guest-5")
+    assert (guest.beside, guest.limits and guest.limits.by_hand) == (("host-2",), False)
+    engine = Driver(last.spec, shares=True)
+    engine.now, engine.events, engine.jobs = 1063.0, list(told), {found.id: found for found in active}
+    engine.alive = {(found.id, found.attempt, 0) for found in active if found.attempt}
+    engine.stopped = {(2, 1)}
+    engine.check = lambda: None  # type: ignore[method-assign]  # of jobs that share nothing
+    taken = {found.name: found for found in engine.restart(*active)}
+    assert states(*taken.values()) == "stopping running suspended running reserved"
+    assert taken["held-4"].by_hand
+    assert taken["guest-5"].guest
+    engine.end(taken["host-2"], STOPPED)
+    assert taken["host-2"].state.value == "queued"
 
 
 #: what is in the place of the database, and what is said of it
