@@ -34,6 +34,7 @@ from hived.policies import YarnCS, by_vc
 from hived.scheduling import Policies, Status
 from hived.scheduling.checks import check_scheduler
 from hived.scheduling.exact import VirtualState
+from hived.scheduling.scheduler import PastUse
 from hived.spec.compiled import ClusterSpec, Device
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices
@@ -79,9 +80,9 @@ def replayed(events: Iterable[Event], specs: Mapping[int, JobSpec]) -> dict[int,
 class Driver:
     """Facts in by its methods; ``alive`` and ``stopped`` have the effect of instructions, ``events`` all events."""
 
-    def __init__(self, spec: ClusterSpec | None = None, shares: bool = False) -> None:
-        """``shares``: jobs obey, and take turns where their VC's policy is so."""
-        self.shares = shares
+    def __init__(self, spec: ClusterSpec | None = None, shares: bool = False, past_use: PastUse | None = None) -> None:
+        """``shares``: jobs obey, and take turns where their VC's policy is so; ``past_use``: of the store."""
+        self.shares, self.past_use = shares, past_use
         self.told: list[SuspendTasks | ResumeTasks | ScaleTasks] = []  #: what jobs that take turns have to do yet
         self.spec = spec or small_spec()
         self.now = 0.0
@@ -101,7 +102,7 @@ class Driver:
             assert trading.restore(self.trades, self.now) == []
         policies = Policies(YarnCS(), by_vc(self.spec))
         cluster = CheckedCluster(trading.in_force(), rank=policies.rank, ranks=policies.ranks)
-        return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading, shares=self.shares)
+        return JobScheduler(cluster, policies, lambda: 29_500, len(self.events), trading, self.shares, self.past_use)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 

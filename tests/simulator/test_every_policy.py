@@ -158,12 +158,15 @@ def dense(seed: int) -> tuple[str, Trace, Scenario]:
         gpus = rng.choice((1, 1, min(2, size), size, size, 2 * size))
         lasts = rng.choice((1, 3, 7, 17, 21, 40, 90, 300)) * 1000
         mode = rng.choice(("",) * 7 + ("guaranteed",) * 2 + ("opportunistic",))
-        job = TraceJob(f"job-{number}", rng.choice(list(vcs)), at, lasts, gpus, "pass")
+        job = TraceJob(f"job-{number}", rng.choice(list(vcs)), at, lasts, gpus, "pass", f"u{number % 3}")
         jobs.append(job._replace(priority=rng.choice((0, 0, 0, 0, 5)), mode=mode))
     nodes = sum(vcs.values()) + rng.choice((0, 0, 1))
     cells = [{"cellType": "NODE", "cellAddress": f"n[0-{nodes - 1}]"}]
     spec = spec_text({"NODE": ("GPU", size)}, cells, {vc: {"NODE": number} for vc, number in vcs.items()})
-    names = ("yarn-cs", "fifo", "greedy:patience=20", "greedy", "sjf", "srtf", "tiresias:limits=48/144", "tiresias")
+    names = (
+        "yarn-cs", "fifo", "greedy:patience=20", "greedy", "sjf", "srtf", "tiresias:limits=48/144", "tiresias",
+        "fair:half_life=60",
+    )  # fmt: skip
     own = {vc: rng.choice(names) for vc in vcs}
     scheme, loans = rng.choice((Sharing.HIVED, Sharing.HIVED, Sharing.QUOTA, Sharing.PRIVATE)), rng.random() < 0.8
     scenario = Scenario(schemes=[scheme], policy=own, opportunistic=loans, soft=rng.choice((0.0, 0.5)))

@@ -19,6 +19,7 @@ from hived.scheduling import Entry, Policies, Policy, SomePolicies, Status
 from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
 from hived.scheduling.probe import Probe
+from hived.scheduling.scheduler import PastUse
 from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
@@ -175,16 +176,18 @@ class Dispatcher(ABC, Generic[J, D]):
         most_events: int | None = None,
         trading: LiveTrading | None = None,
         probe: Probe | None = None,
+        past_use: PastUse | None = None,
     ) -> None:
         """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory.
 
-        ``trading``: whose spec in force the cluster has; ``probe``: what is measured of jobs that share GPUs.
+        ``trading``: whose spec in force the cluster has; ``probe``: what is measured of jobs that share GPUs;
+        ``past_use``: see :class:`~hived.scheduling.Scheduler`.
         """
         self.cluster = cluster
         self.cluster.spare_work(True)
         #: those that the tenants have chosen
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
-        self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out, probe)
+        self.scheduler = ExactScheduler(cluster, self.policies, self._carry_out, probe, past_use)
         self.trading = LiveTrading(cluster.spec) if trading is None else trading
         self.trading.attach(self)
         self.usage: Usage[J] = Usage()

@@ -165,7 +165,16 @@ class Explainer(Generic[J]):
             lines += self.costs(self._jobs.cluster.group(job.name).victims, job.vc, at)
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
-        return [head, *lines, *self._waits_on(job, at), *_by(job)]
+        return [head, *lines, *self._waits_on(job, at), *self._use_of(job, at), *_by(job)]
+
+    def _use_of(self, job: J, at: float | None) -> list[str]:
+        """What its user has had, where the policy of its VC goes by that."""
+        used = None if at is None else self._jobs.scheduler.used(job.entry, at)
+        if used is None:
+            return []
+        policy, user = self._jobs.policies[job.vc], job.entry.view.user or "its user"
+        had = f"{used / 3600:.1f} GPU hours of late, of which half count after {duration(policy.half_life_s)}"
+        return [f"users of {job.vc} with less come first: {user} has had {had}"]
 
     def _running(self, job: J, at: float | None) -> list[str]:
         lines = [*self._placed(job), *self.obeying(job), *self.held_up(job)]

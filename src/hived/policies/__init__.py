@@ -3,6 +3,7 @@
 from .antman import AntMan
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
+from .fair import Fair
 from .gandiva import Gandiva
 from .registry import DEFAULT, by_vc, make_policy, policies_of, policy_names, split_policy
 from .tiresias import Tiresias
@@ -13,6 +14,7 @@ __all__ = [
     "SJF",
     "SRTF",
     "AntMan",
+    "Fair",
     "Gandiva",
     "Greedy",
     "Tiresias",

@@ -25,6 +25,7 @@ from hived.spec.compiled import ClusterSpec
 from .antman import AntMan
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
+from .fair import Fair
 from .gandiva import Gandiva
 from .tiresias import Tiresias
 
@@ -32,7 +33,7 @@ from .tiresias import Tiresias
 ENTRY_POINTS = "hived.policies"
 DEFAULT = YarnCS.name
 _HERE: dict[str, Callable[..., Policy]] = {
-    policy.name: policy for policy in (YarnCS, FIFO, Greedy, SJF, SRTF, Tiresias, Gandiva, AntMan)
+    policy.name: policy for policy in (YarnCS, FIFO, Greedy, Fair, SJF, SRTF, Tiresias, Gandiva, AntMan)
 }
 
 

@@ -41,6 +41,8 @@ class CheckedPolicy:
             raise PolicyError(self.name, what)
         self.gpu_sharing: GpuSharing | None = sharing
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
+        #: seconds; 0: the use of users is not counted
+        self.half_life_s: float = float(self._attribute("half_life_s", (int, float)))
 
     @property
     def always_keeps_work(self) -> bool:

@@ -2,7 +2,7 @@
 
 A policy orders the jobs of a virtual cluster; every method has a default, so that a policy writes what it changes:
 
-name, preempts, patience, clairvoyant, resume_s   what it is
+name, preempts, patience, clairvoyant, resume_s, half_life_s   what it is
 order          which of a tenant's jobs is next
 review_after   when the order of a running job changes: a timer
 rank           which host a job is placed on
@@ -41,6 +41,9 @@ class JobView(NamedTuple):
     duration: float | None = None  #: how long it runs in all; for a clairvoyant policy alone
     remaining: float | None = None  #: of which is left; the duration unless the policy preempts
     elastic: bool = False  #: whether it may run on more GPUs than it asked for, and give them up again
+    #: the rank of its user by decayed use of its VC, under a policy with a half-life: of two users, the one with the
+    #: smaller number has had less (:mod:`.decayed_use`); minus infinity of one who has had nothing
+    use_rank: float = -inf
 
 
 class GpuSharing(NamedTuple):
@@ -89,6 +92,8 @@ class Policy:
     #: seconds for which a displaced job that kept its work occupies its GPUs before it goes on (in the simulator; a
     #: live job takes the time that it takes)
     resume_s: float = 0.0
+    #: in seconds, after which the GPU time of a user counts half in :attr:`JobView.use_rank`; 0: it is not counted
+    half_life_s: float = 0.0
     #: what :meth:`react` answers
     displaced: Reaction = Reaction.SUSPEND
     #: how its jobs share GPUs; None: each has GPUs of its own, and lends none of them. Not with ``preempts``
@@ -97,7 +102,8 @@ class Policy:
     def order(self, job: JobView) -> tuple[float, ...]:
         """Sort key of a job: the smallest is next. Jobs of a higher priority come first in any case.
 
-        It is computed when a job starts to wait; where the policy preempts, also when it starts, and at its reviews.
+        It is computed when a job starts to wait; where the policy preempts, also when it starts, and at its reviews;
+        and where it has a half-life, also when its user has had GPUs, every half a minute at most.
         """
         return job.submitted, job.sequence
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from hived.cluster.cluster import Cluster, fitting
 from hived.cluster.decisions import Bind, Decision, Preempt, VirtualLeaves, Wait
@@ -48,6 +48,7 @@ from hived.errors import InvariantError, PolicyError, RequestError
 from hived.spec.compiled import ClusterSpec
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
+from .decayed_use import REVIEW_S, DecayedUse
 from .extension import Extension
 from .instructions import Downgrade, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve, Unschedulable
 from .loan_heads import LoanHeads
@@ -111,6 +112,10 @@ class ExactVcs(Protocol):
         """The VCs whose number of these may have changed since the caller last cleared this."""
 
 
+#: of a VC, with a half-life in the engine's unit of time: the decayed GPU time of each user, and as of when
+PastUse: TypeAlias = Callable[[str, float], tuple[Mapping[str, float], float]]
+
+
 class Scheduler:
     """The policies of all VCs over one cluster. The engine numbers the jobs; a number is used once.
 
@@ -129,6 +134,7 @@ class Scheduler:
         per_second: float = 1.0,
         probe: Probe | None = None,
         exact: ExactVcs | None = None,
+        past_use: PastUse | None = None,
     ) -> None:
         """``explains``: whether jobs that wait get reasons; without it no :class:`.Unschedulable` is issued.
 
@@ -136,6 +142,7 @@ class Scheduler:
         policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it,
         and for two that share in different ways.
         ``exact``: the VCs whose jobs take cells only by :meth:`start_on`, and lose them only by :meth:`displace`.
+        ``past_use``: what users have had before, where a policy counts it; None: nothing.
         """
         self.cluster = cluster
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
@@ -166,6 +173,11 @@ class Scheduler:
         self._passing = False
         # None: no policy preempts
         self._running = self._follow_running()
+        self._past_use = past_use
+        # of the VCs whose policy has a half-life
+        self._use: dict[str, DecayedUse] = {}
+        self._use_reviewed = -inf
+        self._follow_use()
         #: None: no policy has jobs that share GPUs
         self.probe = probe
         if probe is None:
@@ -223,7 +235,7 @@ class Scheduler:
         assert policy is not None
         if policy.preempts and entry.view.running:
             entry.view = entry.view._replace(running=False)
-        if not entry.key or policy.preempts:
+        if not entry.key or policy.preempts or policy.half_life_s:
             entry.key = self._key(entry)
         entry.status = WAIT[entry.status]
         entry.made_way = False
@@ -267,6 +279,8 @@ class Scheduler:
         extension = self._extension
         if extension is not None:
             extension.leaves(entry, self.now)
+        if (use := self._use.get(entry.vc)) is not None:
+            use.hold(entry, self.now, False)
         if entry.name in self.evicted:
             self.evicted.discard(entry.name)
         else:
@@ -458,6 +472,7 @@ class Scheduler:
         self._weights = _weights(self.cluster.spec)
         self._request_classes.clear()
         self._reasons.clear()
+        self._follow_use()
         for entry in self.jobs.values():
             entry.near = None  # those nodes may not exist in the new spec
             if entry.holds and self._running is not None:
@@ -541,6 +556,39 @@ class Scheduler:
         preempts = any(policy.preempts for policy in self.policies.all)
         return RunningJobs(self._key, self.per_second) if preempts else None
 
+    def _follow_use(self) -> None:
+        """Count the use of the VCs whose policies ask for it; what was counted before goes on. O(jobs)."""
+        before, self._use = self._use, {}
+        for vc in self.cluster.spec.virtual_clusters:
+            half_life = self.policies[vc.name].half_life_s * self.per_second
+            known = before.get(vc.name)
+            if known is not None and known.half_life == half_life:
+                self._use[vc.name] = known
+            elif half_life:
+                use = self._use[vc.name] = DecayedUse(half_life)
+                if self._past_use is not None:
+                    use.restore(*self._past_use(vc.name, half_life))
+                for entry in self._of_vc.get(vc.name, {}).values():
+                    use.know(entry)
+                    use.hold(entry, self.now)
+
+    def _review_use(self, now: float) -> None:
+        """Place the jobs of users who have had GPUs anew, where any job waits. O(VCs + these users' jobs)."""
+        self._use_reviewed = now
+        for vc, use in self._use.items():
+            queues = self.queues.get(vc)
+            if queues is None or not (len(queues.line) or len(queues.backlog) or len(queues.outsized)):
+                continue
+            for user in use.review(now):
+                for entry in list(use.jobs.get(user, {}).values()):
+                    if entry.status is WAITING or entry.status is LENT:
+                        self.rekey(entry)
+
+    def used(self, entry: Entry, now: float) -> float | None:
+        """GPU time of the user of a job as it counts at ``now``; None: the policy of its VC does not count it."""
+        use = self._use.get(entry.vc)
+        return None if use is None else use.used(entry.view.user, now)
+
     def _introduce(self, entry: Entry) -> CheckedPolicy:
         """Give a job its policy, and the policy what it may see of the job."""
         policy = entry.policy = self.policies[entry.vc]
@@ -571,6 +619,8 @@ class Scheduler:
             self.now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
+            if self._use and now >= self._use_reviewed + REVIEW_S * self.per_second:
+                self._review_use(now)
             extension = self._extension
             if extension is not None:
                 extension.wake(now)
@@ -1024,6 +1074,8 @@ class Scheduler:
 
     def follow(self, entry: Entry) -> None:
         """A job has GPUs, or has them otherwise than before."""
+        if (use := self._use.get(entry.vc)) is not None:
+            use.hold(entry, self.now)
         if self._running is not None and entry.policy is not None and entry.policy.preempts:
             self._running.follow(entry, self.now)
         if self._extension is not None:
@@ -1226,6 +1278,8 @@ class Scheduler:
     def _key(self, entry: Entry) -> Key:
         policy = entry.policy
         assert policy is not None
+        if (use := self._use.get(entry.vc)) is not None:
+            entry.view = entry.view._replace(use_rank=use.rank(entry.view.user))
         return (-entry.request.priority, *policy.order(entry.view, self.now / self.per_second), entry.number)
 
     def _find_queues(self, entry: Entry) -> None:
@@ -1275,10 +1329,14 @@ class Scheduler:
         """Note a job that waits or holds GPUs from now on."""
         self.jobs[entry.number] = self.by_name[entry.name] = entry
         self._of_vc.setdefault(entry.vc, {})[entry.number] = entry
+        if (use := self._use.get(entry.vc)) is not None:
+            use.know(entry)
 
     def _forget(self, entry: Entry) -> None:
         """A job has ended, or was withdrawn."""
         del self.jobs[entry.number], self.by_name[entry.name], self._of_vc[entry.vc][entry.number]
+        if (use := self._use.get(entry.vc)) is not None:
+            use.forget(entry)
 
     def _join(self, entry: Entry) -> None:
         """Queue a waiting job. A job with a line joins its backlog only if it does not get its turn at once."""

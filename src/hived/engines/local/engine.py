@@ -151,7 +151,7 @@ class Engine:
         self._agent = _agent(self.folder / "training")
         policies.forbid_sharing(self._why_not_shared)
         self.job_scheduler = JobScheduler(
-            cluster, policies, free_port, self.store.last_event(), self._trading, shares=True
+            cluster, policies, free_port, store.last_event(), self._trading, shares=True, past_use=self._past_use
         )
         self.job_scheduler.holdings.restore(store.open_holdings())
         self._next_job = max(store.next_job(), next_number(self.folder))
@@ -182,6 +182,10 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the error for which the engine cannot go on, once there is one
         self.failed: asyncio.Future[StorageError | InvariantError | PolicyError] | None = None
+
+    def _past_use(self, vc: str, half_life: float) -> tuple[dict[str, float], float]:
+        at = self.clock()
+        return self.store.decayed_use(vc, half_life, at), at
 
     @property
     def cluster(self) -> Cluster:

@@ -33,6 +33,7 @@ from hived.scheduling import Policy, SomePolicies, Status
 from hived.scheduling.exact import VirtualState
 from hived.scheduling.instructions import Share
 from hived.scheduling.instructions import Turn as SharedTurn
+from hived.scheduling.scheduler import PastUse
 from hived.spec.compiled import ClusterSpec, Device
 
 from .counters import Counts
@@ -85,12 +86,17 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         last_event: int = 0,
         trading: LiveTrading | None = None,
         shares: bool = False,
+        past_use: PastUse | None = None,
     ) -> None:
-        """``shares``: whether jobs obey, so that policies may have them share GPUs."""
+        """``shares``: whether jobs obey, so that policies may have them share GPUs.
+
+        ``past_use``: see :class:`~hived.scheduling.Scheduler`.
+        """
         #: what is measured of jobs that obey, and what is counted of them
         self.probe, self.counts = MeasuredProbe(), Counts()
         self._shares = shares
-        super().__init__(cluster, policies, last_event, trading=trading, probe=self.probe if shares else None)
+        probe = self.probe if shares else None
+        super().__init__(cluster, policies, last_event, trading=trading, probe=probe, past_use=past_use)
         self._free_port = free_port
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}

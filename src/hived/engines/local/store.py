@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import inf, log
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,6 +52,8 @@ _HAS_ENDED = f"SELECT job FROM events WHERE seq >= ? AND seq < ? AND kind IN ({_
 _ACCOUNTS = """SELECT user, vc, use,
     sum(gpus * (min(ifnull(end, :now), :end) - max(start, :start))), count(DISTINCT job) FROM holdings
     WHERE start < :end AND (end IS NULL OR end > :start) GROUP BY user, vc, use ORDER BY user, vc, use"""
+_USED = """SELECT user, gpus, start, ifnull(end, ?) FROM holdings
+    WHERE vc = ? AND job IS NOT NULL AND (end IS NULL OR end > ?) ORDER BY start, key"""
 #: kinds of events by which a job changes
 _OF_LIVES = frozenset(event.value for event in JobEvent)
 #: bytes that have to be free on the disk for another submission: no task could start with less
@@ -456,6 +459,20 @@ class Store:
         """Who has GPUs, and virtual clusters that reserve some, as it was stored last."""
         rows = self._rows("SELECT job, user, vc, use, gpus, start, end FROM holdings WHERE end IS NULL ORDER BY key")
         return [Holding(job, user, vc, Use(use), gpus, start, end) for job, user, vc, use, gpus, start, end in rows]
+
+    def decayed_use(self, vc: str, half_life: float, at: float) -> dict[str, float]:
+        """GPU seconds of each user of a virtual cluster, of which half count for each half-life before a time.
+
+        O(holdings of the last 32 half-lives).
+        """
+        found: dict[str, float] = {}
+        for user, gpus, start, end in self._rows(_USED, (at, vc, at - 32 * half_life)):
+            counts = end - start
+            if half_life < inf:
+                to_end, to_start = (2.0 ** ((moment - at) / half_life) for moment in (end, start))
+                counts = (to_end - to_start) * half_life / log(2.0)
+            found[user] = found.get(user, 0.0) + gpus * counts
+        return found
 
     def gpu_seconds(self, start: float, end: float, now: float) -> list[Account]:
         """GPU seconds between two times, by user, virtual cluster and use; until ``now`` where it goes on.

@@ -32,6 +32,7 @@ def _check_queues(scheduler: Scheduler) -> None:
     if scheduler._extension is not None:
         scheduler._extension.validate()
     ensure(sum(map(len, scheduler._of_vc.values())) == len(scheduler.jobs), "jobs by VC")
+    _check_use(scheduler)
     lines: dict[str, list[Entry]] = {vc: [] for vc in scheduler.queues}
     backlogs: dict[Queue, list[Entry]] = {q: [] for qs in scheduler.queues.values() for q in (qs.backlog, qs.outsized)}
     for number, entry in scheduler.jobs.items():
@@ -81,6 +82,21 @@ def _check_queues(scheduler: Scheduler) -> None:
     check_heads(scheduler._heads, {backlog.first for backlog in backlogs if backlog.first is not None})
 
 
+def _check_use(scheduler: Scheduler) -> None:
+    """Check what is counted of users where the policy of their VC has a half-life, and that their jobs are by it."""
+    for vc, use in scheduler._use.items():
+        entries = scheduler._of_vc.get(vc, {}).values()
+        known = [entry for its in use.jobs.values() for entry in its.values()]
+        ensure(sorted(known, key=_by_number) == sorted(entries, key=_by_number), f"jobs of {vc} by user")
+        held: dict[str, int] = {}
+        for entry in entries:
+            if entry.holds and entry.placement is not None:
+                held[entry.view.user] = held.get(entry.view.user, 0) + entry.placement.gpus
+            if entry.status in (WAITING, LENT):
+                ensure(entry.view.use_rank == use.rank(entry.view.user), f"{entry} is in line by the use of its user")
+        ensure(use.held() == held, f"GPUs by user in {vc}: {use.held()}, not {held}")
+
+
 def _check_timeline(timeline: VirtualTimeline) -> None:
     """Check the private clusters, and the counts of ghosts."""
     check_scheduler(timeline._scheduler)
@@ -100,6 +116,10 @@ def _check_following(scheduler: ExactScheduler, timeline: VirtualTimeline) -> No
         has = entry.status is GUARANTEED and not entry.yields
         right = not has if leaves is None else has and scheduler.is_in_place(entry)
         ensure(right or (leaves is not None and entry.name in scheduler._owed), f"{entry} follows its virtual job")
+
+
+def _by_number(entry: Entry) -> int:
+    return entry.number
 
 
 def _by_key(entry: Entry) -> Key:

@@ -137,5 +137,5 @@ def check_exact(policies: Policies, vcs: frozenset[str]) -> None:
             raise PolicyError(
                 policy.name,
                 f"its jobs share GPUs, so how fast they run depends on others; the safety of {vc} can be exact under "
-                "policies that give a job GPUs of its own: yarn-cs, fifo, greedy, sjf, srtf, tiresias",
+                "policies that give a job GPUs of its own: yarn-cs, fifo, greedy, fair, sjf, srtf, tiresias",
             )

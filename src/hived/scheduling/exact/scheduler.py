@@ -24,7 +24,7 @@ from ..checked_policy import Policies
 from ..instructions import Instruction, Start, Stop, Unreserve
 from ..probe import Probe
 from ..queue import Entry
-from ..scheduler import Scheduler
+from ..scheduler import PastUse, Scheduler
 from ..states import GUARANTEED, LENT, RESERVED, WAITING
 from .following import borrowing_policies, check_exact
 from .timeline import VirtualState, VirtualTimeline
@@ -65,15 +65,20 @@ class ExactScheduler(Scheduler):
         policies: Policies,
         carry_out: Callable[[Instruction], None],
         probe: Probe | None = None,
+        past_use: PastUse | None = None,
     ) -> None:
-        """``policies``: those that the tenants have chosen. Raises :class:`~hived.errors.PolicyError`."""
+        """``policies``: those that the tenants have chosen; ``past_use``: of virtual jobs as of real ones.
+
+        Raises :class:`~hived.errors.PolicyError`.
+        """
         if probe is None:
             policies.forbid_sharing()
         self._told = carry_out
-        self.timeline = _timeline(cluster.spec, policies)
+        self.timeline = _timeline(cluster.spec, policies, past_use)
         #: names of virtual jobs that have changed since :meth:`take_states`
         self.touched: dict[str, None] = {}
-        super().__init__(cluster, _own(policies, self.timeline), self._observe, probe=probe, exact=self.timeline)
+        own = _own(policies, self.timeline)
+        super().__init__(cluster, own, self._observe, probe=probe, exact=self.timeline, past_use=past_use)
         self._chosen = policies
         self._work: dict[str, _Work] = {}
         # facts since the last dispatch: jobs that came or left, by name, and the work of those that ended by themselves
@@ -173,7 +178,7 @@ class ExactScheduler(Scheduler):
             states = [] if self.timeline is None else list(self.timeline.states())
             self.restore(states)
             self.touched |= dict.fromkeys([state.name for state in states])
-        self.timeline = self._exact = _timeline(self.cluster.spec, self._chosen)
+        self.timeline = self._exact = _timeline(self.cluster.spec, self._chosen, self._past_use)
         self.policies = _own(self._chosen, self.timeline)
         self._owed.clear()
         for entry in self.jobs.values():
@@ -480,12 +485,12 @@ class ExactScheduler(Scheduler):
         return leaves is not None and self.cluster.virtual_leaves(entry.name).cells == leaves.cells
 
 
-def _timeline(spec: ClusterSpec, policies: Policies) -> VirtualTimeline | None:
+def _timeline(spec: ClusterSpec, policies: Policies, past_use: PastUse | None) -> VirtualTimeline | None:
     vcs = frozenset(vc.name for vc in spec.virtual_clusters if vc.safety == EXACT)
     if not vcs:
         return None
     check_exact(policies, vcs)
-    return VirtualTimeline(spec, policies, vcs)
+    return VirtualTimeline(spec, policies, vcs, past_use=past_use)
 
 
 def _own(policies: Policies, timeline: VirtualTimeline | None) -> Policies:

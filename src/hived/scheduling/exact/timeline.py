@@ -31,7 +31,7 @@ from ..instructions import Instruction, Reserve, Start, Stop
 from ..numbers import whole
 from ..policy import JobView
 from ..queue import Entry
-from ..scheduler import Scheduler
+from ..scheduler import PastUse, Scheduler
 
 #: a job's number, when it started and when it stopped, and the GPUs of its private cluster: of every virtual run
 OnRun: TypeAlias = Callable[[int, float, float, Placement], None]
@@ -94,15 +94,18 @@ class VirtualTimeline:
         per_second: float = 1.0,
         on_run: OnRun | None = None,
         rate: Rate | None = None,
+        past_use: PastUse | None = None,
     ) -> None:
         """``vcs``: those of exact safety; ``per_second``: the engine's units of time in a second. O(cells).
 
-        ``rate``: how fast jobs run; None: always at the rate 1.
+        ``rate``: how fast jobs run; None: always at the rate 1. ``past_use``: see :class:`.Scheduler`.
         """
         policies = policies.only(vcs)
         self.vcs = frozenset(vcs)
         self.cluster = Cluster(spec, Sharing.PRIVATE, policies.rank, ranks=policies.ranks)
-        self._scheduler = Scheduler(self.cluster, policies, self._carry_out, explains=False, per_second=per_second)
+        self._scheduler = Scheduler(
+            self.cluster, policies, self._carry_out, explains=False, per_second=per_second, past_use=past_use
+        )
         self._policies, self._per_second = policies, per_second
         self._on_run, self._rate = on_run, rate
         # simulated time is in whole units, so that equal moments are equal
