@@ -179,7 +179,8 @@ def test_store_sums_decayed_use(tmp_path: Path, half_life: float) -> None:
     def weight(start: float, end: float) -> float:
         steps = 10_000
         width = (end - start) / steps
-        return sum(0.5 ** ((at - start - (n + 0.5) * width) / half_life) * width for n in range(steps))
+        total: float = sum(0.5 ** ((at - start - (n + 0.5) * width) / half_life) * width for n in range(steps))
+        return total
 
     found = store.decayed_use("vision", half_life, at)
     assert found == pytest.approx({
