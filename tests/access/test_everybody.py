@@ -42,6 +42,7 @@ RESTRICTED: dict[tuple[str, str], tuple[Any, set[str]]] = {
     ("POST", "/v1/jobs/{ref}/hold"): (None, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/release"): (None, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/requeue"): ({"hold": False}, {"ann", "carol", "olga"}),
+    ("POST", "/v1/jobs/{ref}/resubmit"): (None, {"ann"}),
     ("POST", "/v1/jobs/{ref}/suspend"): ({"timeout_s": 0.1}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/resume"): ({"timeout_s": 0.1}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/limit"): ({"share": 0.5}, {"ann", "carol", "olga"}),
@@ -61,8 +62,10 @@ RESTRICTED: dict[tuple[str, str], tuple[Any, set[str]]] = {
 OPEN = {
     "/v1/jobs", "/v1/jobs/{ref}", "/v1/training/{ref}", "/v1/explain/{ref}", "/v1/plan", "/v1/events",
     "/v1/events/stream", "/v1/decisions", "/v1/engine", "/v1/usage", "/v1/accounts", "/v1/vcs", "/v1/vcs/{name}",
-    "/v1/nodes", "/v1/spec", "/v1/trades", "/v1/tokens",
+    "/v1/nodes", "/v1/spec", "/v1/trades", "/v1/tokens", "/v1/me",
 }  # fmt: skip
+#: what everybody may do for themselves alone
+OWN = {("POST", "/v1/sign-in-links"), ("POST", "/v1/sign-in"), ("POST", "/v1/sign-out")}
 PEOPLE = ("ann", "bob", "carol", "olga", "eve")
 
 
@@ -117,7 +120,7 @@ def test_every_route_is_restricted_or_open(tmp_path: Path) -> None:
             paths = app.openapi()["paths"].items()
             found = {(method.upper(), path) for path, methods in paths for method in methods}
             found = {(method, path) for method, path in found if re.match("/v1/(?!dashboard)", path)}
-            assert found - set(RESTRICTED) == {("POST" if path == "/v1/plan" else "GET", path) for path in OPEN}
+            assert found - set(RESTRICTED) - OWN == {("POST" if path == "/v1/plan" else "GET", path) for path in OPEN}
 
     asyncio.run(story())
 
@@ -216,6 +219,97 @@ def test_one_makes_tokens_for_oneself_alone(tmp_path: Path) -> None:
                 assert answer.status_code == 403
                 assert "may not make a token for ann" in answer.text
                 assert [one["user"] for one in (await there.get("/v1/tokens")).json()] == ["ann"]
+
+    asyncio.run(story())
+
+
+async def signed_in(server: Server, token: str) -> str:
+    """The key of a session that is begun with a token."""
+    async with client(server, token) as there, client(server) as browser:
+        code = (await there.post("/v1/sign-in-links")).json()["code"]
+        return str((await browser.post("/v1/sign-in", json={"code": code})).json()["key"])
+
+
+def test_a_session_is_who_asked_for_it(tmp_path: Path) -> None:
+    """It acts as them, in the virtual clusters of their token alone, and makes neither tokens nor other sessions."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            job = await service.submit(service_job(), Person("ann", owns=True))
+            keys = {user: await signed_in(server, await token_of(server, user)) for user in ("ann", "bob", "eve")}
+            limited = await signed_in(server, await token_of(server, "ann", vcs=["speech"]))
+            for key, may in ((keys["bob"], 403), (keys["eve"], 403), (limited, 403), (keys["ann"], 202)):
+                async with client(server, key) as there:
+                    assert (await there.post(f"/v1/jobs/{job.id}/cancel")).status_code == may
+                    assert (await there.post("/v1/sign-in-links")).status_code == 403
+                    assert (await there.post("/v1/tokens", json={"user": "ann"})).status_code == 403
+            async with client(server, keys["bob"]) as there:
+                me = (await there.get("/v1/me")).json()
+                assert (me["user"], me["acts"], me["operator"]) == ("bob", True, False)
+                assert me["roles"] == {"vision": "member", "speech": "viewer"}
+                again = await there.post(f"/v1/jobs/{job.id}/resubmit")
+                assert (again.status_code, "it is ann's" in again.text) == (403, True)
+            async with client(server) as nobody:
+                assert (await nobody.post("/v1/sign-in-links")).status_code == 401
+            texts = [event.text for event in service.events(-1, 100, None).events if event.kind == "signed_in"]
+            assert next(text.split(" (")[0] for text in texts) == "ann signed in to the dashboard"
+
+    asyncio.run(story())
+
+
+def test_a_link_works_once(tmp_path: Path) -> None:
+    """And neither a wrong code nor the id of a session opens anything."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (_service, server):
+            async with client(server, await token_of(server, "ann")) as there, client(server) as browser:
+                code = (await there.post("/v1/sign-in-links")).json()["code"]
+                assert (await browser.post("/v1/sign-in", json={"code": code[:-1]})).status_code == 404
+                begun = await browser.post("/v1/sign-in", json={"code": code})
+                assert begun.status_code == 201
+                assert (await browser.get("/v1/usage")).status_code == 200  # by the cookie
+                looks = (await browser.get("/v1/me")).json()
+                assert (looks["user"], looks["acts"]) == ("ann", False)
+                refused = await browser.post("/v1/jobs", json=JOB)
+                assert (refused.status_code, "only looks" in refused.text) == (403, True)
+                second = await browser.post("/v1/sign-in", json={"code": code})
+                assert (second.status_code, "was used already" in second.text) == (404, True)
+            number = begun.json()["key"].split("_")[1]
+            for forged in (number, f"hived_{number}_{'0' * 64}", f"hived_{number}_"):
+                async with client(server, forged) as there:
+                    assert (await there.get("/v1/usage")).status_code == 401
+            # a page of another origin neither asks for a link nor uses one
+            async with client(server, await token_of(server, "ann")) as there:
+                for path, body in (("/v1/sign-in-links", None), ("/v1/sign-in", {"code": code})):
+                    answer = await there.post(path, json=body, headers={"Origin": "http://evil.example"})
+                    assert answer.status_code == 403
+
+    asyncio.run(story())
+
+
+def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    """And when the browser signs out, or the engine ends; what is streamed to it ends too."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            token = await token_of(server, "ann")
+            key = await signed_in(server, token)
+            async with client(server, token) as there:
+                code = (await there.post("/v1/sign-in-links")).json()["code"]  # not used yet
+            async with client(server, key) as there, there.stream("GET", "/v1/events/stream") as stream:
+                assert stream.status_code == 200
+                (known,) = service.tokens("ann")
+                async with client(server, MASTER) as owner:
+                    assert (await owner.post(f"/v1/tokens/{known.id}/revoke")).status_code == 200
+                with pytest.raises(httpx.HTTPError):
+                    await asyncio.wait_for(stream.aread(), 20)
+            async with client(server, key) as there, client(server) as browser:
+                assert (await there.get("/v1/usage")).status_code == 401
+                assert (await browser.post("/v1/sign-in", json={"code": code})).status_code == 404
+            key = await signed_in(server, await token_of(server, "bob"))
+            async with client(server, key) as there:
+                assert (await there.post("/v1/sign-out")).status_code == 200
+                assert (await there.get("/v1/usage")).status_code == 401
 
     asyncio.run(story())
 

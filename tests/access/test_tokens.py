@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from hived.access import Token, Tokens
+from hived.access import Person, Sessions, Token, Tokens
+from hived.access.sessions import LINK_S, SESSION_S
 from hived.errors import NotFoundError
 
 SECRET = "ab" * 32
@@ -55,3 +57,45 @@ def test_expired_ones_are_forgotten() -> None:
     tokens, _, _ = made(60.0)
     tokens.create("00000001", SECRET, "bob", 200.0, None, None, "root")
     assert [token.user for token in tokens] == ["bob"]
+
+
+ANN = Person("ann", frozenset({"users"}))
+
+
+def test_links_and_sessions_end_by_time() -> None:
+    sessions = Sessions()
+    sessions.link("early", ANN, 0.0)
+    sessions.link("late", ANN, 100.0)
+    with pytest.raises(NotFoundError, match="too old"):
+        sessions.begin("early", "s1", "x", LINK_S)
+    session, key = sessions.begin("late", "s1", "x", LINK_S)
+    end = LINK_S + SESSION_S
+    assert (session.person.token, session.person.until, session.person.name) == ("s1", end, "ann")
+    assert sessions.shown(key, end - 1) is session
+    assert sessions.shown(key, end) is None
+    assert sessions.known("s1", end) is None
+
+
+def test_a_session_lasts_no_longer_than_its_token() -> None:
+    sessions = Sessions()
+    assert sessions.link("code", replace(ANN, token="t", until=60.0), 0.0) == 60.0
+    session, _ = sessions.begin("code", "s1", "x", 10.0)
+    assert session.person.until == 60.0
+
+
+def test_one_person_has_so_many_sessions() -> None:
+    """The oldest of theirs make room, and nobody else's."""
+    sessions = Sessions()
+    sessions.link("bob", Person("bob"), 0.0)
+    _, his = sessions.begin("bob", "s-bob", "x", 0.0)
+    keys = []
+    for number in range(50):
+        sessions.link(f"code {number}", ANN, 0.0)
+        keys.append(sessions.begin(f"code {number}", f"s{number}", "x", 0.0)[1])
+    assert [sessions.shown(key, 1.0) is not None for key in keys] == [False] * 30 + [True] * 20
+    assert sessions.shown(his, 1.0) is not None
+    for number in range(50):
+        sessions.link(f"unused {number}", ANN, 0.0)
+    with pytest.raises(NotFoundError):
+        sessions.begin("unused 29", "s", "x", 1.0)
+    sessions.begin("unused 30", "s", "x", 1.0)

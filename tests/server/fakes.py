@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from hived.access import Access, Person, Role, Tokens
+from hived.access import Access, Person, Role, Session, Sessions, Tokens
 from hived.cli.jobs import attempt_of
 from hived.engine.holdings import Use
 from hived.engine.states import JobState
@@ -114,6 +114,7 @@ class FakeService(LocalService):
         self.log_lines = ['{"n":0}', '{"n":1}']
         self.fails: Exception | None = None
         self.known = Tokens()
+        self._sessions, self.address = Sessions(), None
 
     # -- what a test does
 
@@ -197,6 +198,12 @@ class FakeService(LocalService):
         job = self.job(ref)
         self.asked.pop()  # nobody looks at it
         return Whose(job.name, job.user, job.vc)
+
+    def clock(self) -> float:
+        return time.time()
+
+    def _signed_in(self, session: Session) -> None:
+        self.check()
 
     async def holder(self, text: str) -> Person | None:
         return self._person(self.known.shown(text, time.time()))
@@ -369,6 +376,9 @@ class FakeService(LocalService):
         if job.state != "held":
             raise ConflictError(f"{job.name} is {job.state.value}; nobody holds it")
         return self.change(job, state="queued", why=[WAITING])
+
+    async def resubmit(self, ref: str, person: Person) -> schema.Job:
+        return self._take(self.submissions[self.job(ref).id], person.name)
 
     async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:
         job = self.job(ref)

@@ -2,6 +2,7 @@
 
 from .people import NOBODY, Person
 from .rules import Access, Role
+from .sessions import SESSION, Session, Sessions
 from .tokens import Token, Tokens
 
-__all__ = ["NOBODY", "Access", "Person", "Role", "Token", "Tokens"]
+__all__ = ["NOBODY", "SESSION", "Access", "Person", "Role", "Session", "Sessions", "Token", "Tokens"]

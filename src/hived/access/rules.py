@@ -44,6 +44,11 @@ class Access:
         self._members = {vc: tuple(map(Subject.of, access.members)) for vc, access in self._of.items()}
         self._admins = {vc: tuple(map(Subject.of, access.admins)) for vc, access in self._of.items()}
 
+    @property
+    def vcs(self) -> list[str]:
+        """The virtual clusters of the spec, in its order."""
+        return list(self._of)
+
     def role(self, person: Person, vc: str | None = None) -> Role:
         """The role of a person in a virtual cluster, or (None) in the engine as a whole. O(subjects)."""
         if person.owns:

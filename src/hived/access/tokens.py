@@ -57,10 +57,10 @@ class Tokens:
 
         Those that have expired are forgotten.
         """
-        text = f"{_PREFIX}{number}_{secret}"
+        text = text_of(number, secret)
         expires = None if lasts_s is None else now + lasts_s
         self._known = {token.id: token for token in self if token.holds(now)}
-        made = self._known[number] = Token(number, user, _digest(text), now, expires, vcs, by)
+        made = self._known[number] = Token(number, user, digest_of(text), now, expires, vcs, by)
         return made, text
 
     def revoke(self, number: str) -> Token:
@@ -71,8 +71,8 @@ class Tokens:
 
     def shown(self, text: str, now: float) -> Token | None:
         """The token in force with this text. O(1)."""
-        found = self.known(text.removeprefix(_PREFIX).partition("_")[0], now)
-        return found if found is not None and hmac.compare_digest(found.digest, _digest(text)) else None
+        found = self.known(id_in(text), now)
+        return found if found is not None and hmac.compare_digest(found.digest, digest_of(text)) else None
 
     def known(self, number: str, now: float) -> Token | None:
         """The token in force with this id. O(1)."""
@@ -89,5 +89,16 @@ class Tokens:
         return cls(Token(**{**of, "vcs": None if of["vcs"] is None else tuple(of["vcs"])}) for of in plain)
 
 
-def _digest(text: str) -> str:
+def text_of(number: str, secret: str) -> str:
+    """A token, or the key of a session, as it is shown."""
+    return f"{_PREFIX}{number}_{secret}"
+
+
+def id_in(text: str) -> str:
+    """The id in such a text."""
+    return text.removeprefix(_PREFIX).partition("_")[0]
+
+
+def digest_of(text: str) -> str:
+    """What is kept of it."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -353,6 +353,17 @@ def requeue(
 
 
 @asks_engine
+def resubmit(ask: Asking, jobs: JobsArgument) -> None:
+    """Submit jobs of your own again, as they were submitted: new jobs, whatever has become of those.
+
+    Examples:
+      hived resubmit train-12
+      hived resubmit 12 13
+    """
+    _each(ask, jobs, "/resubmit", lambda job: f"{clean(job.name)}: {job.state.value}")
+
+
+@asks_engine
 def wait(
     ask: Asking,
     jobs: JobsArgument,

@@ -511,6 +511,7 @@ class _Up:
         if server.address is not None:
             host = server.address[0] if self.listen is None else self.listen[0]
             app = make_app(service, source, token=token, hosts=() if host in ANY else (host,))
+            service.address = link(*server.address)
         local = make_app(service, source, token=None, hosts=(), local=True)
         await server.start(app, socket_app=local)
         self.keep_door()
@@ -529,6 +530,7 @@ class _Up:
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
                 hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
+            hint("           it only looks; to act there: hived dashboard" + self._state_option())
         else:
             hint("dashboard  start with --listen 127.0.0.1:8080")
         if not self.is_demo:
@@ -540,13 +542,16 @@ class _Up:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:
             messages().print(escape(f"hived: {warning}"), style="yellow")
-        state = "" if self.store.folder == state_folder(None) else f" --state {self.store.folder}"
+        state = self._state_option()
         vc = self.chosen.spec.virtual_clusters[0].name if self.chosen.spec.virtual_clusters else "VC"
         hint(f"try        hived ps{state}")
         hint(f"           hived submit{state} --vc {vc} --gpus 1 -- sleep 60")
         end = "Ctrl-C ends it all" if self.is_demo else "Ctrl-C ends the engine; jobs run on"
         hint(f"           {end}\n")
         sys.stdout.flush()
+
+    def _state_option(self) -> str:
+        return "" if self.store.folder == state_folder(None) else f" --state {self.store.folder}"
 
     async def _print_events(self, engine: Engine, service: LocalService) -> None:
         """Print events as they happen, a line each."""

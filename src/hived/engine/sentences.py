@@ -36,6 +36,7 @@ _SENTENCES = {
     "device_healthy": "device {device} of {node} is healthy again",
     "drained": "{what} is drained{by}: no new jobs there",
     "undrained": "{what} takes jobs again{by}",
+    "signed_in": "{user} signed in to the dashboard ({id})",
     "token_revoked": "token {id} of {of} was revoked{by}",
     "engine_started": "the engine started (pid {pid}, {devices})",
     "engine_stopped": "the engine stopped (pid {pid}); jobs run on",

@@ -34,6 +34,7 @@ _TAGS = [
     {"name": "cluster", "description": "GPUs, nodes, virtual clusters, the spec, and the engine itself."},
     {"name": "trades", "description": "Cells that virtual clusters trade."},
     {"name": "tokens", "description": "Tokens of people, for an engine that is reached over TCP."},
+    {"name": "sessions", "description": "Who asks, and browsers that act as somebody."},
     {"name": "engine", "description": "Whether it answers, and its metrics."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]

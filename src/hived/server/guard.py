@@ -6,7 +6,8 @@ of a foreign page are refused, by ``Host`` (DNS rebinding) and by ``Origin`` (cr
 forwarded to a port, which browsers reach.
 
 A browser sends a cookie to every server on its host, whatever the port. So the cookie of the dashboard is named after
-its server, holds nothing of a token's secret, is valid for no other server, and only reads: a change needs the token.
+its server, holds nothing of a token's secret, is valid for no other server, and only reads: a change needs the token,
+or the key of a session (:mod:`hived.access.sessions`).
 
 The engine's own token is its owner's, and does everything. A person's token (:mod:`hived.access.tokens`) is theirs; it
 and its cookie end when it is revoked or has expired. Who asks is ``scope["state"]["person"]`` from here on.
@@ -32,7 +33,8 @@ from hived.errors import UnavailableError
 
 from .failures import answer
 
-_OPEN = re.compile(r"/|/static(/.*)?|/favicon\.ico|/healthz|/openapi\.json", re.DOTALL)  #: paths without secrets
+#: paths without secrets; what signs in shows a code of its own
+_OPEN = re.compile(r"/|/static(/.*)?|/favicon\.ico|/healthz|/openapi\.json|/v1/sign-in", re.DOTALL)
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
@@ -130,6 +132,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if (person := scope["state"].get("signed_in")) is not None and not self._local:
+                    headers.append("Set-Cookie", self._cookie_of(person, scope))
             await send(message)
 
         scope.setdefault("state", {})
@@ -183,16 +187,7 @@ class Guard:
             found = await self._shown(request.query_params["token"])
             if found is None or not (found.owns or found.token):  # of Kubernetes: nothing to make a cookie of
                 return _unauthorized("the token in this link is none of this engine, or is no longer in force")
-            response = RedirectResponse("/", status_code=303)
-            response.set_cookie(
-                self._cookie,
-                self._session_of(found),
-                httponly=True,
-                samesite="strict",
-                path="/",
-                secure=request.scope["scheme"] == "https",
-            )
-            return response
+            return RedirectResponse("/", 303, {"Set-Cookie": self._cookie_of(found, request.scope)})
         if _OPEN.fullmatch(path):
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -208,6 +203,7 @@ class Guard:
                 return _unauthorized("this needs the token")
             if not safe:
                 return answer("forbidden", f"the cookie of the dashboard only looks, and a change {_TOKEN_HEADER}")
+            scope_state(request)["looks"] = True
         scope_state(request)["person"] = found
         return None
 
@@ -216,6 +212,19 @@ class Guard:
         if self._token is not None and _is(text, self._token):
             return self._holders.owner
         return await self._holders.holder(text)
+
+    def _cookie_of(self, person: Person, scope: Scope) -> str:
+        """The header that gives a browser the cookie of a person."""
+        made = Response()
+        made.set_cookie(
+            self._cookie,
+            self._session_of(person),
+            httponly=True,
+            samesite="strict",
+            path="/",
+            secure=scope["scheme"] == "https",
+        )
+        return made.headers["set-cookie"]
 
     def _session_of(self, person: Person) -> str:
         """The value of a person's cookie: the id of their token, and that this server has made it."""

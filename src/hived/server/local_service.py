@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
-from hived.access import Access, Person, Role, Token
+from hived.access import NOBODY, SESSION, Access, Person, Role, Session, Sessions, Token
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
@@ -25,7 +26,7 @@ from hived.engines.local.job_users import uid_of
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
 from hived.engines.submission import indexes_of
-from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
+from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -55,6 +56,9 @@ class LocalService(Service[Job]):
         self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
         self._owner = local_user(os.geteuid())
         self._access: tuple[ClusterSpec, Access] | None = None
+        self._sessions = Sessions()
+        #: of the dashboard, as it is reached on this machine; None: it is served on the socket alone
+        self.address: str | None = None
         #: called with the id of a token that was revoked
         self.revoked: Callable[[str], None] = lambda _: None
 
@@ -86,6 +90,20 @@ class LocalService(Service[Job]):
         job = self._engine.submit(JobSpec.model_construct(**given))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
+
+    async def resubmit(self, ref: str, person: Person) -> schema.Job:
+        """Submit a job of their own again, as it was submitted."""
+        job = self._engine.find(ref)
+        spec = job.spec
+        if spec.user != person.name:
+            whose = f"it is {spec.user}'s, and would run what they" if spec.user else "nobody knows who"
+            raise ForbiddenError(f"{person.name or 'nobody'} may not submit {job.name} again: {whose} had submitted")
+        plain = {name: getattr(spec, name) for name in schema.Submission.model_fields}
+        # what it waited for is over, and of an array it is one
+        array = str(spec.array_index) if spec.array_id else None
+        more = {"name": spec.name or None, "after": (), "array": array, "hold": False}
+        again = schema.Submission.model_construct(**plain | more)
+        return await self.submit(again, person)
 
     def _uid(self, person: Person) -> int:
         """The user that a job of theirs runs as. Raises :class:`~hived.errors.ForbiddenError` where none can."""
@@ -134,12 +152,44 @@ class LocalService(Service[Job]):
         return self._owner
 
     async def holder(self, text: str) -> Person | None:
-        """Whose a token in force is."""
+        """Whose a token in force is, or the key of a session."""
+        if (session := self._sessions.shown(text, self.clock())) is not None:
+            return self._person_of(session)
         return self._person(self._engine.tokens.shown(text, self.clock()))
 
     def by_id(self, number: str) -> Person | None:
         """The same, by its id."""
+        if (session := self._sessions.known(number, self.clock())) is not None:
+            return self._person_of(session)
         return self._person(self._engine.tokens.known(number, self.clock()))
+
+    def _person_of(self, session: Session) -> Person:
+        """Whose a session is, with the groups that they have now."""
+        return replace(session.person, groups=groups_of(session.person.name))
+
+    def sign_in_link(self, person: Person) -> schema.SignInLink:
+        """Make a link with which a browser acts as somebody."""
+        code = secrets.token_urlsafe(32)
+        until = self._sessions.link(code, person, self.clock())
+        return schema.SignInLink(code=code, address=self.address, until=until)
+
+    def sign_in(self, code: str) -> tuple[Person, schema.SignedIn]:
+        """Begin the session of a link. Raises :class:`~hived.errors.NotFoundError` for one that does not work."""
+        number, secret = f"{SESSION}{secrets.token_hex(4)}", secrets.token_hex(32)
+        session, text = self._sessions.begin(code, number, secret, self.clock())
+        self._signed_in(session)
+        return session.person, schema.SignedIn(key=text, me=self.me(session.person, False))
+
+    def _signed_in(self, session: Session) -> None:
+        self._engine.signed_in(session.person.name, session.id)
+
+    def sign_out(self, person: Person) -> schema.Me:
+        """End the session of somebody. Raises :class:`~hived.errors.ConflictError` where they have none."""
+        if not person.token.startswith(SESSION):
+            raise ConflictError("this is no session of a browser; hived token revoke ends a token")
+        self._sessions.end(person.token)
+        self.revoked(person.token)
+        return self.me(NOBODY, True)
 
     def _person(self, token: Token | None) -> Person | None:
         """Who has a token: a user of this machine has the groups that they have here."""
@@ -166,7 +216,8 @@ class LocalService(Service[Job]):
     async def revoke_token(self, number: str, user: str) -> schema.Token:
         """Revoke a token, told so by ``user``. Raises :class:`~hived.errors.NotFoundError`."""
         gone = self._engine.revoke_token(number, user)
-        self.revoked(gone.id)
+        for ended in (gone.id, *self._sessions.end_of(gone.id)):
+            self.revoked(ended)
         return shown_token(gone)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
@@ -451,7 +502,8 @@ _PAGE = 10_000
 
 def local_view(service: LocalService, title: str) -> DashboardView[Job]:
     """The dashboard of the engine behind ``service``."""
-    return DashboardView(_Running(service), "this machine", title=title, synthetic=service.engine().simulated)
+    words = {"title": title, "synthetic": service.engine().simulated, "acts": True}
+    return DashboardView(_Running(service), "this machine", **words)
 
 
 class _Running:

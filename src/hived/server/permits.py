@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from fastapi import Request
 
-from hived.access import Access, Person, Role
+from hived.access import SESSION, Access, Person, Role
 from hived.errors import ForbiddenError
 
 from . import schema
@@ -93,6 +93,15 @@ class Permits:
         limited = person.vcs is not None and person.token != number  # it ends no token that may do more
         if limited or not any(token.id == number and token.user == person.name for token in known):
             self._engine.access().check_operator(person, f"revoke token {number!r}, which is not theirs")
+        return person
+
+    def to_sign_in(self, request: Request) -> Person:
+        """To have a browser act as oneself: by no session, so that none makes itself last longer."""
+        person = asking(request)
+        if not person.name and not person.owns:
+            raise ForbiddenError("who shows nothing has no session: ask on the machine itself, or with a token")
+        if person.token.startswith(SESSION):
+            raise ForbiddenError("a browser that is signed in signs in no other: ask on the machine, or with a token")
         return person
 
     def sees_all(self, request: Request) -> bool:

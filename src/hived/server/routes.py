@@ -306,6 +306,13 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         person, ref = permits.of_job(request, ref, "queue again")
         return await service.requeue(ref, how, person.name)
 
+    @jobs.post("/jobs/{ref:path}/resubmit", status_code=201, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    async def resubmit_job(ref: Ref, request: Request, response: Response) -> schema.Job:
+        """Submit a job of one's own again, as it was submitted, whatever has become of it: a new job."""
+        job = await service.resubmit(permits.named(request, ref), asking(request))
+        response.headers["Location"] = f"/v1/jobs/{job.id}"
+        return job
+
     @jobs.post("/jobs/{ref:path}/suspend", responses=declared(*BODY, *_TELLING))
     async def suspend_job(ref: Ref, how: schema.Suspension, request: Request) -> schema.Job:
         """Suspend a training job at the end of a mini-batch: its device memory is free, and its GPUs stay its own."""
@@ -482,9 +489,33 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         """Revoke a token: it opens nothing from now on, and what is being streamed to its holder ends."""
         return await service.revoke_token(number, permits.to_revoke_token(request, service.tokens(None), number).name)
 
+    sessions = router("sessions")
+
+    @sessions.get("/me", responses=declared(403, 503))
+    async def get_me(request: Request) -> schema.Me:
+        """Who asks, and what they may do."""
+        return service.me(asking(request), getattr(request.state, "looks", False))
+
+    @sessions.post("/sign-in-links", status_code=201, responses=declared(403, 409, 503))
+    async def create_sign_in_link(request: Request) -> schema.SignInLink:
+        """Make a link with which a browser acts as who asks. It works once, and for five minutes."""
+        return service.sign_in_link(permits.to_sign_in(request))
+
+    @sessions.post("/sign-in", status_code=201, responses=declared(*BODY, 404, 409, 503))
+    async def sign_in(how: schema.SignIn, request: Request) -> schema.SignedIn:
+        """Begin the session of a link: whoever has its code is who asked for it. It lasts twelve hours at most."""
+        person, begun = service.sign_in(how.code)
+        request.state.signed_in = person
+        return begun
+
+    @sessions.post("/sign-out", responses=declared(403, 409, 503))
+    async def sign_out(request: Request) -> schema.Me:
+        """End the session of who asks."""
+        return service.sign_out(asking(request))
+
     trades = router("trades")
     add_trades(trades, service.market, permits)
-    return [jobs, events, cluster, trades, tokens]
+    return [jobs, events, cluster, trades, tokens, sessions]
 
 
 def _attempt(job: schema.Job) -> int | None:

@@ -19,6 +19,8 @@ from hived.engines.submission import Submission as Submission  # the body of ``P
 Patience = Annotated[float, Field(strict=True, gt=0, le=86_400)]
 REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 SUBJECT = r"^[^\x00-\x20\x7f,]+$"
+#: a code of a link: what has a place in an address
+CODE = r"^[A-Za-z0-9_-]+$"
 #: each of these patterns in words, for the error message of a text that does not match
 FORMS = {
     NAME: "has to be letters, digits and . _ -, a letter first, 63 at most",
@@ -27,6 +29,7 @@ FORMS = {
     FOLDER: "has to be a path from the root, /, of at most 4,096 characters",
     ARRAY: "has to be indexes, 1-40 or 0-9:3 or 1,5,7, and maybe how many at a time, 1-40%4",
     ANY_TEXT: "may not have a NUL character in it",
+    CODE: "has to be the code of a link, letters, digits, _ and -",
     SUBJECT: "has to be the name of a user, without spaces and commas",
 }
 EngineKind = Literal["local", "kubernetes", "results"]
@@ -697,3 +700,45 @@ class MadeToken(Model):
     """The token itself, told this once."""
     roles: dict[str, str]
     """What its holder is to each virtual cluster: viewer, member, admin or operator."""
+
+
+# -- sessions of the dashboard ----------------------------------------------------------------------------------------
+
+
+class Me(Model):
+    """Who asks, and what they may do."""
+
+    user: str
+    """"": not known."""
+    acts: bool
+    """Whether they may change anything as they ask now: a browser that only looks may not."""
+    operator: bool
+    roles: dict[str, str]
+    """What they are to each virtual cluster: viewer, member, admin or operator."""
+    until: float | None
+    """When they have to show something new; None: never."""
+
+
+class SignInLink(Model):
+    """A link for a browser, which works once."""
+
+    code: str
+    """What follows ``#sign-in=`` in the address of the dashboard."""
+    address: str | None
+    """The dashboard, as it is reached on the machine; None: this engine serves none over TCP."""
+    until: float
+    """When it works no more."""
+
+
+class SignIn(Model):
+    """A code of a link."""
+
+    code: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CODE)]
+
+
+class SignedIn(Model):
+    """A session that has begun."""
+
+    key: str
+    """For the header ``Authorization: Bearer KEY``; told this once."""
+    me: Me

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hived import __version__
-from hived.access import Access, Person
+from hived.access import Access, Person, Role
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
@@ -33,6 +33,7 @@ from .trades import ExchangeService
 J = TypeVar("J", bound=EngineJob)
 T = TypeVar("T")
 _ON_ITS_NODE = "command a training job with hived train inside its pod"
+_ONLY_LOOKS = "its dashboard only looks: jobs are pods, and kubectl changes them"
 _KNOWS_PEOPLE = "it is Kubernetes that knows people there, and makes tokens for them: kubectl create token"
 _SHOWN = 100  #: jobs in each list of a virtual cluster
 
@@ -205,6 +206,22 @@ class Service(ABC, Generic[J]):
         """Revoke a token, told so by ``user``. Raises :class:`~hived.errors.NotFoundError`."""
         raise self._unsupported(_KNOWS_PEOPLE)
 
+    def sign_in_link(self, person: Person) -> schema.SignInLink:
+        """Make a link with which a browser acts as somebody."""
+        raise self._unsupported(_ONLY_LOOKS)
+
+    def sign_in(self, code: str) -> tuple[Person, schema.SignedIn]:
+        """Begin the session of a link; and whose it is. Raises :class:`~hived.errors.NotFoundError`."""
+        raise self._unsupported(_ONLY_LOOKS)
+
+    def sign_out(self, person: Person) -> schema.Me:
+        """End the session of somebody."""
+        raise self._unsupported(_ONLY_LOOKS)
+
+    async def resubmit(self, ref: str, person: Person) -> schema.Job:
+        """Submit a job of their own again."""
+        raise self._unsupported("submit with kubectl apply -f FILE")
+
     async def accounts(self, start: float, end: float) -> schema.Accounts:
         """GPU seconds between two times, by user, virtual cluster and use."""
         query = "sum by (vc, use) (increase(hived_gpu_seconds_total[30d]))"
@@ -238,6 +255,17 @@ class Service(ABC, Generic[J]):
         return {"missing": [], "unmanaged": 0, "foreign_pods": []}
 
     # -- what both share ------------------------------------------------------------------------------------------
+
+    def me(self, person: Person, looks: bool) -> schema.Me:
+        """Who asks, and what they may do; ``looks``: as they ask, they may only look."""
+        access = self.access()
+        return schema.Me(
+            user=person.name,
+            acts=not looks and (person.owns or person.name != ""),
+            operator=access.role(person) is Role.OPERATOR,
+            roles={vc: access.role(person, vc).name.lower() for vc in access.vcs},
+            until=person.until,
+        )
 
     async def drain(self, drain: schema.Drain, user: str) -> schema.Drained:
         """Drain devices, or undo that, told so by ``user``. Returns those that it is about, as they are now."""

@@ -26,6 +26,7 @@ PATHS = [
     "/v1/plan", "/v1/events",
     "/v1/events/stream", "/v1/nodes", "/v1/drain", "/v1/spec", "/v1/decisions", "/v1/trades", "/v1/trades/offers",
     "/v1/trades/requests", "/v1/trades/withdraw", "/v1/tokens", "/v1/tokens/{number}/revoke",
+    "/v1/jobs/{ref}/resubmit", "/v1/me", "/v1/sign-in-links", "/v1/sign-in", "/v1/sign-out",
 ]  # fmt: skip
 PAGES = [
     "layout", "picture", "curves", "story/{job}", "timeline", "queue", "ended", "comparison", "stream",

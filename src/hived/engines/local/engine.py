@@ -422,6 +422,12 @@ class Engine:
         self._tokens_changed("token_revoked", gone, by, {})
         return gone
 
+    def signed_in(self, user: str, session: str) -> None:
+        """Note that a browser acts as somebody from now on."""
+        self._refuse_if_failed()
+        self.job_scheduler.note("signed_in", None, self.clock(), {"user": user, "id": session})
+        self._advance_or_raise()
+
     def _tokens_changed(self, kind: str, token: Token, by: str, more: Mapping[str, object]) -> None:
         self._values["tokens"] = json.dumps(self.tokens.plain())
         self.job_scheduler.note(kind, None, self.clock(), {"id": token.id, "of": token.user, "user": by, **more})

@@ -22,12 +22,13 @@ function early(path) {
   if (path !== "layout") return null;
   const asked = window.hivedLayout;
   window.hivedLayout = null;
-  return asked;
+  return asked ?? null;
 }
 
-async function words(answer) {
-  if (answer.status === 401 || answer.status === 403) {
-    return "This page needs the token: open the link that `hived up` printed (it ends in ?token=...).";
+/** The words of an answer that is an error; `page`: of what the page itself needs. */
+export async function words(answer, page = true) {
+  if (page && (answer.status === 401 || answer.status === 403)) {
+    return "This page needs you to sign in: open the link that `hived dashboard` prints on the machine.";
   }
   try {
     return (await answer.json()).error.message;

@@ -12,12 +12,15 @@ import { counters, firstPicture, measured } from "./measures.js";
 import { Palette } from "./palette.js";
 import { ComparePage } from "./panels/compare.js";
 import { Curves } from "./panels/curves.js";
+import { confirmed } from "./panels/actions.js";
 import { JobPanel } from "./panels/job.js";
 import { JobsPanel } from "./panels/jobs.js";
+import { LogDialog } from "./panels/log.js";
 import { Replay } from "./panels/replay.js";
 import { lastPlace, TimelineDialog } from "./panels/timeline.js";
 import { TotalsLine } from "./panels/totals.js";
 import { VcPanel } from "./panels/vcs.js";
+import { Session } from "./session.js";
 import { onSystemTheme, theme, toggleTheme } from "./theme.js";
 
 export class App {
@@ -37,9 +40,14 @@ export class App {
     this.jobs = new JobsPanel({ parent: byId("queue"), note: byId("queue-note"), input: byId("queue-filter"), tabs: byId("lists") }, {
       select, now, holders: () => this.cells?.holders ?? new Map(), view: () => this.view.key, at: () => (this.live ? null : this.at), asked: (error) => this.#asked(error),
     });
-    this.job = new JobPanel(byId("job"), { close: () => this.select(null), clock, now, view: () => this.view.key, timeline: (story) => this.#timelineOf(story) });
+    this.session = new Session(() => this.#whoChanged());
+    this.log = new LogDialog(byId("log"), this.session);
+    this.job = new JobPanel(byId("job"), {
+      close: () => this.select(null), clock, now, view: () => this.view.key, timeline: (story) => this.#timelineOf(story),
+      session: this.session, log: (story) => this.log.open(story), done: (job) => this.#acted(job),
+    });
     this.timeline = new TimelineDialog(byId("timeline"), {
-      clock, now, view: () => this.view.key, nodes: () => this.#nodes(), layout: () => this.layout, select: (id) => this.select(id),
+      clock, now, view: () => this.view.key, nodes: () => this.#nodes(), layout: () => this.layout, select: (id) => this.select(id), session: this.session, confirmed,
     });
     this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at), range: (range) => this.#setRange(range) });
     this.compare = new ComparePage(byId("compare"), byId("tip"), {
@@ -49,12 +57,18 @@ export class App {
     fillHelp(byId("help"));
   }
 
+  /** Sign in where the address says so, and begin. */
+  async open() {
+    await this.session.begin().catch(() => { /* the first question says that nobody answers */ });
+    await this.start();
+  }
+
   async start() {
     this.#controls();
     try {
       this.#setLayout(await ask("layout"));
     } catch (error) {
-      this.#trouble(error instanceof Refused ? error.message : "The server does not answer. Is hived running?");
+      this.#trouble(error instanceof Refused ? this.session.trouble || error.message : "The server does not answer. Is hived running?");
       if (!(error instanceof Refused)) setTimeout(() => this.start(), 2000);
     }
   }
@@ -65,6 +79,8 @@ export class App {
     this.#trouble("");
     this.layout = layout;
     this.live = layout.end === null;
+    if (layout.acts) this.session.ask().catch(() => { /* it only looks */ });
+    if (this.session.trouble) this.#trouble(this.session.trouble);
     this.clock = new Clock(layout.clock);
     const hash = new URLSearchParams(location.hash.slice(1));
     this.view = layout.views.find(({ key }) => key === (this.view?.key ?? hash.get("view"))) ?? layout.views.at(this.live ? 0 : -1);
@@ -227,6 +243,28 @@ export class App {
 
   #asked(error) {
     this.#trouble(error instanceof Refused ? error.message : "The server does not answer; what you see is the last that was known.");
+  }
+
+  // -- who it is, and what they do -------------------------------------------------------------------------------------
+
+  #whoChanged() {
+    const { me, signedIn } = this.session;
+    const who = byId("who");
+    who.hidden = me.user === "";
+    const title = me.acts ? "What you do here is done as you." : "You only look. To act here too, run: hived dashboard";
+    who.title = title;
+    who.replaceChildren(...[
+      el("span", {}, me.user), me.acts ? null : el("span.tag.quiet", {}, "looks only"),
+      signedIn ? el("button.act", { type: "button", on: { click: () => this.session.signOut() } }, "Sign out") : null,
+    ].filter((child) => child !== null));
+    if (this.job.story) this.job.redraw();
+    this.timeline.whoChanged();
+  }
+
+  /** Something was done to a job: it may be a new one. */
+  #acted(job) {
+    if (job.id === this.chosen) this.job.refresh();
+    else this.select(job.id);
   }
 
   // -- what the reader chooses ---------------------------------------------------------------------------------------

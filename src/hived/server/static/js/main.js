@@ -3,4 +3,4 @@
 import { App } from "./app.js";
 
 window.__hived.app = new App();
-window.__hived.app.start();
+window.__hived.app.open();

@@ -1,12 +1,13 @@
 // One job: its life as a bar and as a list, and why things are as they are.
 
 import { ask, Refused } from "../api.js";
+import { actionsOf } from "./actions.js";
 import { byId, el } from "../dom.js";
 import { duration, plural, sharing, STAYS } from "../format.js";
 import { dress } from "../palette.js";
 
 export class JobPanel {
-  /** `on`: {close(), clock(), now(), view(), timeline(story) or null}. */
+  /** `on`: {close(), clock(), now(), view(), timeline(story) or null, session, log(story), done(job)}. */
   constructor(panel, on) {
     this.panel = panel;
     this.on = on;
@@ -18,6 +19,11 @@ export class JobPanel {
   setPalette(palette) {
     this.palette = palette;
     if (this.story) this.#draw();
+  }
+
+  /** The reader may do other things. */
+  redraw() {
+    this.#draw();
   }
 
   /** The focus goes to the panel's heading, and comes back when it is closed. */
@@ -91,6 +97,7 @@ export class JobPanel {
         el("span.tag", {}, story.vc), el("span.tag", {}, plural(story.gpus, "GPU")), story.user ? el("span.tag", {}, story.user) : null,
         el("span.tag", {}, story.priority < 0 ? "opportunistic" : `priority ${story.priority}`),
         story.id !== story.name ? el("span.tag.quiet", {}, `id ${story.id}`) : null),
+      actionsOf(story, this.on),
       story.command ? el("pre.command", {}, story.command) : null,
       this.bar,
       this.#timelineButton(story),

@@ -17,7 +17,7 @@ const THIN = 1 / 200;
 const LOOK = (width) => Math.max(5, width / 1000);
 
 export class TimelineDialog {
-  /** `on`: {clock(), now(), view(), nodes(), layout(), select(id)}. */
+  /** `on`: {clock(), now(), view(), nodes(), layout(), select(id), session, confirmed}. */
   constructor(dialog, on) {
     Object.assign(this, { dialog, on });
     this.latest = new Latest();
@@ -26,13 +26,15 @@ export class TimelineDialog {
     this.widths = el("select", { "aria-label": "How long", on: { change: () => this.#setWidth(Number(this.widths.value)) } },
       WIDTHS.map(([seconds, words]) => el("option", { value: seconds }, words)));
     this.body = el("div.lanes");
+    this.drain = el("button.act", { type: "button", hidden: true, on: { click: () => this.#toggleDrain() } });
     dialog.replaceChildren(
       el("div.head", {}, el("h2", { id: "timeline-heading" }, "Who has the GPUs"), this.node,
         el("div.zoom", { role: "group", "aria-label": "Time" }, button("◀", "Earlier", () => this.#shift(-1)), this.widths, button("▶", "Later", () => this.#shift(1))),
+        this.drain,
         el("button.icon", { type: "button", "aria-label": "Close (Esc)", title: "Close (Esc)", on: { click: () => dialog.close() } }, "×")),
       this.body);
     dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-    dialog.addEventListener("close", () => this.latest.drop());
+    dialog.addEventListener("close", () => { this.latest.drop(); this.asked = null; });
     for (const [kind, on] of [["pointerover", true], ["pointerout", false]]) this.body.addEventListener(kind, (event) => this.#bringOut(event, on));
     this.body.addEventListener("click", (event) => {
       const of = event.target.closest("[data-job]");
@@ -99,7 +101,40 @@ export class TimelineDialog {
     this.#load();
   }
 
+  whoChanged() {
+    if (this.dialog.open) this.#askDrained();
+  }
+
+  /** Whether the node takes jobs; only operators are asked what to do about it. */
+  async #askDrained() {
+    const node = this.node.value;
+    const { me } = this.on.session;
+    this.drain.hidden = true;
+    if (!this.#live || !me.acts || !me.operator) return;
+    const found = await this.on.session.read(`nodes?node=${encodeURIComponent(node)}`).catch(() => null);
+    const devices = found?.nodes.find(({ name }) => name === node)?.devices;
+    if (!devices || node !== this.node.value) return;
+    this.drained = devices.every(({ drained }) => drained);
+    this.drain.textContent = this.drained ? "Take jobs again" : "Drain";
+    this.drain.title = this.drained ? `Let jobs start on ${node} again` : `Keep new jobs off ${node}`;
+    this.drain.hidden = false;
+  }
+
+  async #toggleDrain() {
+    const node = this.node.value;
+    const undo = this.drained;
+    if (!undo && !(await this.on.confirmed(`Drain ${node}?`, "No new jobs start there; those that run go on.", "Drain"))) return;
+    try {
+      await this.on.session.act("drain", { node, undo });
+    } catch (error) {
+      this.body.prepend(el("p.refused", { role: "alert" }, error.message));
+    }
+    await this.#askDrained();
+  }
+
   async #load() {
+    if (this.asked !== this.node.value) this.#askDrained();
+    this.asked = this.node.value;
     this.looked = this.on.now();
     const end = Math.min(this.start + this.width, Math.max(this.#end(), this.start + 1));
     let shown;
