@@ -467,7 +467,7 @@ class _Up:
             gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
             service = LocalService(engine)
-            source = local_view(service, _title(self.chosen.spec))
+            source = local_view(service, _title(self.chosen.spec), acts=True)
             service.revoked = server.forget
             await self._serve(service, source, server, token)
             helpers.append(loop.create_task(source.sample()))

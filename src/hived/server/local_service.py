@@ -500,9 +500,9 @@ def _continued(data: bytes) -> int:
 _PAGE = 10_000
 
 
-def local_view(service: LocalService, title: str) -> DashboardView[Job]:
-    """The dashboard of the engine behind ``service``."""
-    words = {"title": title, "synthetic": service.engine().simulated, "acts": True}
+def local_view(service: LocalService, title: str, acts: bool = False) -> DashboardView[Job]:
+    """The dashboard of the engine behind ``service``; ``acts``: whether the API is served beside it."""
+    words = {"title": title, "synthetic": service.engine().simulated, "acts": acts}
     return DashboardView(_Running(service), "this machine", **words)
 
 
