@@ -56,6 +56,7 @@ class FakeNvml:
         self.watched: set[int] = set()
         self.open = 0
         self.divided: set[int] = set()  #: by MIG
+        self.minors = [0, 1, 2, 3]
         self.running: dict[int, list[int]] = {}  #: pids of processes that compute, by number
 
     def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
@@ -85,6 +86,9 @@ class FakeNvml:
         if found in self.lost:
             raise NVMLError("GPU is lost")
         return found
+
+    def nvmlDeviceGetMinorNumber(self, handle: str) -> int:  # noqa: N802
+        return self.minors[self.number(handle)]
 
     nvmlDeviceGetIndex = nvmlDeviceGetMemoryInfo = number  # noqa: N815
 
@@ -431,3 +435,14 @@ def test_a_job_waits_for_strangers_and_says_whose_they_are(nvml: FakeNvml, lives
         await ended(engine, waits)
 
     lives.live(story, devices=gpus)
+
+
+def test_fenced_tasks_have_their_files_and_uuids(nvml: FakeNvml, gpus: Nvml) -> None:
+    """NVML's order need not be that of the files, and CUDA numbers anew what a task can open."""
+    nvml.minors = [3, 1, 0, 2]
+    assert gpus.minors([0, 2]) == [3, 0]
+    assert (gpus.visible([0, 2]), gpus.visible([0, 2], fenced=True)) == ("0,2", "GPU-0,GPU-2")
+    nvml.lost = {2}
+    with pytest.raises(OSError, match="NVML does not say which file it is: 'GPU 2'"):
+        gpus.minors([0, 2])
+    assert Simulated().minors([0, 2]) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,8 +110,8 @@ def test_a_group_that_is_gone_keeps_no_task_from_starting(lives: Lives, made: Fe
     async def story(engine: Engine) -> None:
         make = engine._fences.make
 
-        def vanishing(job: int, attempt: int, rank: int) -> Path | None:
-            group = make(job, attempt, rank)
+        def vanishing(job: int, attempt: int, rank: int, minors: Collection[int] | None = None) -> Path | None:
+            group = make(job, attempt, rank, minors)
             assert group is not None
             group.rmdir()
             return group

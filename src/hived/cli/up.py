@@ -135,6 +135,13 @@ def up(
             show_default="that of the last start",
         ),
     ] = None,
+    fence: Annotated[
+        Fence | None,
+        typer.Option(
+            help="Keep tasks from opening the GPUs of others (devices, as root), or not (none).",
+            show_default="that of the last start, else none",
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -193,7 +200,8 @@ def up(
             named = _with_policies(chosen.spec, policy or [], kept)
             chosen = chosen._replace(spec=_with_guests(named, chosen.shares is not None))
         _may_displace(chosen.spec, store, yes)
-        door = _Door(listen, group, exchange and exchange.value, jobs_run_as and jobs_run_as.value, keep, most_output)
+        values = [choice and choice.value for choice in (exchange, jobs_run_as, fence)]
+        door = _Door(listen, group, values[0], values[1], keep, most_output, values[2])
         door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
         door.keeping()
         if door.jobs_run_as == JobsRunAs.ENGINE and os.geteuid() == 0:
@@ -245,6 +253,13 @@ class JobsRunAs(StrEnum):
     ENGINE = "engine"
 
 
+class Fence(StrEnum):
+    """What tasks are kept from."""
+
+    DEVICES = "devices"
+    NONE = _NONE
+
+
 class _Door(NamedTuple):
     """How others reach the engine, and what it does for them beside jobs; kept for the next start."""
 
@@ -254,6 +269,7 @@ class _Door(NamedTuple):
     jobs_run_as: str | None = None
     keep: str | None = None
     most_output: str | None = None
+    fence: str | None = None
 
     def keeping(self) -> Keeping:
         """How much of jobs is kept. Raises :class:`InputError`."""
@@ -457,6 +473,7 @@ class _Up:
             arbiter=arbiter,
             job_users=JobUsers.here(self.door.jobs_run_as == JobsRunAs.ENGINE),
             keeping=self.door.keeping(),
+            fences_devices=self.door.fence is not None,
         )
         helpers: list[asyncio.Task[None]] = []
         try:

@@ -6,6 +6,7 @@ Real GPUs are queried through NVML (nvidia-ml-py); simulated ones have only thei
 from __future__ import annotations
 
 import contextlib
+import errno
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -36,9 +37,13 @@ class Simulated:
         #: short description, for people
         self.what = what
 
-    def visible(self, numbers: Sequence[int]) -> str:
-        """The value of ``CUDA_VISIBLE_DEVICES`` for these devices."""
+    def visible(self, numbers: Sequence[int], fenced: bool = False) -> str:
+        """The value of ``CUDA_VISIBLE_DEVICES`` for these devices; ``fenced``: of a task that sees no others."""
         return ",".join(map(str, numbers))
+
+    def minors(self, numbers: Sequence[int]) -> list[int] | None:
+        """Minor numbers of their files; None: they have none. Raises :class:`OSError` where they cannot be found."""
+        return None
 
     def check(self, spec: ClusterSpec) -> None:
         """Raise :class:`InputError` for a spec with other devices than these."""
@@ -99,9 +104,21 @@ class Nvml:
         missing = sum(index is None for index in self._indices)
         return f"{kinds} on {self._node}" + (f" ({missing} not found by NVML)" if missing else "")
 
-    def visible(self, numbers: Sequence[int]) -> str:
-        """Numbers of the devices; or UUIDs, once CUDA may number them otherwise since a device is lost or bad."""
-        if self._in_order and not any(self._found.values()):
+    def minors(self, numbers: Sequence[int]) -> list[int] | None:
+        """See :meth:`Simulated.minors`."""
+        found = []
+        for number in numbers:
+            index = self._indices[number]
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                found.append(int(self._nvml.nvmlDeviceGetMinorNumber(handle)))
+            except (self._nvml.NVMLError, TypeError):  # no index
+                raise OSError(errno.ENODEV, "NVML does not say which file it is", f"GPU {number}") from None
+        return found
+
+    def visible(self, numbers: Sequence[int], fenced: bool = False) -> str:
+        """Numbers of the devices; or UUIDs, where CUDA may number them otherwise: one is lost or bad, or not seen."""
+        if self._in_order and not fenced and not any(self._found.values()):
             return ",".join(map(str, numbers))
         return ",".join(self.uuids[number] or str(number) for number in numbers)
 

@@ -116,13 +116,16 @@ class Engine:
         arbiter: Arbiter | None = None,
         job_users: JobUsers | None = None,
         keeping: Keeping | None = None,
+        fences_devices: bool = False,
     ) -> None:
         """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
 
         ``arbiter``: how offers of cells are matched with requests; None: balanced. ``job_users``: whose jobs it runs;
-        None: by the rights of this process. ``keeping``: how much of jobs is kept; None: all.
+        None: by the rights of this process. ``keeping``: how much of jobs is kept; None: all. ``fences_devices``:
+        whether tasks open no other GPUs than their own.
 
-        Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
+        Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``, and ``InputError`` where
+        tasks cannot be fenced so.
         """
         self.store = store
         self.folder = store.folder.absolute()
@@ -163,7 +166,9 @@ class Engine:
         self._replaced = False
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
-        self._fences = Fences(database)
+        self._fences, self._fences_devices = Fences(database), fences_devices
+        if fences_devices:
+            self._fences.check_devices()
         self._watching = Watching(self._ended, self._fences)
         self.job_scheduler.held_up = self._watching.held_up
         self._threads = ThreadPoolExecutor(64, "training")
@@ -607,7 +612,8 @@ class Engine:
 
         def work() -> Work:
             spec, folder = job.spec, self._job_folder(job.id)
-            visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
+            numbers = job.placement.pods[rank].leaf_cells if job.placement is not None else ()
+            visible = self.devices.visible(numbers, self._fences_devices)
             own: Mapping[str, str] = os.environ
             if run_as := self.job_users.becomes(spec.uid):
                 make_folder(folder, 0o011)
@@ -620,7 +626,7 @@ class Engine:
                 environment |= self._agent.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
-            group = self._fences.make(*key)
+            group = self._fences.make(*key, self.devices.minors(numbers) if self._fences_devices else None)
             fence = None if group is None else str(group)
             return Work(
                 spec.command,
@@ -631,6 +637,7 @@ class Engine:
                 becomes,
                 warning,
                 fence,
+                self._fences_devices,
                 self.keeping.output,
             )
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
+from collections.abc import Collection
 from pathlib import Path
+
+from hived.errors import InputError
+
+from .device_fence import allow_only
 
 #: where the hierarchy of version 2 may be mounted
 _MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -27,15 +32,39 @@ class Fences:
         """``database``: the engine's; its groups are in one of that name, beside its own processes."""
         self.folder = _own_group(database, mounts)
 
-    def make(self, job: int, attempt: int, rank: int) -> Path | None:
-        """The group of a task, made if need be; None: there can be none, and the task runs without."""
+    def check_devices(self) -> None:
+        """Raise :class:`~hived.errors.InputError` where tasks cannot be kept from the GPUs of others."""
+        way_out = "run hived up as root, where control groups of version 2 are mounted, or with --fence none"
+        if self.folder is None:
+            raise InputError(f"--fence devices: this process may make no control groups; {way_out}")
+        trial = self.folder / "trial"
+        try:
+            trial.mkdir(exist_ok=True)
+            allow_only(trial, ())
+        except OSError as error:
+            why = f"the kernel lets it attach no program to a control group ({error.strerror})"
+            raise InputError(f"--fence devices: {why}; {way_out}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                trial.rmdir()
+
+    def make(self, job: int, attempt: int, rank: int, minors: Collection[int] | None = None) -> Path | None:
+        """The group of a task, made if need be; None: there can be none, and the task runs without.
+
+        ``minors``: of the GPUs that the task may open; None: it may open any. Raises :class:`OSError` where it cannot
+        be kept from the others.
+        """
         if self.folder is None:
             return None
         group = self.folder / f"{job}.{attempt}.{rank}"
         try:
             group.mkdir(exist_ok=True)
         except OSError:
+            if minors is not None:
+                raise
             return None
+        if minors is not None:
+            allow_only(group, minors)
         with contextlib.suppress(OSError):  # where processes are counted
             (group / "pids.max").write_text(str(_MOST_PROCESSES))
         return group

@@ -123,11 +123,12 @@ class _Supervisor:
         run_as: dict[str, Any] | None = None,
         warning: list[float] | None = None,
         fence: str | None = None,
+        is_kept_in: bool = False,
         most_output: int = 0,
     ) -> None:
         self._most_output, self._output = most_output, -1
         self._reader, self._problem = -1, b""
-        self._fence = fence
+        self._fence, self._is_kept_in = fence, is_kept_in
         self._warning = warning
         self._run_as = run_as
         self._command, self._cwd, self._environment = command, cwd, environment
@@ -233,7 +234,7 @@ class _Supervisor:
         try:
             os.setpgid(0, 0)
             if self._fence is not None:
-                _enter(self._fence)
+                _enter(self._fence, self._is_kept_in)
             if self._run_as is not None:
                 _become(**self._run_as)  # before the next line, of which a change of the user is the end
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -256,7 +257,8 @@ class _Supervisor:
             os.execvpe(self._command[0], self._command, self._environment)
         except OSError as error:
             own = ["output"] if self._run_as is None else [*self._run_as["folders"], self._run_as["output"]]
-            where = error.filename if error.filename in (self._cwd, *own) else self._command[0]
+            known = (self._cwd, *own, f"{self._fence}/cgroup.procs")
+            where = error.filename if error.filename in known else self._command[0]
             _complain(writer, f"{where}: {error.strerror}")
         except Exception as error:  # arguments that exec cannot pass on
             _complain(writer, f"{error}")
@@ -415,13 +417,17 @@ def _leave_keyring() -> None:
         ctypes.CDLL(None).syscall(number, 1, None)  # keyctl(KEYCTL_JOIN_SESSION_KEYRING, anonymous)
 
 
-def _enter(fence: str) -> None:
-    """Have this process, and all that it will start, in a control group; without one, if that is gone."""
+def _enter(fence: str, has_to: bool) -> None:
+    """Have this process, and all that it will start, in a control group; without one, if that is gone.
+
+    ``has_to``: raise the :class:`OSError` then.
+    """
     try:
         with open(f"{fence}/cgroup.procs", "w", encoding="ascii") as group:
             group.write("0")
     except OSError:
-        return
+        if has_to:
+            raise
 
 
 def _end_group(fence: str) -> None:

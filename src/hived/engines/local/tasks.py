@@ -83,6 +83,7 @@ class Work:
     run_as: RunAs | None = None  #: None: as the engine
     warning: tuple[int, float] | None = None  #: a signal, and so many seconds before the time limit
     fence: str | None = None  #: its control group; None: it has none
+    is_kept_in: bool = False  #: whether it must not run outside of that
     most_output: int = 0  #: bytes of what it prints that are kept, the last ones; 0: all
 
 
