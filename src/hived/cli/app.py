@@ -77,6 +77,7 @@ def _noun(name: str, line: str, *verbs: tuple[str, str, str, str]) -> Verb:
 
 VERBS = (
     Verb(_JOBS, "submit", "Run a command on GPUs of a virtual cluster", "submit", settings=_WITH_A_COMMAND),
+    Verb(_JOBS, "shell", "A shell on GPUs, on this terminal", "shell", settings=_WITH_A_COMMAND),
     Verb(_JOBS, "ps", "Jobs that run and wait", "jobs"),
     Verb(_JOBS, "logs", "What a job prints", "jobs"),
     Verb(_JOBS, "explain", "Why a job waits, where it runs, how it ended", "jobs"),

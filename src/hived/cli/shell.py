@@ -1,0 +1,205 @@
+"""``hived shell``: a shell, or another program, on GPUs of a virtual cluster and on this terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hived.engines.local import terminal
+from hived.errors import ConflictError, InputError, NotFoundError
+from hived.server.schema import Job
+
+from .client import Engine, path_of
+from .console import note
+from .escaping import clean
+from .options import (
+    Asking,
+    GpusOption,
+    OpportunisticOption,
+    PriorityOption,
+    asks_engine,
+    duration_option,
+    resources,
+    vc_option,
+)
+from .submit import environment, folder
+
+#: seconds between two looks at a job that has not started
+_LOOKS_S = 0.5
+#: after so long it is said why it waits
+_PATIENCE_S = 1.0
+#: bytes that are read of what is typed, at a time
+_TYPED = 4_096
+#: for so long a job may take to end after its program has
+_ENDS_S = 5.0
+
+
+@asks_engine
+def shell(
+    ask: Asking,
+    vc: Annotated[str, vc_option(help="The virtual cluster (tenant).")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Another program, after --.", show_default="$SHELL")
+    ] = None,
+    gpus: GpusOption = 1,
+    priority: PriorityOption = 0,
+    opportunistic: OpportunisticOption = False,
+    time_limit: Annotated[
+        float | None, duration_option(help="Longest run, with its unit: 90s, 30m, 2h or 1d.", show_default="none")
+    ] = None,
+) -> None:
+    """Open a shell on GPUs, on this terminal, as soon as they are free. It is a job: exit ends it, and gives them back.
+
+    So does a terminal that is closed. Where others need its GPUs, it is told to stop and does not start again.
+
+    \bExamples:
+      hived shell --vc vision --gpus 2
+      hived shell --vc vision --time-limit 2h -- ipython
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("hived shell needs a terminal; hived submit --follow runs a program without one")
+    program = command or [os.environ.get("SHELL") or "/bin/sh"]
+    with ask.connect() as there, _listening() as (listening, path):
+        if not there.local:
+            raise InputError("hived shell works on the machine of the engine: log in there, and leave --engine out")
+        own = folder(None)
+        submission = resources(vc, gpus, 1, priority, opportunistic) | {
+            "command": [sys.executable, "-I", "-S", terminal.__file__, path, *program],
+            "name": "shell",
+            "cwd": own,
+            "environment": environment(os.environ, (), False, own),
+            "share": False,
+        }
+        submission |= {} if time_limit is None else {"time_limit_s": time_limit}
+        job = there.parsed(Job, there.post("/v1/jobs", submission))
+        code = None
+        try:
+            with _started(there, job, listening) as other:
+                code = _shown(other)
+        finally:
+            job = _let_go(there, job, code is not None)
+    if code is None:
+        raise ConflictError(f"{clean(job.name)} was stopped: {clean('; '.join(job.why) or job.state)}")
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[tuple[socket.socket, str]]:
+    """A socket of which nobody else can pass the folder."""
+    with tempfile.TemporaryDirectory(prefix="hived-shell-") as made, socket.socket(socket.AF_UNIX) as listening:
+        path = str(Path(made) / "s")
+        listening.bind(path)
+        listening.listen(1)
+        yield listening, path
+
+
+def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket:
+    """The connection of the job, once it runs. Raises :class:`ConflictError` where it does not come to that."""
+    said, since = "", time.monotonic()
+    while True:
+        if select.select([listening], [], [], _LOOKS_S)[0]:
+            return listening.accept()[0]
+        now = there.parsed(Job, there.get(path_of("jobs", job.id)))
+        why = "; ".join(now.why)
+        if now.state.ended:
+            raise ConflictError(f"{clean(now.name)} {clean(now.state)}: {clean(why)}; hived logs {clean(now.id)}")
+        if now.state.waits and why and why != said and time.monotonic() - since > _PATIENCE_S:
+            said = why
+            note(f"{clean(now.name)} waits: {clean(why)}; Ctrl-C gives it up")
+
+
+def _shown(other: socket.socket) -> int | None:
+    """Show the other terminal here until its program has ended; its exit code. None: it was stopped."""
+    here = sys.stdin.fileno()
+    before = termios.tcgetattr(here)
+    resized, tells = socket.socketpair()
+    tells.setblocking(False)
+
+    def resize(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is told already
+            tells.send(b"w")
+
+    handlers = {
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, resize),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # then nothing can be read here
+    }
+    messages, typed = terminal.Messages(), _size(here)
+    try:
+        tty.setraw(here)
+        while True:
+            reads = [other, resized, *([sys.stdin] if len(typed) < terminal.MOST else [])]
+            ready, writable, _ = select.select(reads, [other] if typed else [], [])
+            if writable:
+                typed = typed[other.send(typed, socket.MSG_DONTWAIT) :]
+            if resized in ready:
+                resized.recv(terminal.MOST)
+                typed += _size(here)
+            if sys.stdin in ready:
+                more = os.read(here, _TYPED)
+                if not more:
+                    return None
+                typed += terminal.framed(b"d", more)
+            if other in ready:
+                data = other.recv(terminal.MOST)
+                if not data:
+                    return None
+                for kind, part in messages.of(data):
+                    if kind == b"d":
+                        _written(part)
+                    elif kind == b"t":
+                        return None
+                    elif kind == b"x":
+                        return part[0]
+    except (OSError, ValueError):
+        return None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        resized.close()
+        tells.close()
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(here, termios.TCSADRAIN, before)
+
+
+def _size(here: int) -> bytes:
+    """A message about the size of a terminal."""
+    rows, columns, _x, _y = struct.unpack("HHHH", fcntl.ioctl(here, termios.TIOCGWINSZ, bytes(8)))
+    return terminal.framed(b"w", struct.pack("HH", rows, columns))
+
+
+def _written(data: bytes) -> None:
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def _let_go(there: Engine, job: Job, is_over: bool) -> Job:
+    """See that the job goes, which would start again without its terminal; as it was before that.
+
+    ``is_over``: its program has ended, and so it goes by itself.
+    """
+    path, until = path_of("jobs", job.id), time.monotonic() + _ENDS_S
+    while True:
+        now = there.parsed(Job, there.get(path))
+        if now.state.ended:
+            return now
+        if not is_over or time.monotonic() > until:
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(ConflictError, NotFoundError):  # it has ended
+        there.post(path_of("jobs", job.id, "/cancel"))
+    return now

@@ -1,0 +1,158 @@
+"""The task of ``hived shell``: a program on a terminal of its own, which somebody else's terminal shows.
+
+    python -I -S terminal.py SOCKET PROGRAM ARGUMENT...
+
+It connects to a Unix socket of the submitter's, and sends what the program prints. What comes from there is typed. Both
+ways messages are a letter, four bytes of length, and so many bytes:
+
+    d  what is typed, or printed            w  rows and columns of the other terminal, two bytes each
+    x  the program has ended: its exit code, one byte        t  it is told to stop
+
+Where the other end goes, the program is hung up on, as by a connection that is lost. This file is run by itself: it
+needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import time
+
+#: bytes of one message at most
+MOST = 65_536
+#: seconds that a program has to end after it was hung up on
+_HANGS_UP_S = 5.0
+_HEAD = struct.Struct("<cI")
+
+
+def framed(kind: bytes, data: bytes = b"") -> bytes:
+    """A message."""
+    return _HEAD.pack(kind, len(data)) + data
+
+
+class Messages:
+    """What has come of a stream of messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def of(self, more: bytes) -> list[tuple[bytes, bytes]]:
+        """The messages that are whole by now. Raises :class:`ValueError` for one that is too long."""
+        self._rest += more
+        found = []
+        while len(self._rest) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._rest)
+            if length > MOST:
+                raise ValueError(f"a message of {length} bytes")
+            end = _HEAD.size + length
+            if len(self._rest) < end:
+                break
+            found.append((kind, self._rest[_HEAD.size : end]))
+            self._rest = self._rest[end:]
+        return found
+
+
+def main(path: str, *command: str) -> int:
+    """Run a program; its exit code."""
+    with socket.socket(socket.AF_UNIX) as other:
+        try:
+            other.connect(path)
+        except OSError as error:
+            print(f"the terminal that this was started from is gone: {path}: {error.strerror}", file=sys.stderr)
+            return 1
+        pid, terminal = pty.fork()
+        if pid == 0:
+            try:
+                os.execvp(command[0], command)
+            except OSError as error:
+                os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+                os._exit(127)
+        told = socket.socketpair()
+        signal.signal(signal.SIGTERM, lambda *_: told[1].send(b"t"))
+        code = _relayed(other, terminal, pid, told[0])
+        with contextlib.suppress(OSError):
+            other.sendall(framed(b"x", bytes([code])))
+        return code
+
+
+def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket) -> int:
+    """Pass on what is typed and printed until the program has ended; its exit code.
+
+    Nothing waits for one side alone: a program that does not read what is typed is still read.
+    """
+    os.set_blocking(terminal, False)
+    messages, typed = Messages(), b""
+    while True:
+        reads = [terminal, told.fileno(), *([other.fileno()] if len(typed) < MOST else [])]
+        ready, writable, _ = select.select(reads, [terminal] if typed else [], [])
+        if told.fileno() in ready:
+            with contextlib.suppress(OSError):
+                other.sendall(framed(b"t"))
+            return _hung_up(pid, terminal)
+        if writable:
+            with contextlib.suppress(BlockingIOError):
+                typed = typed[os.write(terminal, typed) :]
+        if terminal in ready:
+            try:
+                printed = os.read(terminal, MOST)
+            except BlockingIOError:
+                continue
+            except OSError:  # nobody has it open any more
+                printed = b""
+            if not printed:
+                return _code(os.waitpid(pid, 0)[1])
+            try:
+                other.sendall(framed(b"d", printed))
+            except OSError:
+                return _hung_up(pid, terminal)
+        if other.fileno() in ready:
+            try:
+                found = messages.of(_received(other))
+            except (OSError, EOFError, ValueError):
+                return _hung_up(pid, terminal)
+            for kind, data in found:
+                if kind == b"d":
+                    typed += data
+                elif kind == b"w" and len(data) == 4:
+                    fcntl.ioctl(terminal, termios.TIOCSWINSZ, data + bytes(4))
+
+
+def _received(other: socket.socket) -> bytes:
+    data = other.recv(MOST)
+    if not data:
+        raise EOFError
+    return data
+
+
+def _hung_up(pid: int, terminal: int) -> int:
+    """Hang up on the program; its exit code."""
+    os.close(terminal)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGHUP)  # it leads a session, and so a group
+        os.kill(pid, signal.SIGCONT)
+    until = time.monotonic() + _HANGS_UP_S
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return _code(status)
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    return _code(os.waitpid(pid, 0)[1])
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

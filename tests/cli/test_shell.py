@@ -1,0 +1,139 @@
+"""``hived shell`` on real terminals and a real engine: what is typed and printed, sizes, ends of either side."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hived.engines.local.terminal import MOST, Messages, framed
+
+from .engine.shell import PATIENCE_S, Terminal
+from .helpers import HIVED, Engine, Hived, refused
+
+
+class Machine:
+    """An engine with two GPUs of one virtual cluster and two of another; its jobs end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.engine = Engine(folder, "--devices", "4", "--vc", "vision=2", "--vc", "speech=2")
+
+    def run(self, verb: str, *words: str) -> str:
+        command = [*HIVED, verb, "--state", str(self.state), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+
+    def shell(self, *words: str) -> Terminal:
+        return Terminal(["shell", "--state", self.state, "--vc", "vision", *words], width=80, height=24)
+
+    def job(self, number: int) -> Any:
+        return next(job for job in json.loads(self.run("ps", "-a", "-o", "json"))["jobs"] if job["id"] == str(number))
+
+    def ended(self, number: int) -> Any:
+        until = time.monotonic() + PATIENCE_S
+        while (job := self.job(number))["ended_at"] is None:
+            assert time.monotonic() < until, job
+        return job
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    with made.engine:
+        yield made
+        made.run("cancel", "--all", "--yes")
+        for job in json.loads(made.run("ps", "-a", "-o", "json"))["jobs"]:
+            made.ended(int(job["id"]))
+
+
+def test_program_is_on_this_terminal(machine: Machine) -> None:
+    """With GPUs of its own, and its exit code; the job ends with it."""
+    script = 'tty; echo "[$CUDA_VISIBLE_DEVICES]"; read line; echo "got $line"; exit 7'
+    with machine.shell("--gpus", "2", "--", "sh", "-c", script) as terminal:
+        terminal.until(re.compile(r"/dev/pts/\d+\s+\[0,1\]"))
+        terminal.press("hello\r")
+        terminal.until("got hello")
+        assert terminal.code() == 7
+    job = machine.ended(1)
+    assert (job["state"], job["process"]["exit_code"], job["name"]) == ("failed", 7, "shell-1")
+
+
+def test_it_has_the_size_of_this_terminal(machine: Machine) -> None:
+    with machine.shell("--", "sh", "-c", "trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done") as terminal:
+        terminal.until("ready")
+        for rows, columns in ((30, 100), (50, 132)):
+            fcntl.ioctl(terminal._end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            terminal.until(f"{rows} {columns}")
+        machine.run("cancel", "1")
+        assert terminal.code() != 0
+        assert "shell-1 was stopped: cancelled by" in terminal.seen
+
+
+def test_much_that_is_typed_at_once(machine: Machine) -> None:
+    """Neither side waits for the other: a program that is slow to read is still read."""
+    with machine.shell("--", "sh", "-c", "stty raw -echo; echo ready; exec cat") as terminal:
+        terminal.until("ready")
+        line = "x" * 4000
+        for times in range(1, 51):
+            terminal.press(line)
+            terminal.until("x" * 4000 * times)
+        machine.run("cancel", "1")
+        terminal.code()
+        assert terminal.seen.count("x") == 200_000
+
+
+def test_closed_terminal_ends_the_job(machine: Machine) -> None:
+    terminal = machine.shell("--", "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    terminal.until("ready")
+    terminal.__exit__()
+    assert machine.ended(1)["state"] in ("failed", "cancelled")
+
+
+def test_preempted_shell_says_so_and_does_not_come_again(machine: Machine) -> None:
+    with machine.shell("--gpus", "2", "--opportunistic", "--", "sh", "-c", "echo ready; exec sleep 600") as terminal:
+        terminal.until("ready")
+        machine.run("submit", "--vc", "vision", "--gpus", "2", "--", "sleep", "600")
+        machine.run("submit", "--vc", "speech", "--gpus", "2", "--", "sleep", "600")
+        assert terminal.code() != 0
+        assert "shell-1 was stopped: preempted by sleep" in terminal.seen
+    assert machine.ended(1)["state"] == "cancelled"
+
+
+def test_it_says_why_it_waits_and_ctrl_c_gives_it_up(machine: Machine) -> None:
+    machine.run("submit", "--vc", "vision", "--gpus", "2", "--", "sleep", "600")
+    with machine.shell("--gpus", "2") as terminal:
+        terminal.until("shell-2 waits: VC vision has 0 of the 2 GPUs it needs")
+        terminal.press("\x03")
+        assert terminal.code() == 130
+    assert machine.ended(2)["state"] == "cancelled"
+
+
+def test_program_that_is_not_there(machine: Machine) -> None:
+    with machine.shell("--", "no-such-program") as terminal:
+        terminal.until("no-such-program: No such file or directory")
+        assert terminal.code() == 127
+
+
+def test_it_needs_a_terminal(hived: Hived) -> None:
+    assert refused(hived("shell", "--vc", "vision")).startswith("hived shell needs a terminal; hived submit --follow")
+
+
+def test_messages_in_any_pieces() -> None:
+    sent = [(b"d", b"abc"), (b"w", b"\0\1\0\2"), (b"d", b""), (b"x", b"\7"), (b"d", b"y" * MOST)]
+    stream = b"".join(framed(kind, data) for kind, data in sent)
+    for size in (1, 7, 4096, len(stream)):
+        messages, found = Messages(), []
+        for at in range(0, len(stream), size):
+            found += messages.of(stream[at : at + size])
+        assert found == sent
+    with pytest.raises(ValueError, match="a message of 65537 bytes"):
+        Messages().of(framed(b"d", b"z" * (MOST + 1)))
