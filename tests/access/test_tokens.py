@@ -68,7 +68,7 @@ def test_links_and_sessions_end_by_time() -> None:
     sessions.link("late", ANN, 100.0)
     with pytest.raises(NotFoundError, match="too old"):
         sessions.begin("early", "s1", "x", LINK_S)
-    session, key = sessions.begin("late", "s1", "x", LINK_S)
+    session, key, _ = sessions.begin("late", "s1", "x", LINK_S)
     end = LINK_S + SESSION_S
     assert (session.person.token, session.person.until, session.person.name) == ("s1", end, "ann")
     assert sessions.shown(key, end - 1) is session
@@ -79,7 +79,7 @@ def test_links_and_sessions_end_by_time() -> None:
 def test_a_session_lasts_no_longer_than_its_token() -> None:
     sessions = Sessions()
     assert sessions.link("code", replace(ANN, token="t", until=60.0), 0.0) == 60.0
-    session, _ = sessions.begin("code", "s1", "x", 10.0)
+    session, _, _ = sessions.begin("code", "s1", "x", 10.0)
     assert session.person.until == 60.0
 
 
@@ -87,7 +87,7 @@ def test_one_person_has_so_many_sessions() -> None:
     """The oldest of theirs make room, and nobody else's."""
     sessions = Sessions()
     sessions.link("bob", Person("bob"), 0.0)
-    _, his = sessions.begin("bob", "s-bob", "x", 0.0)
+    _, his, _ = sessions.begin("bob", "s-bob", "x", 0.0)
     keys = []
     for number in range(50):
         sessions.link(f"code {number}", ANN, 0.0)

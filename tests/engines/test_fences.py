@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -55,8 +56,8 @@ async def running(engine: Engine, script: str) -> Job:
 def test_a_task_is_in_a_group_of_its_own(lives: Lives, made: Fences) -> None:
     async def story(engine: Engine) -> None:
         job = await running(engine, "cat /proc/self/cgroup; echo here; exec sleep 600")
-        assert groups(engine) == ["1.1.0"]
-        assert f"hived-{engine.store.database}/1.1.0" in await printed(engine, job, "here")
+        assert groups(engine) == [f"1.1.0.{job.spec.submission}"]
+        assert f"/1.1.0.{job.spec.submission}\n" in await printed(engine, job, "here")
         engine.cancel("1")
         await ended(engine, job)
         assert groups(engine) == []
@@ -130,3 +131,25 @@ def test_leftovers_of_several_levels_are_removed(made: Fences) -> None:
     (group / "inner" / "most").mkdir(parents=True)
     made.end(1, 1, 0)
     assert not group.exists()
+
+
+def test_a_copy_ends_no_group_of_the_original(lives: Lives, made: Fences, tmp_path: Path) -> None:
+    """It has the same database, and gives its jobs the same numbers."""
+    lives.ran(shell("vision", "true"))
+    copied = Lives(tmp_path / "copy")
+    shutil.copytree(lives.folder, copied.folder)
+
+    async def story(engine: Engine) -> None:
+        job = await running(engine, "echo here; exec sleep 600")
+
+        async def other(theirs: Engine) -> None:
+            (done,) = await ended(theirs, theirs.submit(shell("vision", "true")))
+            assert (done.id, done.state) == (job.id, JobState.SUCCEEDED)
+
+        await asyncio.to_thread(copied.live, other)
+        await asyncio.sleep(0)
+        assert job.state is JobState.RUNNING
+        engine.cancel(str(job.id))
+        await ended(engine, job)
+
+    lives.live(story)

@@ -23,7 +23,7 @@ from hived.engines.local.environment import kill_marked
 from hived.engines.local.model import Job
 from hived.engines.local.ownership import Home
 from hived.engines.local.tasks import Liveness, Task
-from hived.errors import NotFoundError
+from hived.errors import StorageError
 from hived.server.local_service import LocalService
 
 from .driver import shares
@@ -149,11 +149,10 @@ def test_files_of_another_database_under_known_numbers(lives: Lives, tmp_path: P
     until(lambda: all(task.liveness() is Liveness.ENDED for task in theirs))
     shutil.rmtree(lives.folder / "jobs")
     shutil.copytree(other.folder / "jobs", lives.folder / "jobs")
-    refused(lives, "knows nothing of jobs/2", "--set-aside-jobs")
+    refused(lives, "knows nothing of jobs/1, jobs/2", "--set-aside-jobs")
 
     async def story(engine: Engine) -> None:
-        with pytest.raises(NotFoundError, match="files of another job"):
-            LocalService(engine).log(str(done.id), 0, None, 0, 1000)
+        assert LocalService(engine).log(str(done.id), 0, None, 0, 1000).text == ""
         engine.cancel("2")
         await ended(engine, engine.find("2"))
 
@@ -413,3 +412,42 @@ def test_original_found_after_a_boot(tmp_path: Path) -> None:
     """A folder with the inode of the original is a copy all the same where the original is at its place."""
     now = Home(str(tmp_path / "copy"), 1, 7, "m", "next")
     assert not Home(str(tmp_path), 1, 7, "m", "boot").is_now(now)
+
+
+def test_database_of_another_engine_whose_jobs_have_ended(lives: Lives, tmp_path: Path) -> None:
+    """Their numbers are known there, and so the GPUs of those that run here were given a second time."""
+    other = Lives(tmp_path / "other")
+    other.see_end(*other.killed_with(shell("vision", "echo here"), shell("vision", "echo here")), killed=False)
+    jobs = lives.killed_with(shell("vision", STAYS), shell("speech", STAYS))
+    for path in lives.folder.glob("hived.db*"):
+        path.rename(tmp_path / path.name)
+    for path in other.folder.glob("hived.db*"):
+        shutil.copy(path, lives.folder / path.name)
+    refused(lives, "knows nothing of jobs/1, jobs/2", "of which pid", "still run", "--set-aside-jobs")
+    for path in lives.folder.glob("hived.db*"):
+        path.unlink()
+    for path in tmp_path.glob("hived.db*"):
+        path.rename(lives.folder / path.name)
+
+    async def story(engine: Engine) -> None:
+        for job in jobs:
+            assert engine.find(str(job.id)).state is JobState.RUNNING
+            engine.cancel(str(job.id))
+            await ended(engine, engine.find(str(job.id)))
+
+    lives.live(story)
+
+
+def test_log_without_its_database_is_kept(lives: Lives, tmp_path: Path) -> None:
+    """A new database would be made in the place of the one that is away, and the log of that be lost with it."""
+    lives.ran(shell("vision", "true"))
+    database, log_ = lives.folder / "hived.db", lives.folder / "hived.db-wal"
+    database.rename(tmp_path / "away")
+    log_.write_bytes(b"what was stored last")
+    for there, is_made in (("is not there", False), ("is empty", True)):
+        if is_made:
+            database.touch()
+        with pytest.raises(StorageError, match=f"hived.db {there}, and hived.db-wal has what was stored in it last"):
+            lives.live(nothing)
+        assert log_.read_bytes() == b"what was stored last"
+        assert not database.exists() or not database.stat().st_size

@@ -191,3 +191,41 @@ def test_store_sums_decayed_use(tmp_path: Path, half_life: float) -> None:
 
 def test_fair_is_a_policy_with_the_week_of_slurm() -> None:
     assert (Fair().half_life_s, make_policy("fair").patience) == (604_800.0, 86_400.0)
+
+
+def test_rank_is_of_now_where_nobody_had_waited() -> None:
+    """A job that ended a moment ago, with nobody in line, had put the look at the ranks off."""
+    engine = Driver(machine("fair:half_life=36000:patience=0"))
+    first, small = engine.submit(job("vision", 7, user="ann")), engine.submit(job("vision", 1, user="cat"))
+    engine.wait(9995)
+    engine.end(small)
+    engine.wait(3)
+    ann, bob = (engine.submit(job("vision", 8, user=user)) for user in ("ann", "bob"))
+    engine.end(first)
+    assert states(ann, bob) == "queued running"
+
+
+def test_clock_that_is_set_back() -> None:
+    """What is had from then on counts, and ranks are looked at."""
+    engine = Driver(machine("fair:half_life=36000:patience=0"))
+    engine.now = 86_400.0
+    engine.end(engine.submit(job("vision", 8, user="cat")))
+    first = engine.submit(job("vision", 8, user="ann"))
+    engine.now = 100.0
+    engine.submit(job("vision", 8, user="dan"))
+    engine.wait(7200)
+    ann, bob = (engine.submit(job("vision", 8, user=user)) for user in ("ann", "bob"))
+    engine.end(first)
+    engine.end(engine.jobs[3])
+    assert states(ann, bob) == "queued running"
+
+
+def test_store_has_holdings_of_the_future(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = [
+        Holding(1, "ann", "vision", Use.GUARANTEED, 4, 1e9, 1e9 + 60),
+        Holding(2, "bob", "vision", Use.GUARANTEED, 4, 1e9, None),
+    ]
+    store.keep((), (), holdings=rows)
+    assert store.decayed_use("vision", 3600.0, 0.0) == {"ann": 0.0, "bob": 0.0}
+    store.close()

@@ -22,7 +22,7 @@ SESSION = "s"
 LINK_S = 300.0
 #: seconds for which a session lasts at most
 SESSION_S = 12 * 3600.0
-#: of one person, links and sessions; the oldest make room
+#: links and sessions of one person by one token; the oldest make room
 _MOST = 20
 
 
@@ -54,29 +54,34 @@ class Sessions:
         """Make a link with this random ``code`` for a person; until when it works."""
         until = min(now + LINK_S, person.until if person.until is not None else now + LINK_S)
         self._links = {key: link for key, link in self._links.items() if now < link.until}
-        own = [key for key, link in self._links.items() if link.person.name == person.name]
+        whose = person.name, person.token
+        own = [key for key, link in self._links.items() if (link.person.name, link.person.token) == whose]
         for key in own[: max(0, len(own) + 1 - _MOST)]:
             del self._links[key]
         self._links[digest_of(code)] = _Link(person, until)
         return until
 
-    def begin(self, code: str, number: str, secret: str, now: float) -> tuple[Session, str]:
+    def begin(self, code: str, number: str, secret: str, now: float) -> tuple[Session, str, list[str]]:
         """Begin the session of a link, which is used up by this; and the text of its key, which is told once.
 
-        ``number`` and ``secret``: random. Raises :class:`~hived.errors.NotFoundError` for a link that does not work.
+        And the ids of older sessions that have made room for it. ``number`` and ``secret``: random.
+
+        Raises :class:`~hived.errors.NotFoundError` for a link that does not work.
         """
         link = self._links.pop(digest_of(code), None)
         if link is None or now >= link.until:
             raise NotFoundError("this link was used already, or is too old: hived dashboard makes another")
         until = min(now + SESSION_S, link.person.until if link.person.until is not None else now + SESSION_S)
         self._known = {session.id: session for session in self._known.values() if not _over(session, now)}
-        own = [session.id for session in self._known.values() if session.person.name == link.person.name]
-        for key in own[: max(0, len(own) + 1 - _MOST)]:
+        whose = link.person.name, link.person.token
+        own = [key for key, known in self._known.items() if (known.person.name, known.parent) == whose]
+        ended = own[: max(0, len(own) + 1 - _MOST)]
+        for key in ended:
             del self._known[key]
         text = text_of(number, secret)
         person = replace(link.person, token=number, until=until)
         begun = self._known[number] = Session(number, digest_of(text), person, link.person.token)
-        return begun, text
+        return begun, text, ended
 
     def shown(self, text: str, now: float) -> Session | None:
         """The session with this key. O(1)."""

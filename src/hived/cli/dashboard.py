@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import os
+import tempfile
+import time
 import webbrowser
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +19,9 @@ from hived.server.schema import SignInLink
 from .console import note
 from .formats import timestamp
 from .options import Asking, asks_engine
+
+#: within which a browser has read a file
+_READS_S = 5.0
 
 
 @asks_engine
@@ -41,5 +49,17 @@ def dashboard(
     typer.echo(link)
     note(f"it works once, until {timestamp(made.until)}")
     if opens:
+        _open(link)
+
+
+def _open(link: str) -> None:
+    """Open a link in a browser by way of a file of one's own: everybody can read the arguments of a process."""
+    number, path = tempfile.mkstemp(prefix="hived-", suffix=".html")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as page:
+            page.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(link)}">')
         with suppress(webbrowser.Error):
-            webbrowser.open(link)
+            webbrowser.open(f"file://{path}")
+        time.sleep(_READS_S)
+    finally:
+        Path(path).unlink(missing_ok=True)

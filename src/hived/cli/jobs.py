@@ -343,24 +343,23 @@ def requeue(
 ) -> None:
     """Stop jobs that run, and queue them again: they start anew, in the place in line that their submission gives them.
 
-    One with --checkpoint-signal gets that first, and saves its state.
+    One with --checkpoint-signal gets that first, and saves its state. One of yours that has ended is submitted again:
+    a new job, with the command and the environment of that one.
 
     \bExamples:
       hived requeue train-12
       hived requeue --hold train-12
     """
-    _each(ask, jobs, "/requeue", lambda job: f"{clean(job.name)} is being stopped, to start again", {"hold": hold})
-
-
-@asks_engine
-def resubmit(ask: Asking, jobs: JobsArgument) -> None:
-    """Submit jobs of your own again, as they were submitted: new jobs, whatever has become of those.
-
-    Examples:
-      hived resubmit train-12
-      hived resubmit 12 13
-    """
-    _each(ask, jobs, "/resubmit", lambda job: f"{clean(job.name)}: {job.state.value}")
+    with ask.connect() as there:
+        over = [ref for ref in jobs if there.parsed(Job, there.get(path_of("jobs", ref))).state.ended]
+    if over and hold:
+        raise InputError(f"--hold: {clean(over[0])} has ended, and is not stopped; submit it again, and hold that")
+    running = [ref for ref in jobs if ref not in over]
+    if running:
+        stopped = "{} is being stopped, to start again"
+        _each(ask, running, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
+    if over:
+        _each(ask, over, "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
 
 
 @asks_engine

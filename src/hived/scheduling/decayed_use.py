@@ -17,7 +17,7 @@ from .queue import Entry
 
 #: of the rank, in each doubling of use: one is 1.1% of it
 STEPS = 64
-#: seconds from one review of the ranks of all virtual clusters to the next, at least
+#: seconds from one review of the ranks of a virtual cluster to the next, at least
 REVIEW_S = 30.0
 
 
@@ -27,6 +27,8 @@ class DecayedUse:
     def __init__(self, half_life: float) -> None:
         """``half_life``: after which use counts half; infinity: never."""
         self.half_life = half_life
+        #: when the ranks were last looked at
+        self.reviewed = -inf
         #: by user, GPU time as it counted at the time of the next
         self._used: dict[str, float] = {}
         self._at: dict[str, float] = {}
@@ -84,8 +86,11 @@ class DecayedUse:
 
     def review(self, now: float) -> list[str]:
         """The users whose ranks are others from now on. O(those with GPUs)."""
+        self.reviewed = now
         found = []
         for user in list(self._changed):
+            if now < self._at[user]:
+                self._settle(user, now)
             rank = self._rank_at(self.used(user, now), now)
             if rank != self._ranks.get(user):
                 self._ranks[user] = rank
@@ -99,7 +104,7 @@ class DecayedUse:
         return {user: gpus for user, gpus in self._gpus.items() if gpus}
 
     def _settle(self, user: str, now: float) -> None:
-        self._used[user], self._at[user] = self.used(user, now), max(now, self._at.get(user, now))
+        self._used[user], self._at[user] = self.used(user, now), now  # also where a clock was set back
 
     def _rank_at(self, used: float, now: float) -> float:
         return floor((log2(used) + now / self.half_life) * STEPS) if used > 0.0 else -inf

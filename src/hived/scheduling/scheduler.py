@@ -176,7 +176,6 @@ class Scheduler:
         self._past_use = past_use
         # of the VCs whose policy has a half-life
         self._use: dict[str, DecayedUse] = {}
-        self._use_reviewed = -inf
         self._follow_use()
         #: None: no policy has jobs that share GPUs
         self.probe = probe
@@ -408,6 +407,8 @@ class Scheduler:
         if not guaranteed and entry.view.running:
             entry.view = entry.view._replace(running=False)
             entry.key = self._key(entry)
+        elif not guaranteed and entry.vc in self._use:
+            entry.key = self._key(entry)
         self._find_queues(entry)
         if entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
             line.add(entry)
@@ -574,14 +575,18 @@ class Scheduler:
 
     def _review_use(self, now: float) -> None:
         """Place the jobs of users who have had GPUs anew, where any job waits. O(VCs + these users' jobs)."""
-        self._use_reviewed = now
+        pause = REVIEW_S * self.per_second
         for vc, use in self._use.items():
+            if use.reviewed <= now < use.reviewed + pause:
+                continue
             queues = self.queues.get(vc)
             if queues is None or not (len(queues.line) or len(queues.backlog) or len(queues.outsized)):
                 continue
             for user in use.review(now):
                 for entry in list(use.jobs.get(user, {}).values()):
-                    if entry.status is WAITING or entry.status is LENT:
+                    if entry.status is RESERVED:
+                        entry.key = self._key(entry)
+                    else:
                         self.rekey(entry)
 
     def used(self, entry: Entry, now: float) -> float | None:
@@ -619,7 +624,7 @@ class Scheduler:
             self.now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
-            if self._use and now >= self._use_reviewed + REVIEW_S * self.per_second:
+            if self._use:
                 self._review_use(now)
             extension = self._extension
             if extension is not None:
@@ -1343,8 +1348,10 @@ class Scheduler:
         self._find_queues(entry)
         if entry.line is not None:
             entry.line.add(entry)
-            if entry.vc in self._staying:
-                self._dirty[entry.vc] = None  # what stays may be in its way
+            policy = entry.policy
+            comes_first = policy is not None and not policy.by_submission and 0.0 < policy.patience < inf
+            if entry.vc in self._staying or comes_first:
+                self._dirty[entry.vc] = None  # what stays may be in its way, or who holds others back is passed with it
         elif entry.backlog is not None:
             self.enqueue(entry)
         else:

@@ -28,6 +28,8 @@ HEAD_SECONDS = 30.0  #: for a client to send the head of a request
 STALL_SECONDS = 60.0  #: for a client to read on, once an answer is stalled
 BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
+#: of what is asked by who has shown nothing
+_OPEN, OPEN_BODY_BYTES, OPEN_BODY_SECONDS = "/v1/sign-in", 4096, 5.0
 STREAMS = 100
 RETRY_SECONDS = 5
 #: for how long names of users and groups are remembered
@@ -262,7 +264,8 @@ class Limits:
     """An ASGI application with limits, so that no client uses up the memory or the tasks of the engine.
 
     A body: 413 where it is over ``BODY_BYTES``, whatever length was announced; 408 where it takes longer than
-    ``BODY_SECONDS``. At most ``STREAMS`` streams are served at a time; further ones are answered with 429.
+    ``BODY_SECONDS``; much less of both where anybody may ask. At most ``STREAMS`` streams are served at a time; further
+    ones are answered with 429.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -271,7 +274,8 @@ class Limits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not counts(scope["path"]):
-            await self._app(scope, _limited(receive), send)
+            of = (OPEN_BODY_BYTES, OPEN_BODY_SECONDS) if scope["path"] == _OPEN else (BODY_BYTES, BODY_SECONDS)
+            await self._app(scope, _limited(receive, *of), send)
         elif self._open >= STREAMS:
             message = f"{STREAMS} streams are open, and no more can be; come back in {RETRY_SECONDS} seconds"
             await answer("too_many", message, headers={"Retry-After": str(RETRY_SECONDS)})(scope, receive, send)
@@ -288,9 +292,9 @@ def counts(path: str) -> bool:
     return _STREAM.fullmatch(path) is not None
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(receive: Receive, most: int, seconds: float) -> Receive:
     """``receive``, that raises where the body is too large, or too slow."""
-    size, deadline = 0, asyncio.get_running_loop().time() + BODY_SECONDS
+    size, deadline = 0, asyncio.get_running_loop().time() + seconds
 
     async def limited() -> Message:
         nonlocal size, deadline
@@ -298,11 +302,11 @@ def _limited(receive: Receive) -> Receive:
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError as error:
-            text = f"the body did not come within {BODY_SECONDS:.0f} seconds"
+            text = f"the body did not come within {seconds:.0f} seconds"
             raise HTTPException(408, text, {"Connection": "close"}) from error
         size += len(message.get("body", b""))
-        if size > BODY_BYTES:
-            raise HTTPException(413, f"the body is over {BODY_BYTES:,} bytes, and no more can be taken")
+        if size > most:
+            raise HTTPException(413, f"the body is over {most:,} bytes, and no more can be taken")
         if not message.get("more_body"):
             deadline = float("inf")
         return message

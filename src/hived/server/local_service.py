@@ -176,7 +176,9 @@ class LocalService(Service[Job]):
     def sign_in(self, code: str) -> tuple[Person, schema.SignedIn]:
         """Begin the session of a link. Raises :class:`~hived.errors.NotFoundError` for one that does not work."""
         number, secret = f"{SESSION}{secrets.token_hex(4)}", secrets.token_hex(32)
-        session, text = self._sessions.begin(code, number, secret, self.clock())
+        session, text, ended = self._sessions.begin(code, number, secret, self.clock())
+        for other in ended:
+            self.revoked(other)
         self._signed_in(session)
         return session.person, schema.SignedIn(key=text, me=self.me(session.person, False))
 
@@ -221,6 +223,11 @@ class LocalService(Service[Job]):
         return shown_token(gone)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
+
+    @property
+    def database(self) -> str:
+        """The id of its database."""
+        return self._engine.store.database
 
     def plan(self, request: schema.PlanRequest) -> schema.Plan:
         """Dry run of a submission, behind the present backlog."""
@@ -502,7 +509,7 @@ _PAGE = 10_000
 
 def local_view(service: LocalService, title: str, acts: bool = False) -> DashboardView[Job]:
     """The dashboard of the engine behind ``service``; ``acts``: whether the API is served beside it."""
-    words = {"title": title, "synthetic": service.engine().simulated, "acts": acts}
+    words = {"title": title, "synthetic": service.engine().simulated, "acts": acts, "server": service.database}
     return DashboardView(_Running(service), "this machine", **words)
 
 

@@ -59,6 +59,12 @@ class Permits:
             self._engine.access().check_job(person, what, *whose)
         return person, ref
 
+    def to_read(self, request: Request, ref: str) -> tuple[Person, str]:
+        """To read the output of a job; and which one that is. A cookie does not: every server of this host gets it."""
+        if getattr(request.state, "looks", False):
+            raise ForbiddenError("the cookie of the dashboard shows no output; sign in by a link of hived dashboard")
+        return self.of_job(request, ref, "read the output of")
+
     def priority(self, request: Request, ref: str, priority: int) -> tuple[Person, str]:
         """To give a job another priority; and which one that is."""
         person, ref = self.of_job(request, ref, "change the priority of")
@@ -81,6 +87,8 @@ class Permits:
     def to_make_token(self, request: Request, user: str) -> Person:
         """To make a token for a user: for oneself, but by no token, so that none makes itself last longer."""
         person = asking(request)
+        if person.token.startswith(SESSION):
+            raise ForbiddenError("a browser that is signed in makes no tokens: ask on the machine, or with a token")
         if person.name != user or person.token or not person.name:
             self._engine.access().check_operator(person, f"make a token for {user}")
         if not person.owns and self._engine.owns(user):

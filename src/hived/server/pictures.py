@@ -81,6 +81,7 @@ class Layout(Model):
     views: list[View]
     #: a command that submits a job, with NAME where a virtual cluster is named
     example: str = EXAMPLE
+    server: str = ""  #: what tells a running engine from others at the same address
     acts: bool = False  #: whether who has signed in does something here: ``/v1/me`` says what
 
 

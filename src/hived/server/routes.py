@@ -377,7 +377,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         last_event_id: LastEventId = None,
     ) -> EventSourceResponse:
         """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
-        _, ref = permits.of_job(request, ref, "read the output of")
+        _, ref = permits.to_read(request, ref)
         job = service.job(ref)
         ref = job.id  # the latest of a name is another one soon
         attempt = attempt or _attempt(job)
@@ -395,7 +395,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         limit: LogLimit = 65_536,
     ) -> schema.LogPage:
         """A stretch of the output of a task."""
-        _, ref = permits.of_job(request, ref, "read the output of")
+        _, ref = permits.to_read(request, ref)
         return service.log(ref, rank, attempt, offset, limit)
 
     @events.get("/events", responses=declared(403, 404, 422, 503))

@@ -158,3 +158,14 @@ def test_wait_over_a_restart(running: Running, begin: Begin) -> None:
     assert process.code() == 0
     assert "the engine is back" in err
     assert json.loads(out)["state"] == "succeeded"
+
+
+def test_requeue_of_one_that_has_ended(hived: Hived, engine: FakeService) -> None:
+    """It is submitted again, beside one that runs; held it cannot be."""
+    hived("submit", "--vc", "vision", "--", "true")
+    engine.end(engine.all[0])
+    assert hived("requeue", "1", "--hold").err.startswith("hived: --hold: 1 has ended, and is not stopped")
+    answer = hived("requeue", "1")
+    assert (answer.code, answer.out) == (0, "true-2 is running: submitted again\n")
+    said = hived("requeue", "1", "2").out
+    assert said.splitlines() == ["true-2 is being stopped, to start again", "true-3 is running: submitted again"]

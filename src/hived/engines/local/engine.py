@@ -166,7 +166,10 @@ class Engine:
         self._replaced = False
         #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
-        self._fences, self._fences_devices = Fences(database), fences_devices
+        # a copy of the folder has the same database, and may run beside this one
+        own = f"{database}-{self.folder.stat().st_ino:x}"
+        self._fences = Fences(own, submission_of=self._submission_of)
+        self._fences_devices = fences_devices
         if fences_devices:
             self._fences.check_devices()
         self._watching = Watching(self._ended, self._fences)
@@ -187,6 +190,10 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the error for which the engine cannot go on, once there is one
         self.failed: asyncio.Future[StorageError | InvariantError | PolicyError] | None = None
+
+    def _submission_of(self, number: int) -> str:
+        job = self.job_scheduler.jobs.get(number)
+        return "" if job is None else job.spec.submission
 
     def _past_use(self, vc: str, half_life: float) -> tuple[dict[str, float], float]:
         at = self.clock()

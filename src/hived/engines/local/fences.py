@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hived.errors import InputError
@@ -28,9 +28,18 @@ _ENDS_S = 2.0
 class Fences:
     """The control groups of an engine's tasks, where it may make some."""
 
-    def __init__(self, database: str, mounts: tuple[Path, ...] = _MOUNTS) -> None:
-        """``database``: the engine's; its groups are in one of that name, beside its own processes."""
+    def __init__(
+        self,
+        database: str,
+        mounts: tuple[Path, ...] = _MOUNTS,
+        submission_of: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        """``database``: the engine's, and what tells it from that of a copy; its groups are in one of that name.
+
+        ``submission_of``: the random id of the submission of a job, whose number alone comes again.
+        """
         self.folder = _own_group(database, mounts)
+        self._submission_of = submission_of
 
     def check_devices(self) -> None:
         """Raise :class:`~hived.errors.InputError` where tasks cannot be kept from the GPUs of others."""
@@ -56,7 +65,7 @@ class Fences:
         """
         if self.folder is None:
             return None
-        group = self.folder / f"{job}.{attempt}.{rank}"
+        group = self.folder / self._name(job, attempt, rank)
         try:
             group.mkdir(exist_ok=True)
         except OSError:
@@ -78,7 +87,11 @@ class Fences:
     def end(self, job: int, attempt: int, rank: int) -> None:
         """Kill all that is left of a task, and remove its group."""
         if self.folder is not None:
-            end(self.folder / f"{job}.{attempt}.{rank}")
+            end(self.folder / self._name(job, attempt, rank))
+
+    def _name(self, job: int, attempt: int, rank: int) -> str:
+        submission = self._submission_of(job)
+        return f"{job}.{attempt}.{rank}" + (f".{submission}" if submission else "")
 
 
 def end(group: Path) -> None:

@@ -90,7 +90,7 @@ def take_over(store: Store, adopt_copy: bool = False, set_aside: bool = False) -
                 raise ConflictError(_copied(store.folder, before, now, active))
             _check_original_is_gone(store, before, now, active)
             done.append(f"{store.folder} is the folder of its {counted(len(active), 'job')} from now on")
-        if unknown := _unknown(store, active):
+        if unknown := _unknown(store, active, is_copy or _labelled(store.folder / "jobs") != store.value("jobs")):
             if not set_aside:
                 raise ConflictError(_not_known(store, unknown))
             done.append(_move_aside(store.folder / "jobs", unknown))
@@ -236,10 +236,22 @@ def _marked() -> Iterator[tuple[int, str]]:
 # -- files of jobs that the database does not know --------------------------------------------------------------------
 
 
-def _unknown(store: Store, active: Sequence[Job]) -> list[Path]:
-    """Folders of jobs, or of attempts of them, that are not of this database."""
+def _unknown(store: Store, active: Sequence[Job], thorough: bool) -> list[Path]:
+    """Folders of jobs, or of attempts of them, that are not of this database.
+
+    ``thorough``: those of jobs that have ended are looked at too, since the database may be another one.
+    """
     jobs, known, database = store.folder / "jobs", store.numbers(), store.database
     found = [path for path in _numbered(jobs) if int(path.name) not in known]
+    if thorough:
+        submissions, here = store.submissions(), {job.id for job in active}
+        for path in _numbered(jobs):
+            number = int(path.name)
+            if number in known and number not in here:
+                mine = f"{database}/{submissions[number] or number}."
+                latest = _numbered(path)[-1:]
+                marks = [Task(rank).whose() for attempt in latest for rank in _numbered(attempt)[:1]]
+                found += [path for mark in marks if mark is not None and not mark.startswith(mine)]
     for job in active:
         own = jobs / str(job.id)
         for attempt in _numbered(own):

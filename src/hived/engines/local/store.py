@@ -205,6 +205,7 @@ class Store:
                 raise ConflictError(message) from None
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+            _check_log_has_its_database(folder)
             # never closed before the database is: that would release its locks
             self._file = os.open(folder / "hived.db", os.O_CREAT | os.O_RDWR, 0o600)
             undone.callback(os.close, self._file)
@@ -455,6 +456,10 @@ class Store:
             last = max(first, _number_at(db, at))
             return [job for (job,) in db.execute(_HAS_ENDED, (first, last))], last
 
+    def submissions(self) -> dict[int, str]:
+        """The random ids of all submissions, by job; "" of a version that had none. O(jobs)."""
+        return dict(self._rows("SELECT id, ifnull(json_extract(spec, '$.submission'), '') FROM jobs"))
+
     def open_holdings(self) -> list[Holding]:
         """Who has GPUs, and virtual clusters that reserve some, as it was stored last."""
         rows = self._rows("SELECT job, user, vc, use, gpus, start, end FROM holdings WHERE end IS NULL ORDER BY key")
@@ -467,6 +472,7 @@ class Store:
         """
         found: dict[str, float] = {}
         for user, gpus, start, end in self._rows(_USED, (at, vc, at - 32 * half_life)):
+            start, end = min(start, at), min(end, at)  # a clock may have been set back
             counts = end - start
             if half_life < inf:
                 to_end, to_start = (2.0 ** ((moment - at) / half_life) for moment in (end, start))
@@ -523,6 +529,17 @@ class Store:
         plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
         with _failing(self.folder):
             return self._db.execute(query, plain).fetchall()
+
+
+def _check_log_has_its_database(folder: Path) -> None:
+    """Raise :class:`StorageError` where a new database would be made beside the log of another, which would be lost."""
+    database, log_ = folder / "hived.db", folder / "hived.db-wal"
+    if log_.exists() and log_.stat().st_size and not (database.exists() and database.stat().st_size):
+        there = "is empty" if database.exists() else "is not there"
+        raise StorageError(
+            f"{folder}: hived.db {there}, and hived.db-wal has what was stored in it last; put hived.db back beside "
+            "it, or, if it is gone for good, move hived.db-wal away"
+        )
 
 
 def _event(row: tuple[int, float, str, int | None, str]) -> Event:

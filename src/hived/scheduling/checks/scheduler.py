@@ -90,7 +90,7 @@ def _check_use(scheduler: Scheduler) -> None:
         ensure(sorted(known, key=_by_number) == sorted(entries, key=_by_number), f"jobs of {vc} by user")
         held: dict[str, int] = {}
         for entry in entries:
-            if entry.holds and entry.placement is not None:
+            if entry.holds and entry.placement is not None and entry.placement.gpus:
                 held[entry.view.user] = held.get(entry.view.user, 0) + entry.placement.gpus
             if entry.status in (WAITING, LENT):
                 ensure(entry.view.use_rank == use.rank(entry.view.user), f"{entry} is in line by the use of its user")

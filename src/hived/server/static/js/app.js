@@ -79,6 +79,7 @@ export class App {
     this.#trouble("");
     this.layout = layout;
     this.live = layout.end === null;
+    this.session.server = layout.server;
     if (layout.acts) this.session.ask().catch(() => { /* it only looks */ });
     if (this.session.trouble) this.#trouble(this.session.trouble);
     this.clock = new Clock(layout.clock);
@@ -371,6 +372,7 @@ export class App {
       byId(`tab-${other}`).focus();
     });
     document.addEventListener("visibilitychange", () => (document.hidden ? this.stream?.rest() : this.stream?.hurry()));
+    window.addEventListener("hashchange", () => { if (location.hash.startsWith("#sign-in=")) location.reload(); });
     window.addEventListener("online", () => this.stream?.hurry());
     listenKeys({
       "?": () => byId("help").showModal(),

@@ -5,7 +5,8 @@
 
 import { Refused, words } from "./api.js";
 
-const KEY = "hived-session";
+/** Of this server alone: another may answer at the same address later, at the other end of a tunnel. */
+const KEY = "hived-session-";
 const NOBODY = { user: "", acts: false, operator: false, roles: {}, until: null };
 const RANKS = ["viewer", "member", "admin", "operator"];
 
@@ -15,6 +16,7 @@ export class Session {
   /** `changed()` is called whenever it is somebody else, or they may do other things. */
   constructor(changed) {
     this.changed = changed;
+    this.server = ""; //: what tells it from another
     this.me = NOBODY;
     this.trouble = ""; //: why a link did not work
   }
@@ -25,16 +27,17 @@ export class Session {
     if (code === null) return;
     history.replaceState(null, "", location.pathname);
     const answer = await this.#send("sign-in", { code });
-    if (answer.ok) this.#keep((await answer.json()).key);
+    if (answer.ok) this.#key = (await answer.json()).key;
     else this.trouble = await words(answer);
   }
 
   /** Ask who it is. A page without a service behind it knows nobody. */
   async ask() {
-    this.#key ??= stored();
+    if (this.#key === null) this.#key = stored(this.server);
+    else this.#keep(this.#key);
     let answer = await this.#send("me", undefined, "GET");
     if (answer.status === 401 && this.#key !== null) {
-      this.#keep(null); // it is over
+      this.#forget(); // it is over
       answer = await this.#send("me", undefined, "GET");
     }
     this.me = answer.ok ? await answer.json() : NOBODY;
@@ -48,7 +51,7 @@ export class Session {
 
   /** Whether its output is theirs to read. */
   mayRead({ user, vc }) {
-    return this.isOwn(user) || RANKS.indexOf(this.me.roles[vc]) >= 2 || this.me.operator;
+    return this.me.acts && (this.isOwn(user) || RANKS.indexOf(this.me.roles[vc]) >= 2 || this.me.operator);
   }
 
   isOwn(user) {
@@ -67,7 +70,7 @@ export class Session {
 
   async signOut() {
     if (this.#key !== null) await this.#send("sign-out").catch(() => { /* it is over here all the same */ });
-    this.#keep(null);
+    this.#forget();
     await this.ask();
   }
 
@@ -78,7 +81,7 @@ export class Session {
 
   async #answered(answer) {
     if (answer.ok) return answer.json();
-    if (answer.status === 401) this.ask();
+    if (answer.status === 401) await this.ask();
     throw new Refused(answer.status, await words(answer, false));
   }
 
@@ -90,17 +93,24 @@ export class Session {
   }
 
   #keep(key) {
-    this.#key = key;
     try {
-      if (key === null) localStorage.removeItem(KEY);
-      else localStorage.setItem(KEY, key);
+      localStorage.setItem(KEY + this.server, key);
     } catch { /* storage is off: it is this page's alone */ }
+  }
+
+  /** Not one that another tab has got since. */
+  #forget() {
+    const mine = this.#key;
+    this.#key = null;
+    try {
+      if (stored(this.server) === mine) localStorage.removeItem(KEY + this.server);
+    } catch { /* there is none */ }
   }
 }
 
-function stored() {
+function stored(server) {
   try {
-    return localStorage.getItem(KEY);
+    return localStorage.getItem(KEY + server);
   } catch {
     return null;
   }

@@ -9,8 +9,12 @@ const PAUSE_MS = 1000;
 
 /** Text as a terminal would leave it: without colours, and of a line that was written over what came last. */
 function plain(text) {
-  const bare = text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]/g, "").replace(/\r+\n/g, "\n");
-  return bare.split("\n").map((line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1)).join("\n");
+  const bare = text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]/g, "");
+  return bare.split("\n").map((line) => {
+    let end = line.length;
+    while (end && line[end - 1] === "\r") end--;
+    return line.slice(line.lastIndexOf("\r", end - 1) + 1, end);
+  }).join("\n");
 }
 
 export class LogDialog {
