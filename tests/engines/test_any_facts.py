@@ -11,7 +11,7 @@ import pytest
 from hived import ConflictError, InfeasibleError, RequestError
 from hived.engine.states import JobState
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.model import Obeying
+from hived.engines.local.model import Job, JobSpec, Obeying
 from hived.errors import NotFoundError
 from hived.exchange import Cells, Offer, Request
 from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
@@ -161,3 +161,32 @@ def test_invariants_hold_after_any_facts(seed: int) -> None:
     left = [found for found in engine.jobs.values() if not found.state.ended]
     assert not left, [(found.name, found.state, engine.explain(found)) for found in left]
     engine.check_record()
+
+
+class Users(Driver):
+    """Three users submit, in virtual clusters of fair share."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self._choose = choose
+        super().__init__(fair(small_spec()))
+
+    def submit(self, spec: JobSpec) -> Job:
+        return super().submit(spec.model_copy(update={"user": self._choose.choice(["ann", "bob", "cat"])}))
+
+
+def fair(spec: ClusterSpec) -> ClusterSpec:
+    vcs = [replace(vc, policy="fair:half_life=300:patience=0") for vc in spec.virtual_clusters]
+    return replace(spec, virtual_clusters=tuple(vcs))
+
+
+#: in the first, ranks of jobs became stale that had GPUs and were given other ones or none; in the last, a job whose
+#: virtual cluster a new spec lacks lost a reservation before the scheduler knew of it
+@pytest.mark.parametrize("seed", [23, 40, 52, 243, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20))])
+def test_invariants_hold_under_fair_share(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.OTHER_SPECS", tuple(map(fair, OTHER_SPECS)))
+    choose = random.Random(seed)
+    engine = Users(choose)
+    for _ in range(150):
+        one_fact(engine, choose, seed % 3 == 0)
+        if choose.random() < 0.4:
+            engine.wait(choose.uniform(0, 45))

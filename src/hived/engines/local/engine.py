@@ -437,6 +437,7 @@ class Engine:
     def signed_in(self, user: str, session: str) -> None:
         """Note that a browser acts as somebody from now on."""
         self._refuse_if_failed()
+        self.store.reserve()  # a full disk has room for what ends jobs, and not for this
         self.job_scheduler.note("signed_in", None, self.clock(), {"user": user, "id": session})
         self._advance_or_raise()
 

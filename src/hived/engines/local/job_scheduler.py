@@ -700,13 +700,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
                 left = _without(job.placement.pods, set() if core is None else set(core.devices()))
                 if left:
                     self.beyond[job.id] = left
-        self._claim(at)
+        self._claim()
+        self.health.apply()  # the scheduler does not know the new virtual clusters yet, and looks at all then
 
-    def _claim(self, at: float) -> None:
+    def _claim(self) -> None:
         """Keep the devices that jobs hold beyond the core's knowledge from all other jobs."""
         held = [pod for pods in self.beyond.values() for pod in pods]
         self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
-        self._hardware_changed(at)
 
     def guarantee_changed(self, job: Job, why: str, at: float, by: str | None = None) -> None:
         """See :meth:`Dispatcher.guarantee_changed`. A job keeps its devices even where the spec lacks them."""
@@ -768,7 +768,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.probe.forget(job.id)
             del self.jobs[job.id]
         if not job.holds and self.beyond.pop(job.id, None) is not None:
-            self._claim(event.at)
+            self._claim()
+            self._hardware_changed(event.at)
 
     def _follow_guests(self, job: Job, event: Event) -> None:
         assert self.guests is not None

@@ -37,8 +37,10 @@ export class LogDialog {
     this.rank.replaceChildren(el("option", { value: 0 }, "task 0"));
     this.rank.hidden = true;
     if (!this.dialog.open) this.dialog.showModal();
-    await this.#begin();
     const job = await this.session.read(`jobs/${encodeURIComponent(id)}`).catch(() => null);
+    if (this.id !== id) return;
+    this.attempt = job?.process?.attempt || null; // an offset is of one attempt
+    await this.#begin();
     if (job === null || this.id !== id || job.size < 2) return;
     this.rank.replaceChildren(...Array.from({ length: job.size }, (_, rank) => el("option", { value: rank }, `task ${rank}`)));
     this.rank.hidden = false;
@@ -56,7 +58,7 @@ export class LogDialog {
   async #read(mine) {
     let page;
     try {
-      page = await this.session.read(`logs/${encodeURIComponent(this.id)}?rank=${this.rank.value || 0}&offset=${this.next}&limit=${PAGE}`);
+      page = await this.session.read(`logs/${encodeURIComponent(this.id)}?rank=${this.rank.value || 0}${this.attempt ? `&attempt=${this.attempt}` : ""}&offset=${this.next}&limit=${PAGE}`);
     } catch (error) {
       if (mine === this.mine) this.said.textContent = error.message || "The server does not answer.";
       return;
