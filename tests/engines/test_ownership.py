@@ -147,6 +147,7 @@ def test_files_of_another_database_under_known_numbers(lives: Lives, tmp_path: P
     other.killed_with(shell("vision", "echo here"), shell("vision", "echo here"))
     theirs = [Task(other.folder / "jobs" / number / "1" / "0") for number in "12"]
     until(lambda: all(task.liveness() is Liveness.ENDED for task in theirs))
+    other.end()
     shutil.rmtree(lives.folder / "jobs")
     shutil.copytree(other.folder / "jobs", lives.folder / "jobs")
     refused(lives, "knows nothing of jobs/1, jobs/2", "--set-aside-jobs")
@@ -436,6 +437,7 @@ def test_database_of_another_engine_whose_jobs_have_ended(lives: Lives, tmp_path
             await ended(engine, engine.find(str(job.id)))
 
     lives.live(story)
+    other.end()
 
 
 def test_log_without_its_database_is_kept(lives: Lives, tmp_path: Path) -> None:
@@ -451,3 +453,43 @@ def test_log_without_its_database_is_kept(lives: Lives, tmp_path: Path) -> None:
             lives.live(nothing)
         assert log_.read_bytes() == b"what was stored last"
         assert not database.exists() or not database.stat().st_size
+
+
+def test_moved_folder_whose_jobs_are_taken_away(lives: Lives) -> None:
+    """The supervisor says the path that the folder had before: it was not found, and its job was killed."""
+    (job,) = lives.killed_with(shell("vision", STAYS))
+    pid = pid_of(lives, job)
+    lives.folder = lives.folder.rename(lives.folder.parent / "moved")
+    lives.live(nothing, killed=True)
+    jobs = lives.folder / "jobs"
+    moved_away(jobs)
+    refused(lives, f"jobs was deleted, replaced or unmounted while tasks ran: pid {pid} still run", f"kill {pid}")
+    assert alive(pid)
+    shutil.rmtree(jobs, ignore_errors=True)
+    (lives.folder / "elsewhere").rename(jobs)
+    goes_on(lives, job)
+
+
+def test_folder_in_the_place_of_a_moved_one(lives: Lives, tmp_path: Path) -> None:
+    """Its jobs are at the paths that supervisors of the moved one were started with; they are not theirs."""
+    lives.killed_with(shell("vision", STAYS))
+    moved = Lives(tmp_path / "moved")
+    lives.folder.rename(moved.folder)
+    (job,) = lives.killed_with(shell("vision", STAYS))
+    theirs, task = (Task(one.folder / "jobs" / "1" / "1" / "0") for one in (moved, lives))
+    os.kill(task.pid, signal.SIGKILL)
+    until(lambda: task.liveness() is Liveness.LOST)
+
+    async def story(engine: Engine) -> None:
+        (found,) = await ended(engine, engine.find("1"))
+        assert (found.id, found.state) == (job.id, JobState.FAILED)
+        assert "its supervisor was killed" in found.reason
+
+    lives.live(story)
+    assert theirs.liveness() is Liveness.ALIVE, "the job of the moved folder runs on"
+
+    async def end(engine: Engine) -> None:
+        engine.cancel("1")
+        await ended(engine, engine.find("1"))
+
+    moved.live(end)

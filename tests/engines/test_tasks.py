@@ -69,10 +69,26 @@ def test_closed_engine_leaves_its_supervisors_in_peace(task: RealTask) -> None:
         warnings.simplefilter("always")
         asyncio.run(story())
         gc.collect()
-    assert not [str(one.message) for one in found if issubclass(one.category, ResourceWarning)]
     (child,) = [child for child in tasks._running_on if child.poll() is None and str(task.folder) in str(child.args)]
+    told = [str(one.message) for one in found if issubclass(one.category, ResourceWarning)]
+    assert not [text for text in told if f"subprocess {child.pid} " in text]  # others are of other tests
     task.stop(0.0)
     child.wait()
+
+
+def test_pid_of_another_world_is_not_told(task: RealTask) -> None:
+    """The claim is locked, so somebody runs the task; who has its pid here is somebody else."""
+    task.shell("echo here; exec sleep 600").started()
+    pid, claim_of = task.pid, (task.folder / "claim").read_text()
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        (task.folder / "claim").write_text(claim_of.replace(str(pid), str(bystander.pid), 1))
+        assert task.liveness() is Liveness.ALIVE
+        assert task.watch() is None
+        task.stop(0.0)
+        assert bystander.poll() is None
+        bystander.kill()
+    (task.folder / "claim").write_text(claim_of)
+    task.stop(0.0)
 
 
 def test_reused_pid_is_no_supervisor(old: RealTask) -> None:

@@ -509,7 +509,8 @@ _PAGE = 10_000
 
 def local_view(service: LocalService, title: str, acts: bool = False) -> DashboardView[Job]:
     """The dashboard of the engine behind ``service``; ``acts``: whether the API is served beside it."""
-    words = {"title": title, "synthetic": service.engine().simulated, "acts": acts, "server": service.database}
+    words = {"title": title, "synthetic": service.engine().simulated, "acts": acts}
+    words |= {"server": service.database} if acts else {}
     return DashboardView(_Running(service), "this machine", **words)
 
 

@@ -22,7 +22,7 @@ from .environment import MARK, environments
 from .model import Job
 from .store import Store
 from .supervisor import world
-from .tasks import Liveness, Task, read_small, supervisors
+from .tasks import Liveness, Task, claimed_by, read_small, supervisors
 
 #: where systemd and D-Bus keep the id of the machine; a container may have neither
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -164,10 +164,17 @@ def _without_folder(store: Store, active: Sequence[Job]) -> list[int]:
     gone = {Liveness.LOST, Liveness.ELSEWHERE}
     if known is None or _labelled(store.folder / "jobs") != known:
         gone.add(Liveness.UNCLAIMED)
-    folders = {task.folder.resolve(): task.folder for task in _tasks(store, active) if task.liveness() in gone}
+    folders, marks = dict[Path, Path](), dict[str, Path]()
+    for task in _tasks(store, active):
+        if (liveness := task.liveness()) in gone:
+            folders[task.folder.resolve()] = task.folder
+            if liveness is not Liveness.ELSEWHERE:  # the original of a copy has the same marks
+                marks[task.mark] = task.folder
     found = []
     for pid, of in supervisors() if folders else ():
-        if (folder := folders.get(of.resolve())) is not None and not _is_in(pid, folder):
+        mark = claimed_by(pid)  # in the place of its folder may be that of another engine
+        folder = folders.get(of.resolve()) if mark is None else marks.get(mark)
+        if folder is not None and not _is_in(pid, folder):
             found.append(pid)
     return sorted(found)
 

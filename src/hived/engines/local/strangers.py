@@ -31,7 +31,9 @@ def is_of_a_job(pid: int, folder: Path) -> bool:
     """
     while pid > 1:
         if (task := supervised(pid)) is not None:
-            return folder in task.parents
+            with contextlib.suppress(OSError):  # it may have been moved since the task was started
+                task = Path(f"/proc/{pid}/cwd").readlink()
+            return folder.resolve() in task.parents or folder in task.parents
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):

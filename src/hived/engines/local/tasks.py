@@ -200,10 +200,16 @@ class Task:
             fd = os.pidfd_open(pid)
         except (OSError, ValueError):
             return None
-        if self.liveness() is Liveness.ALIVE:  # so the pid was its own when the pidfd was made
+        # whoever has the claim locked is alive; the pid in it may be of another world, or written by somebody else
+        if self.liveness() is Liveness.ALIVE and self._is_in_it(pid):
             return fd
         os.close(fd)
         return None
+
+    def _is_in_it(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/cwd").samefile(self.folder)
+        return False
 
     def stop(self, grace_s: float | None = None, first: int = signal.SIGTERM) -> bool:
         """Stop it: SIGTERM, and SIGKILL after its grace; before it has started, keep it from starting. Idempotent.
@@ -322,9 +328,7 @@ def supervised(pid: int) -> Path | None:
             return None
         with process.joinpath("status").open("rb") as file:  # whose the process's folder is does not say whose it is
             uids = file.read(_MOST).partition(b"\nUid:")[2].split()
-        if int(uids[0]) == os.geteuid() and words[-3].endswith(
-            b"/engines/local/supervisor.py"
-        ):  # the last word is empty
+        if int(uids[0]) == os.geteuid():
             return Path(os.fsdecode(words[-2]))
     return None
 
@@ -350,12 +354,21 @@ def supervisors() -> Iterator[tuple[int, Path]]:
                     yield int(process.name), folder
 
 
-def _supervisor_of(folder: Path) -> int | None:
-    """A pidfd of the supervisor whose task has this folder, and has begun; the caller closes it. O(processes)."""
-    resolved = folder.resolve()
+def claimed_by(pid: int) -> str | None:
+    """The mark of the task that a supervisor has claimed, wherever its folder is by now; None: the claim is gone."""
+    return Task(Path(f"/proc/{pid}/cwd")).whose()
+
+
+def _supervisor_of(task: Task) -> int | None:
+    """A pidfd of the supervisor of a task, which has begun; the caller closes it. O(processes).
+
+    It is known by its claim, since folders are moved, and others come in their place; without one by its folder.
+    """
+    resolved = task.folder.resolve()
     for pid, of in supervisors():
-        if of.resolve() == resolved:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            mark = claimed_by(pid)
+            if (of.resolve() == resolved) if mark is None else (task.mark and mark.startswith(task.mark)):
                 return os.pidfd_open(pid)
     return None
 
@@ -453,7 +466,7 @@ class Watching:
         with contextlib.suppress(OSError):  # for want of open files: the next check tries again
             if task.liveness() is not Liveness.UNCLAIMED:
                 self._look(key, task)
-            elif inherited and key not in self.held_up and (fd := _supervisor_of(task.folder)) is not None:
+            elif inherited and key not in self.held_up and (fd := _supervisor_of(task)) is not None:
                 self._watch(key, task, fd)  # it has deleted its claim, or all of its folder
             else:
                 self._start(key, task, work, inherited and key not in self.held_up, replaced)
@@ -537,8 +550,10 @@ class Watching:
                 self._watch(key, task, fd)
                 return
             liveness = task.liveness()
+            if liveness is Liveness.ALIVE:  # and it is not to be found: it has its GPUs until it ends
+                return
         if liveness in (Liveness.UNCLAIMED, Liveness.LOST):
-            if (fd := _supervisor_of(task.folder)) is not None:  # it has another claim by now than its supervisor's
+            if (fd := _supervisor_of(task)) is not None:  # it has another claim by now than its supervisor's
                 self._watch(key, task, fd)
                 return
             kill_marked(task.mark)
