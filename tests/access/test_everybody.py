@@ -287,6 +287,36 @@ def test_a_link_works_once(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_session_of_an_operator_makes_no_tokens(tmp_path: Path) -> None:
+    """One of twelve hours would be one for ever. Nor does a cookie show what a job prints, since it goes anywhere."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            job = await service.submit(service_job(), Person("ann", owns=True))
+            for token in (MASTER, await token_of(server, "olga")):
+                async with client(server, await signed_in(server, token)) as there:
+                    for user in ("olga", "ann", "mallory"):
+                        refused = await there.post("/v1/tokens", json={"user": user})
+                        assert (refused.status_code, "signed in makes no tokens" in refused.text) == (403, True)
+            async with client(server) as browser:
+                await browser.get(f"/?token={MASTER}")
+                assert (await browser.get("/v1/usage")).status_code == 200
+                for path in (f"/v1/logs/{job.id}", f"/v1/logs/{job.id}/stream"):
+                    refused = await browser.get(path)
+                    assert (refused.status_code, "shows no output" in refused.text) == (403, True)
+
+    asyncio.run(story())
+
+
+def test_who_has_shown_nothing_sends_little(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state") as (_, server), client(server) as nobody:
+            answer = await nobody.post("/v1/sign-in", content=b'{"code": "' + b"x" * 5000)
+            assert (answer.status_code, "over 4,096 bytes" in answer.text) == (413, True)
+
+    asyncio.run(story())
+
+
 def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
     """And when the browser signs out, or the engine ends; what is streamed to it ends too."""
 
