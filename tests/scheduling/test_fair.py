@@ -17,7 +17,7 @@ from hived.engines.local.store import Store
 from hived.errors import InputError
 from hived.policies import Fair, make_policy
 from hived.scheduling.checks import check_scheduler
-from hived.scheduling.decayed_use import REVIEW_S
+from hived.scheduling.decayed_use import REVIEW_S, DecayedUse
 from hived.simulator import Sharing
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
@@ -229,3 +229,24 @@ def test_store_has_holdings_of_the_future(tmp_path: Path) -> None:
     store.keep((), (), holdings=rows)
     assert store.decayed_use("vision", 3600.0, 0.0) == {"ann": 0.0, "bob": 0.0}
     store.close()
+
+
+def test_ranks_are_looked_at_where_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event costs nothing in the virtual clusters that it is not about."""
+    looked: list[int] = []
+    review = DecayedUse.review
+
+    def counted(use: DecayedUse, now: float) -> list[str]:
+        looked.append(id(use))
+        return review(use, now)
+
+    monkeypatch.setattr(DecayedUse, "review", counted)
+    vcs = {f"vc{n}": 1 for n in range(40)}
+    cluster = Cluster(parse_spec(nodes_of_8(40, vcs), "any"), Sharing.HIVED)
+    jobs = [TraceJob(f"run{n}", vc, 0, 9_000_000, 8, "pass", "ann", "", 0, "guaranteed") for n, vc in enumerate(vcs)]
+    jobs += [TraceJob(f"wait{n}", "vc7", 1000, 1000, 8, "pass", "bob", "", 0, "guaranteed") for n in range(5)]
+    jobs += [TraceJob(f"late{n}", "vc7", 60_000 * n, 1000, 8, "pass", "cat", "", 0, "guaranteed") for n in range(1, 50)]
+    simulate(cluster, make_policy("fair"), sorted(jobs, key=lambda one: one.submit_ms), after_event=check_scheduler)
+    assert len(set(looked)) <= 1 + len(vcs)
+    assert max(map(looked.count, set(looked))) > 40
+    assert sorted(map(looked.count, set(looked)))[-2] <= 1, "each but the one in which jobs wait: once, at the start"

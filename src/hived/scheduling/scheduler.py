@@ -174,8 +174,10 @@ class Scheduler:
         # None: no policy preempts
         self._running = self._follow_running()
         self._past_use = past_use
-        # of the VCs whose policy has a half-life
+        # of the VCs whose policy has a half-life; and when ranks are due where jobs wait, earliest first
         self._use: dict[str, DecayedUse] = {}
+        self._use_due: list[tuple[float, str]] = []
+        self._use_watched: set[str] = set()
         self._follow_use()
         #: None: no policy has jobs that share GPUs
         self.probe = probe
@@ -413,6 +415,7 @@ class Scheduler:
         if entry.status in (LENT, MOVING) and (line := entry.place_in) is not None:
             line.add(entry)
             self._new[entry.number] = entry
+            self._watch_use(entry.vc)
         self.follow(entry)
 
     def resized(self, entry: Entry, request: Request, gpus: int, guaranteed: bool) -> None:
@@ -560,6 +563,8 @@ class Scheduler:
     def _follow_use(self) -> None:
         """Count the use of the VCs whose policies ask for it; what was counted before goes on. O(jobs)."""
         before, self._use = self._use, {}
+        self._use_due.clear()
+        self._use_watched.clear()
         for vc in self.cluster.spec.virtual_clusters:
             half_life = self.policies[vc.name].half_life_s * self.per_second
             known = before.get(vc.name)
@@ -574,20 +579,30 @@ class Scheduler:
                     use.hold(entry, self.now)
 
     def _review_use(self, now: float) -> None:
-        """Place the jobs of users who have had GPUs anew, where any job waits. O(VCs + these users' jobs)."""
-        pause = REVIEW_S * self.per_second
-        for vc, use in self._use.items():
-            if use.reviewed <= now < use.reviewed + pause:
-                continue
+        """Place the jobs of users who have had GPUs anew, in VCs where any wait. O(log VCs + these users' jobs)."""
+        due, pause = self._use_due, REVIEW_S * self.per_second
+        if due and due[0][0] > now + pause:  # a clock was set back
+            due[:] = [(now, vc) for _, vc in due]
+        while due and due[0][0] <= now:
+            vc = heappop(due)[1]
             queues = self.queues.get(vc)
             if queues is None or not (len(queues.line) or len(queues.backlog) or len(queues.outsized)):
+                self._use_watched.discard(vc)  # until a job waits there
                 continue
-            for user in use.review(now):
-                for entry in list(use.jobs.get(user, {}).values()):
+            heappush(due, (now + pause, vc))
+            for user in self._use[vc].review(now):
+                for entry in list(self._use[vc].jobs.get(user, {}).values()):
                     if entry.status is RESERVED:
                         entry.key = self._key(entry)
-                    else:
+                    elif entry.status is not GUARANTEED or (entry.policy is not None and entry.policy.preempts):
                         self.rekey(entry)
+
+    def _watch_use(self, vc: str) -> None:
+        """A job waits in a VC: have the ranks of its users looked at, as soon as that is due."""
+        use = self._use.get(vc)
+        if use is not None and vc not in self._use_watched:
+            self._use_watched.add(vc)
+            heappush(self._use_due, (use.reviewed + REVIEW_S * self.per_second, vc))
 
     def used(self, entry: Entry, now: float) -> float | None:
         """GPU time of the user of a job as it counts at ``now``; None: the policy of its VC does not count it."""
@@ -624,7 +639,7 @@ class Scheduler:
             self.now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
-            if self._use:
+            if self._use_due:
                 self._review_use(now)
             extension = self._extension
             if extension is not None:
@@ -1357,6 +1372,7 @@ class Scheduler:
         else:
             self.queues[entry.vc].misfits.add(entry)
         self._new[entry.number] = entry
+        self._watch_use(entry.vc)
         if self._extension is not None:
             self._extension.queued(entry)
 
