@@ -22,6 +22,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.environment import kill_marked
 from hived.engines.local.model import Job
 from hived.engines.local.ownership import Home
+from hived.engines.local.store import Store
 from hived.engines.local.tasks import Liveness, Task
 from hived.errors import StorageError
 from hived.server.local_service import LocalService
@@ -493,3 +494,50 @@ def test_folder_in_the_place_of_a_moved_one(lives: Lives, tmp_path: Path) -> Non
         await ended(engine, engine.find("1"))
 
     moved.live(end)
+
+
+def test_older_database_whose_newer_jobs_have_no_files(lives: Lives, tmp_path: Path) -> None:
+    """What was cancelled would be in line again, and what was submitted be gone, without a word."""
+
+    async def first(engine: Engine) -> None:
+        for _ in range(2):
+            engine.submit(shell("vision", STAYS, gpus=4))
+        await printed(engine, engine.find("1"), "here")
+
+    async def second(engine: Engine) -> None:
+        engine.cancel("2")
+        engine.submit(shell("vision", STAYS, gpus=4))
+
+    lives.live(first)
+    shutil.copy(lives.folder / "hived.db", tmp_path / "before")
+    lives.live(second)
+    for path in lives.folder.glob("hived.db*"):
+        path.rename(tmp_path / path.name)
+    shutil.copy(tmp_path / "before", lives.folder / "hived.db")
+    refused(lives, "hived.db is older than the files of its jobs: its last event is number", "--set-aside-jobs")
+    for path in lives.folder.glob("hived.db*"):
+        path.unlink()
+    for path in tmp_path.glob("hived.db*"):
+        shutil.copy(path, lives.folder / path.name)
+    assert lives.live(states_of) == {1: "running", 2: "cancelled", 3: "queued"}
+    for path in lives.folder.glob("hived.db*"):
+        path.unlink()
+    shutil.copy(tmp_path / "before", lives.folder / "hived.db")
+    assert lives.live(states_of, takes=ASIDE) == {1: "running", 2: "queued"}
+    assert lives.live(states_of) == {1: "running", 2: "queued"}, "it is the newest from then on"
+
+
+async def states_of(engine: Engine) -> dict[int, str]:
+    return {job.id: job.state.value for job in engine.store.jobs((), None, 100, None)[0]}
+
+
+def test_folder_of_links_to_another(lives: Lives, tmp_path: Path) -> None:
+    """Two engines wrote one database: each numbered its events as if it were alone."""
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    with lives.store():
+        for name in ("hived.db", "jobs"):
+            (linked / name).symlink_to(lives.folder / name)
+        with pytest.raises(ConflictError, match=f"another engine has {lives.folder / 'hived.db'}; give its own folder"):
+            Store(linked)
+    Store(linked).close()

@@ -67,7 +67,7 @@ from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, Star
 from .job_scheduler import JobScheduler
 from .job_users import JobUsers, output_of, own_folder
 from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying, RefusedError
-from .ownership import jobs_folder, label, next_number
+from .ownership import jobs_folder, label, newest_file, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .strangers import can_be_told, is_of_a_job
 from .supervisor import world
@@ -212,6 +212,7 @@ class Engine:
         self._replaced, labelled = label(jobs_folder(self.folder), self.store.value("jobs"))
         if labelled is not None:
             self._values["jobs"] = labelled
+        self.store.mark_newest(newest_file(self.folder))
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()

@@ -30,6 +30,8 @@ _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _ASIDE = "set-aside-"
 #: the file in ``jobs`` that tells it from another folder in its place
 _LABEL = ".label"
+#: the file in ``jobs`` with the number of the last event
+_NEWEST = ".newest"
 #: folders and processes named in a message, at most
 _NAMED = 5
 
@@ -94,6 +96,10 @@ def take_over(store: Store, adopt_copy: bool = False, set_aside: bool = False) -
             if not set_aside:
                 raise ConflictError(_not_known(store, unknown))
             done.append(_move_aside(store.folder / "jobs", unknown))
+        if (older := _older(store)) is not None:
+            if not set_aside:
+                raise ConflictError(older)
+            done.append(f"{store.folder} goes on with an older database, from its event {store.last_event():,}")
         if before != now:
             store.keep((), (), values={"home": json.dumps(asdict(now))})
     except (OSError, ValueError, TypeError) as error:
@@ -134,6 +140,11 @@ def _labelled(jobs: Path) -> str | None:
     with suppress(OSError):
         return read_small(jobs / _LABEL)
     return None
+
+
+def newest_file(folder: Path) -> Path:
+    """The file that says which event of a state folder was the last; see :meth:`.Store.mark_newest`."""
+    return jobs_folder(folder) / _NEWEST
 
 
 def next_number(folder: Path) -> int:
@@ -290,6 +301,23 @@ def _not_known(store: Store, unknown: Sequence[Path]) -> str:
         f"{store.folder}: hived.db has {counted(len(store.numbers()), 'job')} and knows nothing of {_some(names)}"
         f"{_still_run(unknown)}: was it emptied, or restored from a backup? Put the database of these jobs back, or "
         "let hived up --set-aside-jobs move their files aside"
+    )
+
+
+def _older(store: Store) -> str | None:
+    """Why a database is not the newest one of its files; None: it is, as far as they say."""
+    try:
+        database, last = read_small(store.folder / "jobs" / _NEWEST).split()
+        newest = int(last)
+    except (OSError, ValueError):  # of a version that noted nothing
+        return None
+    has = store.last_event()
+    if database != store.database or newest <= has:
+        return None
+    return (
+        f"{store.folder}: hived.db is older than the files of its jobs: its last event is number {has:,}, and "
+        f"{newest:,} were stored; what was submitted, cancelled and drained since is not in it. Put the newer database "
+        "back, or let hived up --set-aside-jobs go on with this one"
     )
 
 

@@ -209,6 +209,12 @@ class Store:
             # never closed before the database is: that would release its locks
             self._file = os.open(folder / "hived.db", os.O_CREAT | os.O_RDWR, 0o600)
             undone.callback(os.close, self._file)
+            try:  # another folder may lead to it by a link
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                at = (folder / "hived.db").resolve()
+                raise ConflictError(f"{folder}: another engine has {at}; give its own folder as --state") from None
+            self._newest, self._marked_as = -1, ""  # see :meth:`mark_newest`
             self._db = sqlite3.connect(folder / "hived.db", isolation_level=None)
             undone.callback(self._db.close)
             (folder / "hived.db").chmod(0o600)
@@ -258,6 +264,8 @@ class Store:
         """Close the file, and release the lock for another engine."""
         if self._lock >= 0:
             self._db.close()
+            if self._newest >= 0:
+                os.close(self._newest)
             os.close(self._file)
             os.close(self._lock)
             self._lock = -1
@@ -294,6 +302,23 @@ class Store:
                 self._db.executemany("DELETE FROM virtual WHERE name = ?", [(name,) for name, _ in virtual])
                 rows = [(name, _json([to_plain(of) for of in _plain(state)])) for name, state in virtual if state]
                 self._db.executemany("INSERT INTO virtual VALUES (?, ?)", rows)
+        if events:
+            self._note_newest(events[-1].seq)
+
+    def mark_newest(self, path: Path) -> None:
+        """From now on note in this file the number of the last event: a database that is taken back is older than it.
+
+        It is written after each commit, and need not be on the disk: what it says is never more than what was stored.
+        """
+        with suppress(OSError):  # a full disk: it is not noted
+            self._newest = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._marked_as = self.database
+            self._note_newest(self.last_event())
+
+    def _note_newest(self, event: int) -> None:
+        if self._newest >= 0:
+            with suppress(OSError):
+                os.pwrite(self._newest, f"{self._marked_as} {event:020}\n".encode(), 0)
 
     def reserve(self) -> None:
         """Refuse what would take the space left for :meth:`keep` on a full disk, where what gives space back is kept.
