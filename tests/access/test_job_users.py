@@ -27,7 +27,7 @@ from hived.server.local_service import LocalService
 from hived.server.schema import Submission
 from hived.spec.compiled import AccessSpec
 
-from ..engines.living import Lives, ended, state
+from ..engines.living import STAYS, Lives, ended, state
 from ..engines.real import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
@@ -298,20 +298,21 @@ def test_a_pipe_in_the_place_of_the_output_of_the_next_attempt(lives: Lives) -> 
 
 
 def test_stopped_before_it_has_become_its_program(lives: Lives) -> None:
-    """A process of the user can stop the one that is about to be their task: it is ended all the same."""
+    """A process of the user can stop the one that is, or is about to be, their task: it is ended all the same."""
 
     async def story(engine: Engine) -> None:
-        each = "[ -O $p ] && read -r n < $p/comm && [ $n != sh ] && kill -STOP ${p#/proc/}"
+        # others of this user may run beside it: only what is started here
+        named = f"*$s.py{lives.folder}*|sleep600{os.getpid()}"
+        each = f"read -r of < $p/cmdline; case $of in {named}) kill -STOP ${{p#/proc/}} && echo stopped;; esac"
         stops = f"while :; do for p in /proc/[0-9]*; do {each}; done; done"
-        watcher = await submit(engine, BOB, f"echo here; {stops} 2> /dev/null")
-        await prints(engine, watcher, "here")
         for _ in range(3):
-            job = await submit(engine, BOB, "exec sleep 600", grace_s=0.2)
-            await asyncio.sleep(0.1)
-            engine.cancel(str(job.id))
-            await ended(engine, job)
-        engine.cancel(str(watcher.id))
-        await ended(engine, watcher)
+            watcher = await submit(engine, BOB, f"s=supervisor; echo here; {stops} 2> /dev/null")
+            await prints(engine, watcher, "here")
+            job = await submit(engine, BOB, f"exec sleep 600{os.getpid()}", grace_s=0.2)
+            await prints(engine, watcher, "stopped")
+            for one in (job, watcher):
+                engine.cancel(str(one.id))
+                await ended(engine, one)
 
     lives.live(story)
 
@@ -320,8 +321,8 @@ def test_a_program_that_calls_itself_a_supervisor(lives: Lives) -> None:
     """It was taken for the supervisor of another user's job that had ended, and kept the engine from starting."""
 
     async def story(engine: Engine) -> None:
-        job = await submit(engine, ANN, "exec sleep 600")
-        await state(engine, job, JobState.RUNNING)
+        job = await submit(engine, ANN, STAYS)
+        await prints(engine, job, "here")  # its supervisor has claimed it
         folder = engine.task(job, 0).folder
         forged = f"exec sh -c 'sleep 600 & echo here; wait' /x/engines/local/supervisor.py {folder}"
         forger = await submit(engine, BOB, forged)
