@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from hived.engines.local.store import Store
 from hived.errors import InputError
 
 from .driver import small_spec
-from .living import Lives, ended, printed, shell
+from .living import Lives, ended, lose_groups, printed, shell
 
 #: what a process is answered that opens a GPU's file where there is no driver
 ALLOWED, DENIED = (errno.ENXIO, errno.ENODEV, 0), (errno.EPERM,)
@@ -133,15 +133,7 @@ def test_task_is_fenced(lives: Lives, fences: Fences, files: list[str]) -> None:
 
 def test_task_does_not_run_outside_of_its_fence(lives: Lives, fences: Fences) -> None:
     async def story(engine: Engine) -> None:
-        make = engine._fences.make
-
-        def vanishing(job: int, attempt: int, rank: int, minors: Collection[int] | None = None) -> Path | None:
-            group = make(job, attempt, rank, minors)
-            assert group is not None
-            group.rmdir()
-            return group
-
-        engine._fences.make = vanishing  # type: ignore[method-assign]
+        lose_groups(engine)
         (job,) = await ended(engine, engine.submit(shell("vision", "echo here")))
         assert job.state is JobState.FAILED
         assert "cgroup.procs: No such file or directory" in job.reason

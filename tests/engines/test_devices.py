@@ -403,6 +403,10 @@ def test_which_processes_are_of_jobs(lives: Lives) -> None:
         assert is_of_a_job(int(child), engine.folder)
         assert not is_of_a_job(int(child), Path("/another")), "it is another engine's"
         assert is_of_a_job(2**22 + 1, engine.folder), "it has ended"
+        moved = engine.folder.rename(engine.folder.parent / "moved")
+        assert is_of_a_job(int(child), moved), "its supervisor was started at another path"
+        assert not is_of_a_job(int(child), moved.parent / "state"), "nor is it of what comes there"
+        moved.rename(engine.folder)
         with subprocess.Popen(["sleep", "600"]) as stranger:
             assert not is_of_a_job(stranger.pid, engine.folder)
             stranger.kill()

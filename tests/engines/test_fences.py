@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.fences import Fences
 from hived.engines.local.model import Job
 
-from .living import Lives, ended, printed, shell
+from .living import Lives, ended, lose_groups, printed, shell
 
 
 @pytest.fixture
@@ -109,15 +109,7 @@ def test_without_groups_tasks_run_as_before(lives: Lives) -> None:
 
 def test_a_group_that_is_gone_keeps_no_task_from_starting(lives: Lives, made: Fences) -> None:
     async def story(engine: Engine) -> None:
-        make = engine._fences.make
-
-        def vanishing(job: int, attempt: int, rank: int, minors: Collection[int] | None = None) -> Path | None:
-            group = make(job, attempt, rank, minors)
-            assert group is not None
-            group.rmdir()
-            return group
-
-        engine._fences.make = vanishing  # type: ignore[method-assign]
+        lose_groups(engine)
         job = await running(engine, "echo here")
         await ended(engine, job)
         assert job.state is JobState.SUCCEEDED
