@@ -167,13 +167,8 @@ def test_revoked_token_and_cookie(tmp_path: Path) -> None:
                 assert (await browser.get("/v1/usage")).status_code == 200
                 (cookie,) = browser.cookies.jar
                 assert token.rpartition("_")[2] not in (cookie.value or "")
-                async with there.stream("GET", "/v1/events/stream") as stream:
-                    assert stream.status_code == 200
-                    (known,) = service.tokens("ann")
-                    async with client(server, MASTER) as owner:
-                        assert (await owner.post(f"/v1/tokens/{known.id}/revoke")).status_code == 200
-                    with pytest.raises(httpx.HTTPError):
-                        await asyncio.wait_for(stream.aread(), 20)
+                (known,) = service.tokens("ann")
+                await ends_as_revoked(server, there, known.id)
                 assert (await browser.get("/v1/usage")).status_code == 401
             async with client(server, token) as there:
                 assert (await there.get("/v1/usage")).status_code == 401
@@ -221,6 +216,16 @@ def test_one_makes_tokens_for_oneself_alone(tmp_path: Path) -> None:
                 assert [one["user"] for one in (await there.get("/v1/tokens")).json()] == ["ann"]
 
     asyncio.run(story())
+
+
+async def ends_as_revoked(server: Server, there: httpx.AsyncClient, number: str) -> None:
+    """What is streamed to somebody ends as their token is revoked."""
+    async with there.stream("GET", "/v1/events/stream") as stream:
+        assert stream.status_code == 200
+        async with client(server, MASTER) as owner:
+            assert (await owner.post(f"/v1/tokens/{number}/revoke")).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            await asyncio.wait_for(stream.aread(), 60)
 
 
 async def signed_in(server: Server, token: str) -> str:
@@ -326,13 +331,10 @@ def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
             key = await signed_in(server, token)
             async with client(server, token) as there:
                 code = (await there.post("/v1/sign-in-links")).json()["code"]  # not used yet
-            async with client(server, key) as there, there.stream("GET", "/v1/events/stream") as stream:
-                assert stream.status_code == 200
-                (known,) = service.tokens("ann")
-                async with client(server, MASTER) as owner:
-                    assert (await owner.post(f"/v1/tokens/{known.id}/revoke")).status_code == 200
-                with pytest.raises(httpx.HTTPError):
-                    await asyncio.wait_for(stream.aread(), 20)
+            session, known = service.tokens("ann")
+            assert (session.by, known.by) == ("hived dashboard", service.owner.name)
+            async with client(server, key) as there:
+                await ends_as_revoked(server, there, known.id)
             async with client(server, key) as there, client(server) as browser:
                 assert (await there.get("/v1/usage")).status_code == 401
                 assert (await browser.post("/v1/sign-in", json={"code": code})).status_code == 404
@@ -340,6 +342,15 @@ def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
             async with client(server, key) as there:
                 assert (await there.post("/v1/sign-out")).status_code == 200
                 assert (await there.get("/v1/usage")).status_code == 401
+            async with client(server, await signed_in(server, await token_of(server, "eve"))) as there:
+                (own,) = [token.id for token in service.tokens("eve") if token.by == "hived dashboard"]
+                await ends_as_revoked(server, there, own)  # by somebody else, with the list of tokens
+                assert (await there.get("/v1/usage")).status_code == 401
+            texts = [event.text for event in service.events(-1, 100, None).events if event.kind == "signed_out"]
+            assert [text.partition(" (")[0] for text in texts] == [
+                f"{user} was signed out of the dashboard" for user in ("bob", "eve")
+            ]
+            assert texts[-1].endswith(f" by {service.owner.name}")
 
     asyncio.run(story())
 

@@ -205,6 +205,9 @@ class FakeService(LocalService):
     def _signed_in(self, session: Session) -> None:
         self.check()
 
+    def _signed_out(self, session: Session, by: str) -> None:
+        self.check()
+
     async def holder(self, text: str) -> Person | None:
         return self._person(self.known.shown(text, time.time()))
 

@@ -9,6 +9,7 @@ by which their link was asked for.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hived.errors import NotFoundError
@@ -41,6 +42,7 @@ class Session:
     #: who it is: with the id of the session as that of their token, and its end
     person: Person
     parent: str  #: id of the token by which its link was asked for; "": by none
+    begun_at: float
 
 
 class Sessions:
@@ -49,6 +51,9 @@ class Sessions:
     def __init__(self) -> None:
         self._links: dict[str, _Link] = {}
         self._known: dict[str, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._known.values())
 
     def link(self, code: str, person: Person, now: float) -> float:
         """Make a link with this random ``code`` for a person; until when it works."""
@@ -80,7 +85,7 @@ class Sessions:
             del self._known[key]
         text = text_of(number, secret)
         person = replace(link.person, token=number, until=until)
-        begun = self._known[number] = Session(number, digest_of(text), person, link.person.token)
+        begun = self._known[number] = Session(number, digest_of(text), person, link.person.token, now)
         return begun, text, ended
 
     def shown(self, text: str, now: float) -> Session | None:
@@ -93,9 +98,9 @@ class Sessions:
         found = self._known.get(number)
         return None if found is None or _over(found, now) else found
 
-    def end(self, number: str) -> None:
-        """End a session, if there is one with this id."""
-        self._known.pop(number, None)
+    def end(self, number: str) -> Session | None:
+        """End a session; None: there is none with this id."""
+        return self._known.pop(number, None)
 
     def end_of(self, token: str) -> list[str]:
         """End the sessions and links that were asked for by a token, which was revoked; the ids of the former."""

@@ -55,7 +55,9 @@ def create(
 
 @asks_engine
 def list_tokens(ask: Asking) -> None:
-    """List the tokens in force: for operators all, for anybody else their own. The tokens themselves nobody can show.
+    """List the tokens in force, and the browsers that are signed in: for operators all, for anybody else their own.
+
+    The tokens themselves nobody can show.
 
     \bExamples:
       hived token ls
@@ -85,7 +87,7 @@ def list_tokens(ask: Asking) -> None:
 
 @asks_engine
 def revoke(ask: Asking, token: _TokenArgument) -> None:
-    """End a token: it opens nothing from now on, nor does a dashboard that was opened with it.
+    """End a token: it opens nothing from now on, nor does a dashboard that was opened with it. Or sign a browser out.
 
     \bExamples:
       hived token revoke 3f9a1c02

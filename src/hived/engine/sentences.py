@@ -37,6 +37,7 @@ _SENTENCES = {
     "drained": "{what} is drained{by}: no new jobs there",
     "undrained": "{what} takes jobs again{by}",
     "signed_in": "{user} signed in to the dashboard ({id})",
+    "signed_out": "{of} was signed out of the dashboard ({id}){by}",
     "token_revoked": "token {id} of {of} was revoked{by}",
     "engine_started": "the engine started (pid {pid}, {devices})",
     "engine_stopped": "the engine stopped (pid {pid}); jobs run on",

@@ -189,9 +189,13 @@ class LocalService(Service[Job]):
         """End the session of somebody. Raises :class:`~hived.errors.ConflictError` where they have none."""
         if not person.token.startswith(SESSION):
             raise ConflictError("this is no session of a browser; hived token revoke ends a token")
-        self._sessions.end(person.token)
-        self.revoked(person.token)
+        if (session := self._sessions.end(person.token)) is not None:
+            self._signed_out(session, person.name)
         return self.me(NOBODY, True)
+
+    def _signed_out(self, session: Session, by: str) -> None:
+        self.revoked(session.id)
+        self._engine.signed_out(session.person.name, session.id, by)
 
     def _person(self, token: Token | None) -> Person | None:
         """Who has a token: a user of this machine has the groups that they have here."""
@@ -201,9 +205,12 @@ class LocalService(Service[Job]):
         return Person(token.user, groups_of(token.user), vcs=vcs, token=token.id, until=token.expires_at)
 
     def tokens(self, user: str | None) -> list[schema.Token]:
-        """The tokens of people in force, of one user or of all, the latest first."""
-        now, known = self.clock(), sorted(self._engine.tokens, key=attrgetter("created_at"), reverse=True)
-        return [shown_token(token) for token in known if token.holds(now) and user in (None, token.user)]
+        """The tokens of people in force, and sessions of browsers, of one user or of all, the latest first."""
+        now = self.clock()
+        known = [shown_token(token) for token in self._engine.tokens if token.holds(now)]
+        known += [_shown_session(session) for session in self._sessions if self._sessions.known(session.id, now)]
+        known.sort(key=attrgetter("created_at"), reverse=True)
+        return [token for token in known if user in (None, token.user)]
 
     async def create_token(self, new: schema.NewToken, user: str) -> schema.MadeToken:
         """Make a token, told so by ``user``."""
@@ -217,6 +224,9 @@ class LocalService(Service[Job]):
 
     async def revoke_token(self, number: str, user: str) -> schema.Token:
         """Revoke a token, told so by ``user``. Raises :class:`~hived.errors.NotFoundError`."""
+        if (session := self._sessions.end(number)) is not None:
+            self._signed_out(session, user)
+            return _shown_session(session)
         gone = self._engine.revoke_token(number, user)
         for ended in (gone.id, *self._sessions.end_of(gone.id)):
             self.revoked(ended)
@@ -463,6 +473,19 @@ class LocalService(Service[Job]):
         return self._engine.trade(act)
 
 
+def _shown_session(session: Session) -> schema.Token:
+    """A session, beside tokens."""
+    person = session.person
+    return schema.Token(
+        id=session.id,
+        user=person.name,
+        vcs=None if person.vcs is None else tuple(sorted(person.vcs)),
+        created_at=session.begun_at,
+        expires_at=person.until,
+        by="hived dashboard",
+    )
+
+
 def shown_token(token: Token) -> schema.Token:
     """A token as a type of the API: nothing of it that opens anything."""
     return schema.Token(
@@ -557,7 +580,8 @@ class _Running:
     def story(self, ref: str) -> pictures.Story:
         found = self._engine.find(ref)
         lines = self._service.explainer().explain(found, self.clock())
-        return story(found, self._events(found.id), lines, " ".join(found.spec.command))
+        made = story(found, self._events(found.id), lines, " ".join(found.spec.command))
+        return made.model_copy(update={"held_by_hand": found.held_by_hand and found.state is JobState.HELD})
 
     def _events(self, job: int) -> list[Event]:
         """All events of one job."""

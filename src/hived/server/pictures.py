@@ -256,6 +256,7 @@ class Story(JobHeader):
     """One job's life."""
 
     state: str
+    held_by_hand: bool = False  #: whether somebody holds it, until it is released
     command: str  #: "" in a simulation
     explanation: str  #: lines of words
     stays: list[Stay]

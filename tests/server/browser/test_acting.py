@@ -136,6 +136,7 @@ def test_cookie_only_looks_until_somebody_signs_in(engine: Acting, open_page: Op
     shown.forgiven = ("401",)
     shown.page.locator("#who button").click()
     shown.until("document.getElementById('who').hidden")
+    shown.until_text("#trouble", "You are signed out. The command hived dashboard prints a link")
     assert shown.page.evaluate(KEY) is None
     script = """async key => (await fetch("/v1/jobs/1/cancel",
         {method: "POST", headers: {Authorization: `Bearer ${key}`}})).status"""

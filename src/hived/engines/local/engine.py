@@ -442,6 +442,12 @@ class Engine:
         self.job_scheduler.note("signed_in", None, self.clock(), {"user": user, "id": session})
         self._advance_or_raise()
 
+    def signed_out(self, user: str, session: str, by: str) -> None:
+        """Note that a browser acts as somebody no longer, told so by ``by``."""
+        self._refuse_if_failed()
+        self.job_scheduler.note("signed_out", None, self.clock(), {"of": user, "id": session, "user": by})
+        self._advance_or_raise()
+
     def _tokens_changed(self, kind: str, token: Token, by: str, more: Mapping[str, object]) -> None:
         self._values["tokens"] = json.dumps(self.tokens.plain())
         self.job_scheduler.note(kind, None, self.clock(), {"id": token.id, "of": token.user, "user": by, **more})

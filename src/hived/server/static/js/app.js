@@ -159,7 +159,10 @@ export class App {
       picture: (picture) => this.#picture(picture),
       update: (update) => this.#update(update),
       layout: (layout) => this.#newLayout(layout),
-      state: (state) => this.#status(state, away[state] ?? "live", state === "live" ? "Changes are shown as they happen." : "The server is away; what you see is the last that was known."),
+      state: (state) => {
+        if (state === "away" && this.layout.acts) this.session.ask().catch(() => { /* it is away */ });
+        this.#status(state, away[state] ?? "live", state === "live" ? "Changes are shown as they happen." : "The server is away; what you see is the last that was known.");
+      },
     });
   }
 
@@ -252,6 +255,8 @@ export class App {
     const { me, signedIn } = this.session;
     const who = byId("who");
     who.hidden = me.user === "";
+    if (this.known && me.user === "") this.#trouble("You are signed out. The command hived dashboard prints a link to sign in with.");
+    this.known = me.user !== "";
     const title = me.acts ? "What you do here is done as you." : "You only look. To act here too, run: hived dashboard";
     who.title = title;
     who.replaceChildren(...[

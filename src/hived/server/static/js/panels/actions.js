@@ -51,8 +51,8 @@ export function actionsOf(story, on) {
   const buttons = [
     session.mayRead(story) && session.me.user !== "" && !is(["queued", "held"])
       ? el("button.act", { type: "button", title: "What it prints", on: { click: () => on.log(story) } }, "Output") : null,
-    may && is(WAITS) ? button("Hold", "Keep it out of line until it is released", "hold") : null,
-    may && story.state === "held" ? button("Release", "Let it go into line again", "release") : null,
+    may && (is(WAITS) || (story.state === "held" && !story.held_by_hand)) ? button("Hold", "Keep it out of line until it is released", "hold") : null,
+    may && story.state === "held" && story.held_by_hand ? button("Release", "Let it go into line again", "release") : null,
     may && is(RUNS) ? button("Queue again", "Stop it, and start it anew", "requeue", { hold: false }, [`Queue ${story.name} again?`, "It is told to stop, and starts anew when its turn comes. What it has not saved is lost.", "Queue again"]) : null,
     may && !is(OVER) && story.state !== "stopping" ? button("Cancel", "Withdraw or stop it", "cancel", undefined, [`Cancel ${story.name}?`, is(RUNS) ? "It is told to stop. What it has not saved is lost." : "", "Cancel the job"]) : null,
     session.me.acts && session.isOwn(story.user) && is(OVER) ? button("Submit again", "A new job, as this one was submitted", "resubmit") : null,
