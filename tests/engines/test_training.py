@@ -17,9 +17,11 @@ import pytest
 from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
 from hived.engines.local.agent import Agent
-from hived.engines.local.engine import ELSEWHERE, Engine
+from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import JobExplainer
+from hived.engines.local.instructions import ResumeTasks
 from hived.engines.local.model import Job, JobSpec, Limiting
+from hived.engines.local.training import ELSEWHERE, LOOK_EVERY_S
 from hived.errors import ConflictError, NotFoundError, NotYetError, PolicyError, RequestError
 from hived_control.commands import TrainingJob
 from hived_control.folder import JobFolder
@@ -52,22 +54,22 @@ def steps(engine: Engine, job: Job) -> int:
 def test_suspended_limited_and_resumed_by_hand(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         job = await training(engine, trains())
-        assert (await engine.suspend("train", 20.0, user="ann")).state is JobState.SUSPENDED
+        assert (await engine.training.suspend(engine.find("train"), 20.0, user="ann")).state is JobState.SUSPENDED
         before = steps(engine, job)
         said = JobExplainer(engine.job_scheduler).explain(job, None)
         assert "it is suspended: told so by ann" in said
         assert JobExplainer(engine.job_scheduler).shortly(job) == ["it is suspended: told so by ann"]
-        await engine.limit("train", Limiting(2**30, 0.5), user="ann")
+        await engine.training.limit(engine.find("train"), Limiting(2**30, 0.5), user="ann")
         await asyncio.sleep(0.3)
         assert steps(engine, job) == before, "it trains while it is suspended"
         assert list(job.devices()) == [("node", 0)], "its GPUs stay its own"
-        assert (await engine.resume("train", 20.0)).state is JobState.RUNNING
+        assert (await engine.training.resume(engine.find("train"), 20.0)).state is JobState.RUNNING
         found = await noted(engine, "limited")
         assert found.data == {"memory": 2**30, "share": 0.5, "why": "told so by ann", "by_hand": True}
         assert "it is limited to 50% of the time and 1 GiB: told so by ann" in JobExplainer(
             engine.job_scheduler
         ).explain(job, None)
-        _, status = await engine.training("train")
+        status = await engine.training.status(engine.find("train"))
         assert status.processes[0].answer.share == 0.5
         engine.cancel("train")
         await state(engine, job, JobState.CANCELLED)
@@ -94,7 +96,7 @@ def test_told_past_the_engine(lives: Lives) -> None:
         assert job.suspended_for == ELSEWHERE
         await asyncio.to_thread(training_job.resume, 20.0)
         await state(engine, job, JobState.RUNNING)
-        await engine.suspend("train", 20.0, lease_s=1.0)  # goes on by itself
+        await engine.training.suspend(engine.find("train"), 20.0, lease_s=1.0)  # goes on by itself
         assert job.suspended_for == "told so by hand"
         await state(engine, job, JobState.RUNNING)
 
@@ -104,15 +106,15 @@ def test_told_past_the_engine(lives: Lives) -> None:
 def test_outlives_its_engine(lives: Lives) -> None:
     async def first(engine: Engine) -> None:
         await training(engine, trains())
-        await engine.suspend("train", 20.0)
+        await engine.training.suspend(engine.find("train"), 20.0)
 
     async def second(engine: Engine) -> None:
         job = engine.find("train")
         assert (job.state, job.suspended_for) == (JobState.SUSPENDED, "told so by hand")
         before = steps(engine, job)
-        await asyncio.sleep(2 * engine_module.LOOK_EVERY_S)
+        await asyncio.sleep(2 * LOOK_EVERY_S)
         assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
-        await engine.resume("train", 20.0)
+        await engine.training.resume(engine.find("train"), 20.0)
         assert job.state is JobState.RUNNING
 
     lives.live(first, killed=True)
@@ -124,14 +126,14 @@ def test_folder_is_deleted_under_a_suspended_job(lives: Lives) -> None:
 
     async def story(engine: Engine) -> None:
         job = await training(engine, trains())
-        await engine.suspend("train", 20.0)
+        await engine.training.suspend(engine.find("train"), 20.0)
         before = steps(engine, job)
         shutil.rmtree(lives.folder / "training")
-        await engine.resume("train", 20.0)
+        await engine.training.resume(engine.find("train"), 20.0)
         while steps(engine, job) < before + 3:
             await asyncio.sleep(0.01)
         with pytest.raises(ConflictError, match="does not run under the runtime"):
-            await engine.suspend("train", 1.0)
+            await engine.training.suspend(engine.find("train"), 1.0)
 
     lives.live(story)
 
@@ -143,7 +145,7 @@ def test_end_of_a_suspended_job(lives: Lives, how: str) -> None:
     async def story(engine: Engine) -> str:
         loan = how == "preempted"
         job = await training(engine, trains("research" if loan else "vision", priority=-1 if loan else 0, gpus=4))
-        await engine.suspend("train", 20.0)
+        await engine.training.suspend(engine.find("train"), 20.0)
         match how:
             case "cancelled":
                 engine.cancel("train")
@@ -153,7 +155,7 @@ def test_end_of_a_suspended_job(lives: Lives, how: str) -> None:
                 for other in others:
                     await state(engine, other, JobState.RUNNING)
             case "killed":
-                (pid,) = (process.pid for process in (await engine.training("train"))[1].processes)
+                (pid,) = (process.pid for process in (await engine.training.status(engine.find("train"))).processes)
                 os.kill(pid, signal.SIGKILL)
             case "drained":
                 engine.drain(None, None, undo=False, now=True)
@@ -170,17 +172,17 @@ def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(engine: Engine) -> None:
         (plain,) = await running(engine, shell("vision", STAYS))
         with pytest.raises(ConflictError, match=r"job-1 does not run under the runtime .*--share"):
-            await engine.suspend("job", 1.0)
+            await engine.training.suspend(engine.find("job"), 1.0)
         with pytest.raises(NotFoundError):
-            await engine.suspend("nobody", 1.0)
+            await engine.training.suspend(engine.find("nobody"), 1.0)
         early = engine.submit(trains(seconds=600.0))
         while not (lives.folder / "training" / "2.1").exists():
             await asyncio.sleep(0.01)
         with pytest.raises(ConflictError, match="train-2 has not ended its first mini-batch"):
-            await engine.suspend("train", 1.0)
+            await engine.training.suspend(engine.find("train"), 1.0)
         late = engine.submit(trains(gpus=4))
         with pytest.raises(ConflictError, match="train-3 is queued: only what runs"):
-            await engine.resume("train-3", 1.0)
+            await engine.training.resume(engine.find("train-3"), 1.0)
         engine.cancel(str(late.id))
         engine.cancel(str(early.id))
         engine.cancel(str(plain.id))
@@ -191,7 +193,7 @@ def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RequestError, match="share: hived-runtime is not installed where the engine runs"):
             engine.submit(trains())
 
-    monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
+    monkeypatch.setattr(engine_module, "installed_agent", lambda folder: None)
     lives.live(not_installed)
 
 
@@ -217,7 +219,7 @@ def test_not_yet(lives: Lives) -> None:
         job = await training(engine, trains(code=GATED.format(gate=str(gate))))
         await printed(engine, job, "waits")
         with pytest.raises(NotYetError, match=r"train-1 is not suspended after 0\.05 s"):
-            await engine.suspend("train", 0.05)
+            await engine.training.suspend(engine.find("train"), 0.05)
         gate.touch()
         await state(engine, job, JobState.SUSPENDED)
 
@@ -255,11 +257,11 @@ def test_pytorch_as_it_is(lives: Lives) -> None:
         alone, told = engine.submit(script(False, "alone")), engine.submit(script(True, "told"))
         await printed(engine, told, "2\n")
         for number in range(3):
-            assert (await engine.suspend("told", 60.0)).state is JobState.SUSPENDED
-            tier = (await engine.training("told"))[1].processes[0].answer.tier
+            assert (await engine.training.suspend(engine.find("told"), 60.0)).state is JobState.SUSPENDED
+            tier = (await engine.training.status(engine.find("told"))).processes[0].answer.tier
             assert tier == "framework"
-            await engine.limit("told", Limiting(None, 0.5 + 0.1 * number))
-            await engine.resume("told", 60.0)
+            await engine.training.limit(engine.find("told"), Limiting(None, 0.5 + 0.1 * number))
+            await engine.training.resume(engine.find("told"), 60.0)
         gate.touch()
         await ended(engine, alone, told)
         return [engine.task(job, 0).output.read_text().splitlines()[-1] for job in (alone, told)]
@@ -331,11 +333,13 @@ def test_called_back_too_late(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> 
 
     async def story(engine: Engine) -> None:
         job = await training(engine, trains())
-        await engine.suspend("train", 20.0)
+        await engine.training.suspend(engine.find("train"), 20.0)
         before = steps(engine, job)
         engine.job_scheduler.turns.of[job.id] = None
         monkeypatch.setattr(Agent, "resume", lambda *_: pytest.fail("it is told to go on"))
-        await engine._turn(job, job.attempt, True)
+        engine.training.carry_out(job, ResumeTasks(job.id, job.attempt))
+        while engine.training._told[job.id].turn is not None:
+            await asyncio.sleep(0.01)
         assert (job.state, steps(engine, job)) == (JobState.SUSPENDED, before)
 
     lives.live(story)
@@ -353,7 +357,7 @@ def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pyte
         ("antman:limits=false", "only simulated"),
     ):
         lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
-        monkeypatch.setattr(engine_module, "_agent", lambda folder: None)
+        monkeypatch.setattr(engine_module, "installed_agent", lambda folder: None)
         with pytest.raises(PolicyError, match=why):
             lives.live(story)
 

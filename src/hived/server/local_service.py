@@ -283,22 +283,22 @@ class LocalService(Service[Job]):
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
         """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
-        return self.shown(await self._engine.suspend(ref, how.timeout_s, how.lease_s, user))
+        return self.shown(await self._engine.training.suspend(self.find(ref), how.timeout_s, how.lease_s, user))
 
     async def resume(self, ref: str, how: schema.Resumption, user: str) -> schema.Job:
         """Let a suspended training job go on."""
-        return self.shown(await self._engine.resume(ref, how.timeout_s, user))
+        return self.shown(await self._engine.training.resume(self.find(ref), how.timeout_s, user))
 
     async def limit(self, ref: str, how: schema.Limiting, user: str) -> schema.Job:
         """Limit a training job."""
         if how.memory is None and how.share is None:
             raise RequestError("share", "nothing to change; give memory, share or both")
         limiting = Limiting(how.memory, how.share, how.memory_most, how.lease_s)
-        return self.shown(await self._engine.limit(ref, limiting, user))
+        return self.shown(await self._engine.training.limit(self.find(ref), limiting, user))
 
     async def scale(self, ref: str, how: schema.Scaling, user: str) -> schema.Job:
         """Have an elastic training job go on with another number of workers."""
-        return self.shown(await self._engine.scale(ref, how.workers, how.timeout_s, user))
+        return self.shown(await self._engine.training.scale(self.find(ref), how.workers, how.timeout_s, user))
 
     async def hold(self, ref: str, user: str) -> schema.Job:
         """Keep a job that waits out of line. Raises :class:`~hived.errors.ConflictError` for any other."""
@@ -318,7 +318,8 @@ class LocalService(Service[Job]):
 
     async def training(self, ref: str) -> schema.Training:
         """What the processes of a training job say of themselves."""
-        job, found = await self._engine.training(ref)
+        job = self.find(ref)
+        found = await self._engine.training.status(job)
         plain = {**found.plain(), "name": job.name, "command": " ".join(job.spec.command)}
         return schema.Training.model_validate(plain)
 

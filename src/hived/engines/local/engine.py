@@ -17,13 +17,12 @@ import os
 import shutil
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import asdict
 
@@ -41,12 +40,10 @@ from hived.engine.trading import LiveTrading
 from hived.engines.submission import Submission, indexes_of
 from hived.errors import (
     ConflictError,
-    HivedError,
     InputError,
     InvariantError,
     NeverFitsError,
     NotFoundError,
-    NotYetError,
     PolicyError,
     RequestError,
     StorageError,
@@ -61,36 +58,26 @@ from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
 from .devices import Devices
-from .environment import free_port, task_environment, wake_marked
+from .environment import free_port, task_environment
 from .fences import Fences
 from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .job_scheduler import JobScheduler
 from .job_users import JobUsers, output_of, own_folder
-from .model import MOST_BACKOFF_S, Job, JobSpec, Limiting, Obeying, RefusedError
+from .model import MOST_BACKOFF_S, Job, JobSpec
 from .ownership import jobs_folder, label, newest_file, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .strangers import can_be_told, is_of_a_job
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work, make_folder
-
-if TYPE_CHECKING:
-    from .agent import Agent, JobStatus
+from .training import TrainingJobs, installed_agent, told_by
 
 T = TypeVar("T")
 #: how many of the latest events are kept in memory, for followers of the event stream
 RECENT = 10_000
 #: period of the checks of devices and tasks, in seconds
 HEALTH_EVERY_S = 5.0
-#: period of the looks at what training jobs do, in seconds
-LOOK_EVERY_S = 0.5
 #: period of the looks for files that are kept no longer, in seconds
 DELETE_EVERY_S = 600.0
-#: how long a job that takes turns is waited for at a time, in seconds
-TURN_S = 5.0
-#: and one that grows or shrinks: new workers start first
-SCALE_S = 60.0
-#: why a training job does other than the engine has told it
-ELSEWHERE = "told so on its machine, not by the engine"
 
 
 class Keeping(NamedTuple):
@@ -151,7 +138,7 @@ class Engine:
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
-        self._agent = _agent(self.folder / "training")
+        self._agent = installed_agent(self.folder / "training")
         policies.forbid_sharing(self._why_not_shared)
         self.job_scheduler = JobScheduler(
             cluster, policies, free_port, store.last_event(), self._trading, shares=True, past_use=self._past_use
@@ -174,16 +161,8 @@ class Engine:
             self._fences.check_devices()
         self._watching = Watching(self._ended, self._fences)
         self.job_scheduler.held_up = self._watching.held_up
-        self._threads = ThreadPoolExecutor(64, "training")
-        #: by job, how often it was told something: what was seen before that says nothing of what it does now
-        self._times_told: Counter[int] = Counter()
-        #: jobs that are being told to pause or to go on
-        self._telling: dict[int, asyncio.Task[None]] = {}
-        #: by job, the limits that it is to be told next
-        self._to_limit: dict[int, LimitTasks] = {}
-        self._commanding: set[asyncio.Task[None]] = set()
-        #: by job, what it was told last through this engine: as :class:`Obeying` has it, and why
-        self._told: dict[int, dict[str, tuple[object, str]]] = {}
+        #: jobs under the runtime
+        self.training = TrainingJobs(self._agent, self.job_scheduler, self._act, self.task, self._watching.watches)
         self._timers: set[asyncio.TimerHandle] = set()
         self._review: asyncio.TimerHandle | None = None
         self._checks: tuple[asyncio.Task[None], ...] = ()
@@ -232,9 +211,9 @@ class Engine:
         self._advance_or_raise()
         self._checks = (
             self._loop.create_task(self._check_health()),
-            self._loop.create_task(self._look_at_training()),
             self._loop.create_task(self._delete_old_files()),
         )
+        self.training.start()
 
     def let_go(self) -> None:
         """Watch tasks no longer: first of all when the machine may be shutting down, which ends them too."""
@@ -242,14 +221,14 @@ class Engine:
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next engine finds them."""
-        for check in (*self._checks, *self._telling.values(), *self._commanding):
+        for check in self._checks:
             check.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await check
         for timer in (*self._timers, self._review):
             if timer is not None:
                 timer.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.training.stop()
         self.let_go()
         self._fences.close()
         self.devices.close()
@@ -359,10 +338,18 @@ class Engine:
 
     def _about(self, ref: str, act: Callable[[Job, float], object]) -> Job:
         job = self.find(ref)
-        with self._failing():
-            act(job, self.clock())
-        self._advance_or_raise()
+        self._act(lambda at: act(job, at))
         return job
+
+    def _act(self, act: Callable[[float], object]) -> None:
+        """Tell the job scheduler something, and advance; it is on the disk when this returns."""
+        with self._failing():
+            act(self.clock())
+        self._advance_or_raise()
+
+    def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
+        """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
+        return self._about(ref, lambda job, at: self.job_scheduler.prioritize(job, priority, told_by(user), at))
 
     def plan(self, spec: Submission) -> PlanAnswer:
         """Dry run of a submission in the core, as if no job were ahead in line."""
@@ -598,14 +585,8 @@ class Engine:
                         task, grace_s = self.task(job, rank, attempt), self.job_scheduler.grace_s(job)
                         first = signal.Signals[f"SIG{self.job_scheduler.first_signal(job)}"]
                         self._watching.stop((job.id, attempt, rank), task, grace_s, first)
-            case SuspendTasks(attempt=attempt):
-                self._have_turn(job, attempt, False)
-            case ResumeTasks(attempt=attempt):
-                self._have_turn(job, attempt, True)
-            case ScaleTasks():
-                self._scale_tasks(job, instruction)
-            case LimitTasks(attempt=attempt):
-                self._limit_tasks(job, instruction)
+            case SuspendTasks() | ResumeTasks() | ScaleTasks() | LimitTasks():
+                self.training.carry_out(job, instruction)
             case WakeAt(at=at):
                 assert self._loop is not None
                 delay = max(0.0, at - self.clock())
@@ -637,8 +618,8 @@ class Engine:
                 shared = folder / "shared"
                 make_folder(shared)
             environment = task_environment(job, rank, shared, task.mark, visible, own)
-            if self._agent is not None and self._shares(spec) and not run_as:
-                environment |= self._agent.environment(job, environment)
+            if self._shares(spec) and not run_as:
+                environment |= self.training.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
             group = self._fences.make(*key, self.devices.minors(numbers) if self._fences_devices else None)
@@ -666,7 +647,7 @@ class Engine:
             self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
 
-    # -- training jobs, by their control pages -------------------------------------------------------------------------
+    # -- sharing of GPUs ------------------------------------------------------------------------------------------
 
     def _shares(self, spec: JobSpec) -> bool:
         """Whether a job is started under the runtime: as it asks, or as the policy of its VC is."""
@@ -683,215 +664,6 @@ class Engine:
         if self._agent is None:
             return f"its jobs share GPUs, and {RUNTIME} is not installed where the engine runs: {command_for('train')}"
         return ""
-
-    def _have_turn(self, job: Job, attempt: int, has: bool) -> None:
-        """Have a job that takes turns go on or pause, after what it was told before."""
-        before = self._telling.get(job.id)
-        self._times_told[job.id] += 1
-
-        async def tell() -> None:
-            if before is not None:
-                await asyncio.wait([before])
-            try:
-                await self._turn(job, attempt, has)
-            finally:
-                if self._telling.get(job.id) is asyncio.current_task():
-                    del self._telling[job.id]
-
-        assert self._loop is not None
-        self._telling[job.id] = self._loop.create_task(tell())
-
-    async def _turn(self, job: Job, attempt: int, has: bool) -> None:
-        """Tell it until it does so: one that is starting, or in a long phase without mini-batches, is not able yet."""
-        agent, first = self._agent, time.monotonic()
-        while agent is not None and job.state.stays and job.attempt == attempt:
-            if self.job_scheduler.turns.wishes(job.id) is (not has):
-                return  # it has paused before it was called back, say, and others have its GPUs by now
-            try:
-                if has:
-                    await self._off_the_loop(agent.resume, job, TURN_S)
-                else:
-                    await self._off_the_loop(agent.suspend, job, TURN_S)
-            except (HivedError, OSError):
-                if has and not agent.obeys(job):  # its folder was deleted: it goes on by itself, once it is woken
-                    for rank in range(job.spec.tasks):
-                        await self._off_the_loop(wake_marked, self.task(job, rank).mark)
-                    break
-                await asyncio.sleep(LOOK_EVERY_S)
-                if self.job_scheduler.turns.wishes(job.id) is not has:
-                    return
-                if not has and time.monotonic() - first > self.job_scheduler.patience_s(job):
-                    self.job_scheduler.does_not_obey(job, self.clock())
-                    self._soon()
-                    return
-            else:
-                break
-        doing = None if agent is None else await self._off_the_loop(agent.look, job)
-        if doing is not None:
-            self._take_in_doing(job, attempt, doing)
-
-    def _scale_tasks(self, job: Job, wanted: ScaleTasks) -> None:
-        """Have an elastic job change its number of workers, until it has, or refuses."""
-
-        async def tell() -> None:
-            agent, first, turns = self._agent, time.monotonic(), self.job_scheduler.turns
-            while agent is not None and job.attempt == wanted.attempt and turns.scaling.get(job.id) == wanted.workers:
-                refused = time.monotonic() - first > self.job_scheduler.patience_s(job)
-                try:
-                    await self._off_the_loop(agent.scale, job, wanted.workers, SCALE_S)
-                except (HivedError, OSError) as error:
-                    refused = refused or isinstance(error, RefusedError)
-                    await asyncio.sleep(0.0 if refused else LOOK_EVERY_S)
-                if refused and turns.scaling.get(job.id) == wanted.workers:
-                    self.job_scheduler.does_not_scale(job, self.clock())
-                    self._soon()
-                    return
-                doing = await self._off_the_loop(agent.look, job)
-                if doing is not None:
-                    self._take_in_doing(job, wanted.attempt, doing)
-
-        assert self._loop is not None
-        self._commanding.add(task := self._loop.create_task(tell()))
-        task.add_done_callback(self._commanding.discard)
-
-    def _limit_tasks(self, job: Job, wanted: LimitTasks) -> None:
-        """Tell a job its limits; one that cannot be told yet is told again."""
-        said = {"memory": wanted.limiting.memory, "share": wanted.limiting.share}
-        why = {name: (value, wanted.why) for name, value in said.items() if value is not None}
-        self._told[job.id] = self._told.get(job.id, {}) | why
-        waits = job.id in self._to_limit
-        self._to_limit[job.id] = wanted
-
-        async def tell() -> None:
-            while (latest := self._to_limit.get(job.id)) is not None:
-                try:
-                    if self._agent is not None and job.state.stays and job.attempt == latest.attempt:
-                        with contextlib.suppress(HivedError, OSError):
-                            await self._off_the_loop(self._agent.limit, job, latest.limiting)
-                finally:
-                    if self._to_limit[job.id] is latest:
-                        del self._to_limit[job.id]
-
-        if not waits:
-            assert self._loop is not None
-            self._commanding.add(task := self._loop.create_task(tell()))
-            task.add_done_callback(self._commanding.discard)
-
-    async def suspend(self, ref: str, timeout_s: float, lease_s: float = 0.0, user: str = "") -> Job:
-        """Suspend a training job at the end of a mini-batch; ``lease_s``: for so long, 0: until it is resumed.
-
-        It keeps its GPUs. Raises :class:`NotFoundError`, :class:`ConflictError` for one that does not run under the
-        runtime, or has ended no mini-batch yet, and :class:`~hived.errors.NotYetError` after ``timeout_s``.
-        """
-        job = await self._tell(ref, {"suspended": True}, user, lambda a, job: a.suspend(job, timeout_s))
-        until = self.clock() + lease_s if lease_s else None
-        with self._failing():
-            self.job_scheduler.turns.hold(job, _by(user), until, self.clock())
-        self._advance_or_raise()
-        return job
-
-    async def resume(self, ref: str, timeout_s: float, user: str = "") -> Job:
-        """Let a suspended job go on. Raises as :meth:`suspend`."""
-        job = self.find(ref)
-        if job.state is not JobState.SUSPENDED:  # it may have been told to pause, and has not yet
-            return await self._tell(ref, {"suspended": False}, user, lambda agent, job: agent.resume(job, timeout_s))
-        with self._failing():
-            self.job_scheduler.turns.goes_on(job, _by(user), self.clock())
-        self._advance_or_raise()
-        if (telling := self._telling.get(job.id)) is not None:
-            await asyncio.wait([telling], timeout=timeout_s)
-            if not telling.done():
-                raise NotYetError(f"{job.name} has not gone on after {timeout_s:g} s; it is told so")
-        return job
-
-    async def limit(self, ref: str, limiting: Limiting, user: str = "") -> Job:
-        """Limit a training job from its next mini-batch on. Raises as :meth:`suspend`."""
-        wish = {"memory": limiting.memory, "share": limiting.share}
-        return await self._tell(ref, wish, user, lambda agent, job: agent.limit(job, limiting))
-
-    async def scale(self, ref: str, workers: int, timeout_s: float, user: str = "") -> Job:
-        """Have an elastic job go on with so many workers on the GPUs that it has. Raises as :meth:`suspend`."""
-        return await self._tell(ref, {}, user, lambda agent, job: agent.scale(job, workers, timeout_s))
-
-    def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
-        """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
-        job = self.find(ref)
-        with self._failing():
-            self.job_scheduler.prioritize(job, priority, _by(user), self.clock())
-        self._advance_or_raise()
-        return job
-
-    async def training(self, ref: str) -> tuple[Job, JobStatus]:
-        """A training job, and what its processes say of themselves. Raises as :meth:`suspend`."""
-        job, agent = self._obeying(ref)
-        return job, await self._off_the_loop(agent.status, job)
-
-    async def _tell(self, ref: str, wish: Mapping[str, object], user: str, tell: Callable[[Agent, Job], None]) -> Job:
-        job, agent = self._obeying(ref)
-        attempt, why = job.attempt, _by(user)
-        said = {name: (value, why) for name, value in wish.items() if value is not None}
-        self._told[job.id] = self._told.get(job.id, {}) | said
-        self._times_told[job.id] += 1
-        try:
-            await self._off_the_loop(tell, agent, job)
-        finally:
-            times = self._times_told[job.id]
-            doing = await self._off_the_loop(agent.look, job)
-            if doing is not None and times == self._times_told[job.id]:
-                self._take_in_doing(job, attempt, doing)
-        return job
-
-    def _obeying(self, ref: str) -> tuple[Job, Agent]:
-        """A job that holds GPUs, and the agent. Raises :class:`ConflictError` for any other."""
-        job = self.find(ref)
-        if not job.state.stays:
-            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be told something")
-        if self._agent is None or not self._agent.obeys(job):
-            raise ConflictError(f"{job.name} does not run under the runtime of training jobs; submit it with --share")
-        return job, self._agent
-
-    async def _off_the_loop(self, work: Callable[..., T], *of: Any) -> T:
-        """Do what may wait for a job in a thread: of its own pool, so that jobs that do not answer keep nobody else."""
-        assert self._loop is not None
-        return await self._loop.run_in_executor(self._threads, work, *of)
-
-    def _take_in_doing(self, job: Job, attempt: int, doing: Obeying) -> None:
-        told = self._told.get(job.id, {})
-
-        def why(*names: str) -> str:
-            """Of what it does, if it is what it was told."""
-            said = [(getattr(doing, name), *told[name]) for name in names if name in told]
-            return said[0][2] if said and all(now == wanted for now, wanted, _ in said) else ELSEWHERE
-
-        with self._failing():
-            self.job_scheduler.obeys(job.id, attempt, doing, why("suspended"), why("memory", "share"), self.clock())
-        self._advance()
-
-    async def _look_at_training(self) -> None:
-        while self._agent is not None:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                holding = [job for job in self.job_scheduler.jobs.values() if job.state.holds]
-                for number in [number for number in self._times_told if number not in self.job_scheduler.jobs]:
-                    del self._times_told[number]
-                    self._told.pop(number, None)
-                if self.job_scheduler.guests is not None:
-                    self._advance()  # time alone may raise what guests may use
-                over = self._agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
-                await self._off_the_loop(self._agent.delete, over)
-                for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
-                    # only what is known to be ours: in a copied folder the pages are of the jobs of the original
-                    known = self._watching.watches((job.id, attempt, 0)) and job.id not in self._telling
-                    if known and self._agent.obeys(job):
-                        times = self._times_told[job.id]
-                        doing = await self._off_the_loop(self._agent.look, job)
-                        if doing is not None and times == self._times_told[job.id]:
-                            self._take_in_doing(job, attempt, doing)
-                self._refuse_if_failed()
-            except (StorageError, InvariantError, PolicyError):
-                return
-            except Exception as error:  # a look that fails must not end the looks
-                asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
 
     # -- files of jobs that have ended ----------------------------------------------------------------------------
 
@@ -940,21 +712,6 @@ def _tokens(store: Store) -> Tokens:
         return Tokens.restored(json.loads(store.value("tokens") or "[]"))
     except (ValueError, TypeError, KeyError) as error:
         raise StorageError(f"{store.folder}: hived.db is damaged (tokens: {error!r}); give another --state") from None
-
-
-def _by(user: str) -> str:
-    return f"told so by {user or 'hand'}"
-
-
-def _agent(folder: Path) -> Agent | None:
-    """The agent, where the runtime of training jobs is installed."""
-    try:
-        from .agent import Agent
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("hived_control"):
-            raise
-        return None
-    return Agent(folder)
 
 
 def restored_trades(spec: ClusterSpec, store: Store, at: float, arbiter: Arbiter | None = None) -> LiveTrading:
