@@ -48,6 +48,7 @@ RESTRICTED: dict[tuple[str, str], tuple[Any, set[str]]] = {
     ("POST", "/v1/jobs/{ref}/limit"): ({"share": 0.5}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/scale"): ({"workers": 2, "timeout_s": 0.1}, {"ann", "carol", "olga"}),
     ("POST", "/v1/jobs/{ref}/priority"): ({"priority": 1}, {"ann", "carol", "olga"}),
+    ("POST", "/v1/jobs/{ref}/edit"): ({"gpus": 2}, {"ann", "carol", "olga"}),
     ("GET", "/v1/logs/{ref}"): (None, {"ann", "carol", "olga"}),
     ("GET", "/v1/logs/{ref}/stream"): (None, {"ann", "carol", "olga"}),
     ("POST", "/v1/drain"): ({"node": "n-0", "undo": True}, {"olga"}),

@@ -94,6 +94,7 @@ def test_every_event_has_a_sentence() -> None:
         "beside": ["other"],
         "priority": 3,
         "by_hand": True,
+        "changes": {"gpus": [4, 2]},
         "cause": "preempted",
     }
     said = {

@@ -15,6 +15,7 @@ from hived.cluster import Cluster
 from hived.engine.holdings import Holding, Use
 from hived.engines.local.store import Store
 from hived.errors import InputError
+from hived.installed import form
 from hived.policies import Fair, make_policy
 from hived.scheduling.checks import check_scheduler
 from hived.scheduling.decayed_use import REVIEW_S, DecayedUse
@@ -231,6 +232,7 @@ def test_store_has_holdings_of_the_future(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.skipif(form() == "compiled", reason="a native class cannot be patched")
 def test_ranks_are_looked_at_where_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event costs nothing in the virtual clusters that it is not about."""
     looked: list[int] = []

@@ -413,6 +413,9 @@ class FakeService(LocalService):
     async def prioritize(self, ref: str, how: schema.Prioritizing, user: str) -> schema.Job:
         return self.change(self._trains(ref), priority=how.priority)
 
+    async def edit(self, ref: str, how: schema.Editing, person: Person) -> schema.Job:
+        return self.change(self._trains(ref), gpus=how.gpus or 1)
+
     async def training(self, ref: str) -> schema.Training:
         job = self._trains(ref)
         process = schema.TrainingProcess(

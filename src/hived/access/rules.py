@@ -112,6 +112,12 @@ class Access:
         if most is not None and priority > most and self.role(person, vc) < Role.ADMIN:
             raise self._refused(person, f"give priority {priority} in {vc}: maxPriority of its members is {most}", vc)
 
+    def check_size(self, person: Person, vc: str, gpus: int) -> None:
+        """Whether a person may have a job, of their own or as an admin, ask for so many GPUs."""
+        most = self._of.get(vc, _NO_ACCESS).max_gpus
+        if most is not None and gpus > most and self.role(person, vc) < Role.ADMIN:
+            raise self._refused(person, f"have {gpus} GPUs in {vc}: maxGpus of a member is {most}", vc)
+
     def check_job(self, person: Person, what: str, job: str, user: str, vc: str) -> None:
         """Whether a person may do ``what`` ("cancel") to ``job``, by name, of this user and virtual cluster."""
         role = self.role(person, vc)

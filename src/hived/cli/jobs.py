@@ -336,6 +336,50 @@ def priority_(
 
 
 @asks_engine
+def edit(
+    ask: Asking,
+    jobs: JobsArgument,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1, show_default="as it is")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", "-N", metavar="N", help="Tasks of the gang, of --gpus each.", min=1, show_default="as it is"
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None, duration_option(help="Longest run, with its unit: 90s, 30m, 2h or 1d.", show_default="as it is")
+    ] = None,
+    no_time_limit: Annotated[bool, typer.Option("--no-time-limit", help="Let it run as long as it does.")] = False,
+    retries: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How often it is started again when it fails.", min=0, show_default="as it is"),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        duration_option(help="Time between SIGTERM and SIGKILL when it is stopped.", show_default="as it is"),
+    ] = None,
+) -> None:
+    """Have jobs that wait ask for something else. They keep their ids and, under first come first served, their places.
+
+    What runs is not changed: hived requeue --hold stops it and holds it, to be edited and released. The priority is
+    changed by hived priority.
+
+    \bExamples:
+      hived edit train-12 --gpus 2 --time-limit 4h
+      hived edit 12 13 --no-time-limit
+    """
+    wish = {"gpus": gpus, "tasks": nodes, "time_limit_s": time_limit, "retries": retries, "grace_s": grace}
+    body = {name: value for name, value in wish.items() if value is not None}
+    if no_time_limit:
+        body["no_time_limit"] = True
+    if not body:
+        raise InputError("nothing to change; give --gpus, --nodes, --time-limit, --retries or --grace")
+    _each(ask, jobs, "/edit", status_text, body)
+
+
+@asks_engine
 def requeue(
     ask: Asking,
     jobs: JobsArgument,

@@ -69,6 +69,9 @@ def event_text(event: Event, job: str = "") -> str:
             return f"{job} {limits_text(data['memory'], data['share']) or 'has no limits any more'}: {data['why']}"
         case "shared":
             return f"{job} {beside_text(data['guest'], data['beside'])}"
+        case "edited":
+            changes = ", ".join(_changed(name, *of) for name, of in data["changes"].items())
+            return f"{job} was edited{_by(data)}: {changes}"
         case "bound":
             return f"{data['pod']} is on {data['node'] or 'its node'}"
         case "task_ended":
@@ -107,6 +110,22 @@ def event_text(event: Event, job: str = "") -> str:
 
 def _by(data: Mapping[str, Any]) -> str:
     return f" by {data['user']}" if data.get("user") else ""
+
+
+#: what a job asks for
+_ASKED = {
+    "gpus": "GPUs of a task",
+    "tasks": "tasks",
+    "time_limit_s": "time limit",
+    "retries": "retries",
+    "grace_s": "time to stop in",
+}
+
+
+def _changed(name: str, before: float | None, now: float | None) -> str:
+    shown = duration if name.endswith("_s") else str
+    was, has = ("none" if value is None else shown(value) for value in (before, now))
+    return f"{_ASKED[name]} {has} (was {was})"
 
 
 def place_text(placement: Mapping[str, Any]) -> str:

@@ -83,6 +83,7 @@ class JobEvent(StrEnum):
     LIMITED = "limited"  #: it has other limits of memory or compute than before
     SHARED = "shared"  #: it runs beside other jobs on its GPUs than before: as their guest, or with guests of its own
     PRIORITIZED = "prioritized"  #: it has another priority: in line, or among those that share its GPUs
+    EDITED = "edited"  #: it asks for something else than it was submitted with
     STOPPING = "stopping"  #: its tasks are being stopped, and why
     STOP_CANCELLED = "stop_cancelled"  #: its preemption is cancelled before a pod was evicted
     TASK_ENDED = "task_ended"
@@ -143,7 +144,11 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
     **{(state, JobEvent.RETRYING): (_B, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.QUEUED): (_Q, Effect.KEEP) for state in (_B, _H)},
     **{(state, JobEvent.HELD): (_H, Effect.RELEASE) for state in (_Q, _V, _B, _H)},
-    **{(state, JobEvent.PRIORITIZED): (state, Effect.KEEP) for state in (_Q, _B, _H)},
+    **{
+        (state, event): (state, Effect.KEEP)
+        for state in (_Q, _B, _H)
+        for event in (JobEvent.PRIORITIZED, JobEvent.EDITED)
+    },
     # of a job that was being stopped: it was done before it could be
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},

@@ -316,6 +316,21 @@ class LocalService(Service[Job]):
         """Give a job another priority among those that share its GPUs."""
         return self.shown(self._engine.prioritize(ref, how.priority, user))
 
+    async def edit(self, ref: str, how: schema.Editing, person: Person) -> schema.Job:
+        """Have a job that waits ask for something else. Raises as :meth:`submit`."""
+        changes, job = how.changes(), self.find(ref)
+        if not changes:
+            raise RequestError("gpus", "nothing to change; say what it is to ask for")
+        if how.no_time_limit and how.time_limit_s is not None:
+            raise RequestError("time_limit_s", "a time limit, and none; give one of the two")
+        if changes.get("time_limit_s", 1) is None and job.spec.limit_signal is not None:
+            raise RequestError(
+                "time_limit_s", f"{job.name} gets {job.spec.limit_signal} before its time limit: it has to have one"
+            )
+        spec = job.spec
+        self.access().check_size(person, job.vc, (how.gpus or spec.gpus) * (how.tasks or spec.tasks))
+        return self.shown(self._engine.edit(ref, changes, person.name))
+
     async def training(self, ref: str) -> schema.Training:
         """What the processes of a training job say of themselves."""
         job = self.find(ref)

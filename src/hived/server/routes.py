@@ -343,6 +343,12 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         person, ref = permits.priority(request, ref, how.priority)
         return await service.prioritize(ref, how, person.name)
 
+    @jobs.post("/jobs/{ref:path}/edit", responses=declared(*BODY, 404, 409, 503, 507))
+    async def edit_job(ref: Ref, how: schema.Editing, request: Request) -> schema.Job:
+        """Have a job that waits ask for something else: its place in line stays."""
+        person, ref = permits.of_job(request, ref, "edit")
+        return await service.edit(ref, how, person)
+
     @jobs.get("/training/{ref:path}", responses=declared(403, 404, 409, 422, 503))
     async def get_training(ref: Ref, request: Request) -> schema.Training:
         """What the processes of a training job say of themselves: mini-batches, memory, limits, what they were told."""

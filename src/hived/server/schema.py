@@ -230,6 +230,24 @@ class Prioritizing(Model):
     """A higher one is never suspended for a lower one."""
 
 
+class Editing(Model):
+    """What a job that waits asks for from now on. What is left out stays as it is."""
+
+    gpus: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] | None = None
+    """Per task."""
+    tasks: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
+    time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
+    no_time_limit: StrictBool = False
+    """It has none any more."""
+    retries: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
+
+    def changes(self) -> dict[str, int | float | None]:
+        """What was given, by its name in :class:`Submission`."""
+        given = self.model_dump(exclude_none=True, exclude={"no_time_limit"})
+        return given | ({"time_limit_s": None} if self.no_time_limit else {})
+
+
 class TrainingProcess(Model):
     """What a process of a training job says of itself. Bytes are of its device unless a field says otherwise."""
 

@@ -178,6 +178,10 @@ class Service(ABC, Generic[J]):
         """Give a job another priority among those that share its GPUs."""
         raise self._unsupported(_ON_ITS_NODE)
 
+    async def edit(self, ref: str, how: schema.Editing, person: Person) -> schema.Job:
+        """Have a job that waits ask for something else."""
+        raise self._unsupported("what a pod asks for cannot be changed: delete its owner, and make it anew")
+
     async def training(self, ref: str) -> schema.Training:
         """What the processes of a training job say of themselves."""
         raise self._unsupported(_ON_ITS_NODE)

@@ -21,7 +21,7 @@ PATHS = [
     "/v1/jobs/{ref}",
     "/v1/jobs/{ref}/cancel", "/v1/jobs/{ref}/hold", "/v1/jobs/{ref}/release", "/v1/jobs/{ref}/requeue",
     "/v1/jobs/{ref}/suspend", "/v1/jobs/{ref}/resume", "/v1/jobs/{ref}/limit",
-    "/v1/jobs/{ref}/scale", "/v1/training/{ref}", "/v1/jobs/{ref}/priority",
+    "/v1/jobs/{ref}/scale", "/v1/training/{ref}", "/v1/jobs/{ref}/priority", "/v1/jobs/{ref}/edit",
     "/v1/explain/{ref}", "/v1/logs/{ref}", "/v1/logs/{ref}/stream",
     "/v1/plan", "/v1/events",
     "/v1/events/stream", "/v1/nodes", "/v1/drain", "/v1/spec", "/v1/decisions", "/v1/trades", "/v1/trades/offers",

@@ -247,6 +247,28 @@ class Engine:
         field that is wrong, and :class:`StorageError` where it cannot be stored.
         """
         self._refuse_if_failed()
+        self._check(spec)
+        specs = self._each(spec.model_copy(update={"waits_for": self._awaited(spec)}))
+        if self._planned:
+            self._advance_or_raise()  # so that the turn stored below is this submission alone
+        at = self.clock()
+        with self._failing():
+            jobs = [self.job_scheduler.submit(self._next_job + n, each, at) for n, each in enumerate(specs)]
+        self._refuse_if_failed()
+        turn = self.job_scheduler.turn()
+        try:
+            self.store.reserve()
+            self.store.keep(turn.events, turn.jobs, virtual=turn.virtual, holdings=turn.holdings)
+        except StorageError:
+            self.job_scheduler.unsubmit(jobs, len(turn.events))
+            raise
+        self._next_job += len(jobs)
+        self._publish(turn.events)
+        self._soon()
+        return jobs[0]
+
+    def _check(self, spec: JobSpec) -> None:
+        """Whether a job can be run as it asks. Raises :class:`NeverFitsError`, :class:`RequestError`."""
         answer = self.plan(spec)
         self.job_users.check_folder(spec.user, spec.uid, self.folder / "jobs")
         policy = self.job_scheduler.policies[spec.vc]
@@ -274,24 +296,6 @@ class Engine:
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
-        specs = self._each(spec.model_copy(update={"waits_for": self._awaited(spec)}))
-        if self._planned:
-            self._advance_or_raise()  # so that the turn stored below is this submission alone
-        at = self.clock()
-        with self._failing():
-            jobs = [self.job_scheduler.submit(self._next_job + n, each, at) for n, each in enumerate(specs)]
-        self._refuse_if_failed()
-        turn = self.job_scheduler.turn()
-        try:
-            self.store.reserve()
-            self.store.keep(turn.events, turn.jobs, virtual=turn.virtual, holdings=turn.holdings)
-        except StorageError:
-            self.job_scheduler.unsubmit(jobs, len(turn.events))
-            raise
-        self._next_job += len(jobs)
-        self._publish(turn.events)
-        self._soon()
-        return jobs[0]
 
     def _each(self, spec: JobSpec) -> list[JobSpec]:
         """The jobs of a submission: one, or those of an array."""
@@ -346,6 +350,12 @@ class Engine:
         with self._failing():
             act(self.clock())
         self._advance_or_raise()
+
+    def edit(self, ref: str, changes: Mapping[str, object], user: str = "") -> Job:
+        """Change fields of the spec of a job that waits. Raises as :meth:`submit` and :meth:`cancel`."""
+        job = self.find(ref)
+        self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
+        return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
 
     def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
         """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""

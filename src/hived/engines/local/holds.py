@@ -177,6 +177,18 @@ class Holds:
         if (held or job.state.ended) and _whose(job) in self._over:
             self._freed[_whose(job)] = None
 
+    def resizes(self, job: Job) -> None:
+        """A job is about to ask for another number of GPUs."""
+        self._goes_on(job)
+
+    def resized(self, job: Job, at: float) -> None:
+        """And does: a limit may hold it now, or others no more."""
+        if job.state is JobState.QUEUED and (why := self.why(job)):
+            self.hold(job, why, False, at)
+        self.review(job.id, at)
+        if _whose(job) in self._over:
+            self._freed[_whose(job)] = None
+
     def limits_changed(self) -> None:
         """Another spec is in force, perhaps with other limits."""
         self._other_limits = True

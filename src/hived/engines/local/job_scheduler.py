@@ -510,6 +510,24 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.becomes(job, JobEvent.PRIORITIZED, None, at, {"priority": priority, "why": why})
         self.scheduler.set_priority(job.entry, priority, at)
 
+    def edit(self, job: Job, changes: Mapping[str, object], user: str, at: float) -> None:
+        """Change fields of the spec of a job that waits. It keeps its place where its policy looks at none of them.
+
+        Raises :class:`ConflictError` for any other job, and where nothing changes.
+        """
+        if not job.state.waits or job.state is JobState.RESERVED or job.entry.holds:
+            hint = "; hived hold takes it out of line first" if job.state is JobState.RESERVED else ""
+            raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits in line is edited{hint}")
+        found = {name: [was, has] for name, has in changes.items() if (was := getattr(job.spec, name)) != has}
+        if not found:
+            raise ConflictError(f"{job.name} asks for that already")
+        self.scheduler.withdraw(job.entry)
+        self.holds.resizes(job)
+        self.becomes(job, JobEvent.EDITED, None, at, {"changes": found, "user": user})
+        if job.state is JobState.QUEUED:
+            self.line_up(job)
+        self.holds.resized(job, at)
+
     def patience_s(self, job: Job) -> float:
         """For how long a job that is told to pause may go on: a guest as long as a loan may, that is to end."""
         return float(self.health.grace_of_loans(job.vc)) if job.entry.runs_as_guest else OBEYS_WITHIN_S

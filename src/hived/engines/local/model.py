@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -153,9 +154,20 @@ class Job(EngineJob):
                 self.held_by_hand = bool(data.get("by_hand"))
             case JobEvent.STOPPING if data["cause"] == "requeued":
                 self.held_by_hand = bool(data.get("hold"))
+            case JobEvent.EDITED:
+                self._edit({name: has for name, (_, has) in data["changes"].items()})
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
                 self.exit_code = data.get("code")
         return effect
+
+    def _edit(self, changes: Mapping[str, object]) -> None:
+        """Ask for something else; it is in no queue."""
+        spec = self.spec = self.spec.model_copy(update=changes)
+        self.size, self.gpus = spec.tasks, spec.gpus * spec.tasks
+        entry, asked = self.entry, spec.request(self.name)
+        entry.duration, entry.key = spec.time_limit_s, ()
+        entry.view = entry.view._replace(duration=spec.time_limit_s)
+        entry.resize(replace(entry.request, members=asked.members), self.gpus)
 
     # -- as a row of the store ------------------------------------------------------------------------------------
 

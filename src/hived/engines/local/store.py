@@ -292,7 +292,7 @@ class Store:
             )
             self._db.executemany(
                 "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-                "state = excluded.state, ended = excluded.ended, status = excluded.status",
+                "state = excluded.state, ended = excluded.ended, spec = excluded.spec, status = excluded.status",
                 [_row(job) for job in jobs],
             )
             self._db.executemany("INSERT INTO decisions (line) VALUES (?)", [(line,) for line in decisions])
