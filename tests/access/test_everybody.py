@@ -31,6 +31,7 @@ from hived.spec.compiled import ClusterSpec
 
 from ..contract.specs import flat
 from ..engines.living import ended
+from ..engines.real import PATIENCE_S
 
 MASTER = "m" * 40
 JOB = {"vc": "vision", "command": ["sleep", "600"], "gpus": 1}
@@ -226,7 +227,7 @@ async def ends_as_revoked(server: Server, there: httpx.AsyncClient, number: str)
         async with client(server, MASTER) as owner:
             assert (await owner.post(f"/v1/tokens/{number}/revoke")).status_code == 200
         with pytest.raises(httpx.HTTPError):
-            await asyncio.wait_for(stream.aread(), 60)
+            await asyncio.wait_for(stream.aread(), PATIENCE_S)
 
 
 async def signed_in(server: Server, token: str) -> str:

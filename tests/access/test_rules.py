@@ -59,11 +59,14 @@ def cancels(user: str, vc: str = "vision") -> Any:
     return lambda access, person: access.check_job(person, "cancel", "train-1", user, vc)
 
 
+MEMBERS = {"hived", "olga", "carol", "ann", "bob"}
 TABLE: list[tuple[str, Any, set[str]]] = [
     ("submit", submits(), {"hived", "olga", "carol", "ann", "bob"}),
     ("submit elsewhere", submits("speech"), {"hived", "olga"}),
     ("cancel ann's", cancels("ann"), {"hived", "olga", "carol", "ann"}),
     ("cancel eve's, who was a member", cancels("eve"), {"hived", "olga", "carol", "eve"}),
+    ("change a job in vision", lambda access, person: access.check_size(person, "vision", 4), MEMBERS),
+    ("change a priority", lambda access, person: access.check_priority(person, "vision", 3), MEMBERS),
     ("cancel nobody's", cancels(""), {"hived", "olga", "carol"}),
     ("cancel elsewhere", cancels("ann", "speech"), {"hived", "olga", "ann"}),
     ("trade", lambda access, person: access.check_trade(person, "vision"), {"hived", "olga", "carol"}),
@@ -91,6 +94,10 @@ def test_a_spec_that_names_nobody_is_its_owners() -> None:
         (submits(jobs=2), "more jobs in vision: 2 have not ended, and maxJobs of a member is 2"),
         (submits(gpus=5), "have 5 GPUs in vision: maxGpus of a member is 4"),
         (lambda access, person: access.check_priority(person, "vision", 11), "give priority 11 in vision"),
+        (
+            lambda access, person: access.check_size(person, "vision", 5),
+            "have 5 GPUs in vision: maxGpus of a member is 4",
+        ),
     ],
 )
 def test_limits_are_of_members(act: Any, words: str) -> None:

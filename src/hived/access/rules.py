@@ -82,8 +82,7 @@ class Access:
         if limits.max_jobs is not None and jobs >= limits.max_jobs:
             what = f"have more jobs in {vc}: {jobs} have not ended, and maxJobs of a member is {limits.max_jobs}"
             raise self._refused(person, what, vc)
-        if limits.max_gpus is not None and gpus > limits.max_gpus:
-            raise self._refused(person, f"have {gpus} GPUs in {vc}: maxGpus of a member is {limits.max_gpus}", vc)
+        self.check_size(person, vc, gpus)
         return role
 
     def check_pod(self, namespace: str, account: str, vc: str, priority: int) -> None:
@@ -108,15 +107,21 @@ class Access:
 
     def check_priority(self, person: Person, vc: str, priority: int) -> None:
         """Whether a person may give a job, of their own or as an admin, this priority."""
-        most = self._of.get(vc, _NO_ACCESS).max_priority
-        if most is not None and priority > most and self.role(person, vc) < Role.ADMIN:
-            raise self._refused(person, f"give priority {priority} in {vc}: maxPriority of its members is {most}", vc)
+        what = f"give priority {priority} in {vc}"
+        self._check_limit(person, vc, what, priority, self._of.get(vc, _NO_ACCESS).max_priority, "maxPriority")
 
     def check_size(self, person: Person, vc: str, gpus: int) -> None:
         """Whether a person may have a job, of their own or as an admin, ask for so many GPUs."""
-        most = self._of.get(vc, _NO_ACCESS).max_gpus
-        if most is not None and gpus > most and self.role(person, vc) < Role.ADMIN:
-            raise self._refused(person, f"have {gpus} GPUs in {vc}: maxGpus of a member is {most}", vc)
+        what = f"have {gpus} GPUs in {vc}"
+        self._check_limit(person, vc, what, gpus, self._of.get(vc, _NO_ACCESS).max_gpus, "maxGpus")
+
+    def _check_limit(self, person: Person, vc: str, what: str, asked: int, most: int | None, name: str) -> None:
+        """Raise where a member asks for more than the limit of that name, or somebody who is a member no more."""
+        role = self.role(person, vc)
+        if role is Role.VIEWER:
+            raise self._refused(person, f"{what}, which members do", vc)
+        if role is Role.MEMBER and most is not None and asked > most:
+            raise self._refused(person, f"{what}: {name} of a member is {most}", vc)
 
     def check_job(self, person: Person, what: str, job: str, user: str, vc: str) -> None:
         """Whether a person may do ``what`` ("cancel") to ``job``, by name, of this user and virtual cluster."""
