@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from hived.access import Person
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import Job
-from hived.errors import ConflictError, NeverFitsError
+from hived.errors import ConflictError, NeverFitsError, RequestError
+from hived.server.local_service import LocalService
+from hived.server.schema import Editing
 
 from .driver import Driver, job, states
-from .living import Lives, ended, running, shell
+from .living import STAYS, Lives, ended, running, shell
 from .test_any_facts import one_fact
 from .test_holds import hold, limited, of, release
 
@@ -91,8 +94,9 @@ def test_the_limit_of_a_member() -> None:
     engine.check_record()
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_edits_among_other_facts(seed: int, engine: Driver) -> None:
+def test_edits_among_other_facts(seed: int, exact: bool, engine: Driver) -> None:
     choose = random.Random(seed)
     edited = 0
     for _ in range(150):
@@ -112,9 +116,30 @@ def test_edits_among_other_facts(seed: int, engine: Driver) -> None:
                 elif found.state.waits:
                     hold(engine, found)
         else:
-            one_fact(engine, choose, False)
+            one_fact(engine, choose, exact)
     assert edited
     engine.check_record()
+
+
+def test_what_is_asked_of_an_edit(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        service, asks = LocalService(engine), Person("ann", owns=True)
+        blocks = (await running(engine, shell("vision", STAYS, 4)))[0]
+        waits = engine.submit(shell("vision", "true", 4, time_limit_s=60.0, limit_signal="USR1"))
+        for wrong, words in (
+            (Editing(), "nothing to change"),
+            (Editing(time_limit_s=5.0, no_time_limit=True), "a time limit, and none"),
+            (Editing(no_time_limit=True), "gets USR1 before its time limit: it has to have one"),
+        ):
+            with pytest.raises(RequestError, match=words):
+                await service.edit(str(waits.id), wrong, asks)
+        assert (await service.edit(waits.name, Editing(gpus=1, tasks=2, grace_s=3.0), asks)).gpus == 2
+        assert waits.spec.grace_s == 3.0
+        for one in (blocks, waits):
+            engine.cancel(str(one.id))
+            await ended(engine, one)
+
+    lives.live(story)
 
 
 def test_checked_as_if_submitted(lives: Lives) -> None:

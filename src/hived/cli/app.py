@@ -110,11 +110,6 @@ VERBS = (
         ("show", "One: its cells, and its jobs in the order of their turns", "vc", "show_vc"),
     ),
     _noun(
-        "node",
-        "Nodes and their GPUs",
-        ("ls", "Which jobs have them, which take no jobs, and why", "machine", "list_nodes"),
-    ),
-    _noun(
         "trade",
         "Cells that virtual clusters trade",
         ("ls", "Offers, requests, trades, and who has given how much", "trade", "list_trades"),

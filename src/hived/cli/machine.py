@@ -208,9 +208,9 @@ def list_nodes(
     """List the nodes and their GPUs: which jobs have them, which take no jobs, and why.
 
     \bExamples:
-      hived node ls
+      hived devices
       hived devices --bad
-      hived node ls gpu-17 -o json
+      hived devices gpu-17 -o json
     """
     with ask.connect() as there:
         found = _nodes(there, name)

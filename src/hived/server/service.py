@@ -319,7 +319,7 @@ class Service(ABC, Generic[J]):
         """Nodes in the order of the spec: ``limit`` of them from number ``offset`` on; or one. O(nodes + devices)."""
         hardware = self.scheduler().hardware
         if name is not None and name not in hardware.devices:
-            raise NotFoundError(f"the spec has no node {name!r}; hived node ls shows those it has")
+            raise NotFoundError(f"the spec has no node {name!r}; hived devices shows those it has")
         names = list(hardware.devices) if name is None else [name]
         bad = {*hardware.bad_nodes, *(node for node, _ in hardware.bad_devices)}
         return schema.Nodes(

@@ -394,7 +394,7 @@ class Engine:
         ]
         if not found:
             what = f"node {node!r}" if device is None else f"device {device}" + (f" on node {node!r}" if node else "")
-            raise NotFoundError(f"no {what}; hived node ls shows those there are")
+            raise NotFoundError(f"no {what}; hived devices shows those there are")
         return found
 
     def reconfigure(self, spec: ClusterSpec, user: str = "") -> Reconfiguration:

@@ -156,7 +156,7 @@ class EngineService(Service[Gang]):
         if drain.node is None:
             raise RequestError("node", "on Kubernetes nodes are drained one by one: say which")
         if drain.node not in gang_scheduler.nodes.devices:
-            raise NotFoundError(f"the spec has no node {drain.node!r}; hived node ls shows those it has")
+            raise NotFoundError(f"the spec has no node {drain.node!r}; hived devices shows those it has")
         if drain.device is not None:
             raise UnsupportedError(
                 f"on Kubernetes nodes are drained whole; to keep single devices from jobs: kubectl annotate node "
