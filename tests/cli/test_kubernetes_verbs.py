@@ -149,11 +149,11 @@ def test_facts_fit_a_terminal(cluster: str, service: FakeKubernetes) -> None:
     assert "\x1b[32mready" in terminal.seen
 
 
-def test_node_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
+def test_devices(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
     service.add("train")
     service.changes = {"unmanaged": 3, "bad": 1, "foreign_pods": ["gpu2: pod team/serve has 3 of its \x1b[2J GPUs"]}
     service.drained = {"gpu2"}
-    answer = hived("node", "ls")
+    answer = hived("devices")
     head, *rows = lines(answer.out)
     assert head == ["NODE", "GPUS", "STATE", "JOBS"]
     assert rows == [
@@ -166,8 +166,8 @@ def test_node_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
         "3 more nodes in Kubernetes that the spec does not have",
         r"gpu2: pod team/serve has 3 of its \x1b[2J GPUs",
     ]
-    assert [row[0] for row in lines(hived("node", "ls", "--bad").out)[1:]] == ["gpu2"]
-    assert [node["name"] for node in json.loads(hived("node", "ls", "gpu1", "-o", "json").out)["nodes"]] == ["gpu1"]
+    assert [row[0] for row in lines(hived("devices", "--bad").out)[1:]] == ["gpu2"]
+    assert [node["name"] for node in json.loads(hived("devices", "gpu1", "-o", "json").out)["nodes"]] == ["gpu1"]
 
 
 def test_vc_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
@@ -513,7 +513,7 @@ def test_verbs_of_both_on_a_machine(hived: Hived, machine: Running, monkeypatch:
     assert hived("drain", "node-0").out.startswith("4 GPUs: no new jobs; 1 job still there: 1\n")
     assert lines(hived("vc", "ls").out)[1] == ["vision", "4", "2", "0", "0"]
     assert "train-1" in hived("vc", "show", "vision").out
-    assert lines(hived("node", "ls").out)[1] == ["node-0", "0-1", "used,", "drained", "1"]
+    assert lines(hived("devices").out)[1] == ["node-0", "0-1", "used,", "drained", "1"]
     assert hived("context", "show").out.startswith("engine  ready, simulated devices; hived 9.9.9 on ")
     assert "no job" in refused(hived("logs", "nobody"), 4), "what the right kind of engine has not is not found"
 
