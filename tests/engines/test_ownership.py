@@ -398,7 +398,7 @@ BEFORE = Home("/s", 1, 7, "m", "boot")
 )
 def test_what_makes_a_folder_the_same(changed: dict[str, Any], same: bool) -> None:
     now = Home(**{**asdict(BEFORE), **changed})
-    assert BEFORE.is_now(now) is same
+    assert BEFORE.is_now(now, "mark") is same
 
 
 def test_folder_of_another_machine(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +413,32 @@ def test_folder_of_another_machine(lives: Lives, monkeypatch: pytest.MonkeyPatch
 def test_original_found_after_a_boot(tmp_path: Path) -> None:
     """A folder with the inode of the original is a copy all the same where the original is at its place."""
     now = Home(str(tmp_path / "copy"), 1, 7, "m", "next")
-    assert not Home(str(tmp_path), 1, 7, "m", "boot").is_now(now)
+    assert not Home(str(tmp_path), 1, 7, "m", "boot").is_now(now, "mark")
+
+
+@pytest.mark.parametrize("boot", [None, "next"])
+def test_another_engine_is_where_the_original_was(
+    lives: Lives, boot: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called the original, to be started or deleted: its database says that it is not."""
+    (job,) = lives.killed_with(shell("vision", STAYS, retries=1, backoff_s=0.01))
+    copy = copied(lives)
+    pid, mark = pid_of(lives, job), lives.engines[-1].task(job, 0).mark
+    kill_marked(mark)
+    until(lambda: not alive(pid))
+    shutil.rmtree(lives.folder)
+    Lives(lives.folder).ran(shell("speech", "true"))
+    if boot is not None:
+        monkeypatch.setattr(ownership, "world", lambda: f"{boot}:1")
+    text = refused(copy, f"is a copy of the folder that was {lives.folder}, where another engine has its own now")
+    assert "delete" not in text
+    assert "start" not in text
+
+    async def story(engine: Engine) -> None:
+        engine.cancel("1")
+        await ended(engine, engine.find("1"))
+
+    copy.live(story, takes=ADOPT)
 
 
 def test_database_of_another_engine_whose_jobs_have_ended(lives: Lives, tmp_path: Path) -> None:

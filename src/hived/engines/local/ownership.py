@@ -20,7 +20,7 @@ from hived.words import counted
 
 from .environment import MARK, environments
 from .model import Job
-from .store import Store
+from .store import Store, database_at
 from .supervisor import world
 from .tasks import Liveness, Task, claimed_by, read_small, supervisors
 
@@ -52,8 +52,8 @@ class Home:
         status = folder.stat()
         return cls(str(folder.resolve()), status.st_dev, status.st_ino, _machine(), world().partition(":")[0])
 
-    def is_now(self, now: Home) -> bool:
-        """Whether ``now`` is the same folder, perhaps moved.
+    def is_now(self, now: Home, database: str) -> bool:
+        """Whether ``now``, with the database of this id, is the same folder, perhaps moved.
 
         Within one boot of a machine, device and inode say it. Numbers of devices may change with a boot, and what was
         restored at its place meanwhile has another inode; but no process is left that could belong to another folder.
@@ -62,7 +62,12 @@ class Home:
             return False
         if self.boot == now.boot:
             return (self.device, self.inode) == (now.device, now.inode)
-        return self.path == now.path or (self.inode == now.inode and not Path(self.path).exists())
+        return self.path == now.path or (self.inode == now.inode and not self.is_there(database))
+
+    def is_there(self, database: str) -> bool:
+        """Whether the folder with the database of this id may still be at its path, and not one of another engine."""
+        path = Path(self.path)
+        return path.exists() and database_at(path) in (None, database)
 
 
 def _machine() -> str:
@@ -84,12 +89,12 @@ def take_over(store: Store, adopt_copy: bool = False, set_aside: bool = False) -
         before = None if text is None else Home(**json.loads(text))
         now = Home.of(store.folder)
         active = store.active()
-        is_copy = not (before is None or before.is_now(now))
+        is_copy = not (before is None or before.is_now(now, store.database))
         if not is_copy and (pids := _without_folder(store, active)):
             raise ConflictError(_replaced(store.folder / "jobs", pids))
         if active and (is_copy or _elsewhere(store, active)):
             if not adopt_copy:
-                raise ConflictError(_copied(store.folder, before, now, active))
+                raise ConflictError(_copied(store, before, now, active))
             _check_original_is_gone(store, before, now, active)
             done.append(f"{store.folder} is the folder of its {counted(len(active), 'job')} from now on")
         if unknown := _unknown(store, active, is_copy or _labelled(store.folder / "jobs") != store.value("jobs")):
@@ -208,15 +213,17 @@ def _replaced(jobs: Path, pids: Sequence[int]) -> str:
 # -- copies of a folder -----------------------------------------------------------------------------------------------
 
 
-def _copied(folder: Path, before: Home | None, now: Home, active: Sequence[Job]) -> str:
+def _copied(store: Store, before: Home | None, now: Home, active: Sequence[Job]) -> str:
     of = "another folder" if before is None or before.path == now.path else before.path
+    out = "start hived up there, or, once that folder and its processes are gone for good, "
     if before is not None and before.machine and now.machine and before.machine != now.machine:
         of += f" on another machine ({before.machine})"
+    elif before is not None and database_at(Path(before.path)) not in (None, store.database):
+        of, out = f"the folder that was {before.path}, where another engine has its own now", ""
     running = sum(job.state.holds for job in active)
     return (
-        f"{folder} is a copy of {of}: its jobs ({len(active):,}, {running:,} of them running) were submitted there, "
-        "and nothing was done to them; start hived up there, or, once that folder and its processes are gone for good, "
-        "hived up --adopt-copy takes the jobs over here"
+        f"{store.folder} is a copy of {of}: its jobs ({len(active):,}, {running:,} of them running) were submitted "
+        f"there, and nothing was done to them; {out}hived up --adopt-copy takes the jobs over here"
     )
 
 
@@ -224,7 +231,7 @@ def _check_original_is_gone(store: Store, before: Home | None, now: Home, active
     """Raise :class:`ConflictError` while the original is there, or processes of its jobs are."""
     if before is not None and before.machine == now.machine and before.path != now.path:
         original = Path(before.path)
-        if original.exists() and before.is_now(Home.of(original)):
+        if before.is_there(store.database) and before.is_now(Home.of(original), store.database):
             raise ConflictError(
                 f"{store.folder} is a copy, and its original is still there: {original}; start hived up there, or "
                 "delete it first"

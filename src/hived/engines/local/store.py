@@ -22,6 +22,7 @@ from math import inf, log
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from hived.engine.holdings import Holding, Holdings, Use
 from hived.engine.job import Event
@@ -554,6 +555,18 @@ class Store:
         plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
         with _failing(self.folder):
             return self._db.execute(query, plain).fetchall()
+
+
+def database_at(folder: Path) -> str | None:
+    """The id of the database of a state folder that may be another engine's, of which nothing is touched.
+
+    None: there is none, it cannot be read, or its id is in its log alone.
+    """
+    uri = f"file:{quote(str(folder.absolute() / 'hived.db'))}?immutable=1"  # no locks, no log, no files beside it
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as db:
+        for (mark,) in db.execute("SELECT value FROM meta WHERE name = 'mark'"):
+            return str(mark)
+    return None
 
 
 def _check_log_has_its_database(folder: Path) -> None:
