@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from hived.engine.states import JobState
+from hived.engines.local.delegation import OwnGroups
 from hived.engines.local.device_fence import allow_only, program
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
-from hived.engines.local.fences import Fences
+from hived.engines.local.fences import Fence, Fences
 from hived.engines.local.store import Store
 from hived.errors import InputError
 
@@ -38,9 +39,8 @@ for path in sys.argv[1:]:
 
 @pytest.fixture
 def fences() -> Iterator[Fences]:
-    made = Fences("of-a-test-of-devices")
     try:
-        made.check_devices()
+        made = Fences("of-a-test-of-devices", {Fence.DEVICES})
     except InputError as error:
         pytest.skip(str(error))
     yield made
@@ -128,7 +128,7 @@ def test_task_is_fenced(lives: Lives, fences: Fences, files: list[str]) -> None:
         assert own & set(range(4))
         engine.cancel("1")
 
-    lives.live(story, devices=Cards(), fences_devices=True)
+    lives.live(story, devices=Cards(), fences={Fence.DEVICES})
 
 
 def test_task_does_not_run_outside_of_its_fence(lives: Lives, fences: Fences) -> None:
@@ -138,12 +138,12 @@ def test_task_does_not_run_outside_of_its_fence(lives: Lives, fences: Fences) ->
         assert job.state is JobState.FAILED
         assert "cgroup.procs: No such file or directory" in job.reason
 
-    lives.live(story, devices=Cards(), fences_devices=True)
+    lives.live(story, devices=Cards(), fences={Fence.DEVICES})
 
 
 def test_where_it_cannot_be_the_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hived.engines.local.fences._own_group", lambda *_: None)
+    monkeypatch.setattr(OwnGroups, "plain", lambda *_: None)
     store = Store(tmp_path)
     with pytest.raises(InputError, match=r"--fence devices: .*may make no control groups; run hived up as root"):
-        Engine(small_spec(), store, Simulated(), fences_devices=True)
+        Engine(small_spec(), store, Simulated(), fences={Fence.DEVICES})
     store.close()

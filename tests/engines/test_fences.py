@@ -99,7 +99,7 @@ def test_who_forks_faster_than_it_is_killed(lives: Lives, made: Fences) -> None:
 
 def test_without_groups_tasks_run_as_before(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
-        engine._fences = engine._watching._fences = Fences("nothing", ())
+        engine._fences = engine._watching._fences = Fences("nothing", mounts=())
         job = await running(engine, "echo here")
         await ended(engine, job)
         assert job.state is JobState.SUCCEEDED

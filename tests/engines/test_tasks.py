@@ -58,7 +58,7 @@ def test_closed_engine_leaves_its_supervisors_in_peace(task: RealTask) -> None:
     work = Work(("sleep", "600"), "/", {"PATH": os.environ["PATH"], MARK: task.mark}, 1.0, None)
 
     async def story() -> None:
-        watching = Watching(lambda *_: None, Fences("test", ()))
+        watching = Watching(lambda *_: None, Fences("test", mounts=()))
         watching.open()
         watching.ensure((1, 1, 0), task, lambda: work, inherited=False, replaced=False)
         while task.liveness() is not Liveness.ALIVE:

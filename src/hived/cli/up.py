@@ -28,6 +28,7 @@ from hived.engine.job import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, Keeping, displaced_by
+from hived.engines.local.fences import Fence
 from hived.engines.local.job_users import JobUsers, name_of, not_passable
 from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
@@ -136,9 +137,11 @@ def up(
         ),
     ] = None,
     fence: Annotated[
-        Fence | None,
+        str | None,
         typer.Option(
-            help="Keep tasks from opening the GPUs of others (devices, as root), or not (none).",
+            metavar="WHAT",
+            help="Keep tasks to their own GPUs (devices), and to their GPUs' share of memory and processors (memory, "
+            "cpu): some of them, with commas; or none.",
             show_default="that of the last start, else none",
         ),
     ] = None,
@@ -200,10 +203,11 @@ def up(
             named = _with_policies(chosen.spec, policy or [], kept)
             chosen = chosen._replace(spec=_with_guests(named, chosen.shares is not None))
         _may_displace(chosen.spec, store, yes)
-        values = [choice and choice.value for choice in (exchange, jobs_run_as, fence)]
-        door = _Door(listen, group, values[0], values[1], keep, most_output, values[2])
+        values = [choice and choice.value for choice in (exchange, jobs_run_as)]
+        door = _Door(listen, group, values[0], values[1], keep, most_output, fence)
         door = door.over(_Door() if demo_ else _Door(**json.loads(store.value("door") or "{}")))
         door.keeping()
+        door.fences()
         if door.jobs_run_as == JobsRunAs.ENGINE and os.geteuid() == 0:
             raise InputError(
                 "--jobs-run-as engine: hived up runs as root, so everybody's jobs would be root's; leave it out "
@@ -253,13 +257,6 @@ class JobsRunAs(StrEnum):
     ENGINE = "engine"
 
 
-class Fence(StrEnum):
-    """What tasks are kept from."""
-
-    DEVICES = "devices"
-    NONE = _NONE
-
-
 class _Door(NamedTuple):
     """How others reach the engine, and what it does for them beside jobs; kept for the next start."""
 
@@ -284,6 +281,15 @@ class _Door(NamedTuple):
         if 0 < output < _LEAST_OUTPUT:
             raise InputError(f"--most-output {self.most_output}: too little to find an error in; give 1MiB or more")
         return Keeping(output, files_s)
+
+    def fences(self) -> frozenset[Fence]:
+        """What tasks are kept to. Raises :class:`InputError`."""
+        try:
+            return frozenset(Fence(name.strip()) for name in (self.fence or "").split(",") if self.fence is not None)
+        except ValueError:
+            raise InputError(
+                f"--fence {self.fence}: give {', '.join(Fence)}, some of them with commas between, or {_NONE}"
+            ) from None
 
     def over(self, last: _Door) -> _Door:
         """What is given here, and else what was at the last start."""
@@ -473,7 +479,7 @@ class _Up:
             arbiter=arbiter,
             job_users=JobUsers.here(self.door.jobs_run_as == JobsRunAs.ENGINE),
             keeping=self.door.keeping(),
-            fences_devices=self.door.fence is not None,
+            fences=self.door.fences(),
         )
         helpers: list[asyncio.Task[None]] = []
         try:

@@ -18,7 +18,7 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -59,7 +59,7 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment
-from .fences import Fences
+from .fences import Fence, Fences
 from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
 from .job_scheduler import JobScheduler
 from .job_users import JobUsers, output_of, own_folder
@@ -103,13 +103,13 @@ class Engine:
         arbiter: Arbiter | None = None,
         job_users: JobUsers | None = None,
         keeping: Keeping | None = None,
-        fences_devices: bool = False,
+        fences: Collection[Fence] = (),
     ) -> None:
         """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
 
         ``arbiter``: how offers of cells are matched with requests; None: balanced. ``job_users``: whose jobs it runs;
-        None: by the rights of this process. ``keeping``: how much of jobs is kept; None: all. ``fences_devices``:
-        whether tasks open no other GPUs than their own.
+        None: by the rights of this process. ``keeping``: how much of jobs is kept; None: all. ``fences``: what
+        tasks are kept to.
 
         Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``, and ``InputError`` where
         tasks cannot be fenced so.
@@ -155,10 +155,7 @@ class Engine:
         self._values: dict[str, str] = {}
         # a copy of the folder has the same database, and may run beside this one
         own = f"{database}-{self.folder.stat().st_ino:x}"
-        self._fences = Fences(own, submission_of=self._submission_of)
-        self._fences_devices = fences_devices
-        if fences_devices:
-            self._fences.check_devices()
+        self._fences = Fences(own, fences, submission_of=self._submission_of)
         self._watching = Watching(self._ended, self._fences)
         self.job_scheduler.held_up = self._watching.held_up
         #: jobs under the runtime
@@ -596,6 +593,8 @@ class Engine:
                         first = signal.Signals[f"SIG{self.job_scheduler.first_signal(job)}"]
                         self._watching.stop((job.id, attempt, rank), task, grace_s, first)
             case SuspendTasks() | ResumeTasks() | ScaleTasks() | LimitTasks():
+                if isinstance(instruction, ResumeTasks | ScaleTasks):
+                    self._fence_again(job)
                 self.training.carry_out(job, instruction)
             case WakeAt(at=at):
                 assert self._loop is not None
@@ -619,7 +618,7 @@ class Engine:
         def work() -> Work:
             spec, folder = job.spec, self._job_folder(job.id)
             numbers = job.placement.pods[rank].leaf_cells if job.placement is not None else ()
-            visible = self.devices.visible(numbers, self._fences_devices)
+            visible = self.devices.visible(numbers, Fence.DEVICES in self._fences.asked)
             own: Mapping[str, str] = os.environ
             if run_as := self.job_users.becomes(spec.uid):
                 make_folder(folder, 0o011)
@@ -632,7 +631,7 @@ class Engine:
                 environment |= self.training.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
-            group = self._fences.make(*key, self.devices.minors(numbers) if self._fences_devices else None)
+            group = self._fence(job, rank)
             fence = None if group is None else str(group)
             return Work(
                 spec.command,
@@ -643,11 +642,23 @@ class Engine:
                 becomes,
                 warning,
                 fence,
-                self._fences_devices,
+                bool(self._fences.asked),
                 self.keeping.output,
             )
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
+
+    def _fence(self, job: Job, rank: int) -> Path | None:
+        """The control group of a task, fenced by the GPUs that it has now; None: there can be none."""
+        numbers = job.placement.pods[rank].leaf_cells if job.placement is not None else ()
+        minors = self.devices.minors(numbers)
+        return self._fences.make(job.id, job.attempt, rank, minors, len(numbers), self._now.spec.gpus)
+
+    def _fence_again(self, job: Job) -> None:
+        """Have its tasks open the GPUs that it goes on with, and use their share."""
+        for rank in range(job.spec.tasks) if self._fences.asked else ():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                self._fence(job, rank)
 
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():

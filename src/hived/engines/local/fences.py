@@ -3,26 +3,43 @@
 Without one, processes that a task leaves behind are found as children of its supervisor, or by their mark. Some are
 beyond reach then: those of a task that forks faster than it is killed, and daemons without the mark of a task whose
 supervisor was killed.
+
+A group is a fence too, where the engine is told so: its task opens its own GPUs alone, and has no more of the machine's
+memory and processors than its GPUs' share. With 2 of 8 GPUs it may use a quarter of the memory of jobs, and has a
+quarter of the processors while they are all busy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from hived.errors import InputError
 
+from .delegation import MOUNTS, OwnGroups
 from .device_fence import allow_only
 
-#: where the hierarchy of version 2 may be mounted
-_MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 #: of processes of one task, where the kernel counts them: far more than any training job has
 _MOST_PROCESSES = 32_768
 #: how long the end of killed processes is waited for, in seconds
 _ENDS_S = 2.0
+#: part of the machine's memory that is for jobs; the rest is for the system, and the engine
+_FOR_JOBS = 15 / 16
+#: ``cpu.weight`` for each GPU: the default of a group
+_WEIGHT, _MOST_WEIGHT = 100, 10_000
+
+
+class Fence(StrEnum):
+    """What tasks are kept to; see :meth:`Fences.make`."""
+
+    DEVICES = "devices"
+    MEMORY = "memory"
+    CPU = "cpu"
 
 
 class Fences:
@@ -31,18 +48,33 @@ class Fences:
     def __init__(
         self,
         database: str,
-        mounts: tuple[Path, ...] = _MOUNTS,
+        asked: Collection[Fence] = (),
+        mounts: Sequence[Path] = MOUNTS,
         submission_of: Callable[[int], str] = lambda _: "",
     ) -> None:
         """``database``: the engine's, and what tells it from that of a copy; its groups are in one of that name.
 
-        ``submission_of``: the random id of the submission of a job, whose number alone comes again.
+        ``submission_of``: the random id of the submission of a job, whose number alone comes again. Raises
+        :class:`~hived.errors.InputError` where tasks cannot be fenced as is asked.
         """
-        self.folder = _own_group(database, mounts)
+        self.asked = frozenset(asked)
         self._submission_of = submission_of
+        name = f"hived-{database}"
+        divided = {str(fence) for fence in self.asked - {Fence.DEVICES}}
+        try:
+            self._own = OwnGroups.dividing(name, divided, mounts) if divided else OwnGroups.plain(name, mounts)
+        except InputError as error:
+            raise InputError(f"--fence {','.join(sorted(divided))}: {error}; or leave it out (--fence none)") from None
+        self.folder = None if self._own is None else self._own.path
+        if Fence.DEVICES in self.asked:
+            try:
+                self._check_devices()
+            except InputError:
+                self.close()
+                raise
+        self._memory = _memory(self.folder) if self.folder is not None and Fence.MEMORY in self.asked else 0
 
-    def check_devices(self) -> None:
-        """Raise :class:`~hived.errors.InputError` where tasks cannot be kept from the GPUs of others."""
+    def _check_devices(self) -> None:
         way_out = "run hived up as root, where control groups of version 2 are mounted, or with --fence none"
         if self.folder is None:
             raise InputError(f"--fence devices: this process may make no control groups; {way_out}")
@@ -57,11 +89,14 @@ class Fences:
             with contextlib.suppress(OSError):
                 trial.rmdir()
 
-    def make(self, job: int, attempt: int, rank: int, minors: Collection[int] | None = None) -> Path | None:
-        """The group of a task, made if need be; None: there can be none, and the task runs without.
+    def make(
+        self, job: int, attempt: int, rank: int, minors: Collection[int] | None = None, gpus: int = 1, of: int = 1
+    ) -> Path | None:
+        """The group of a task, made if need be, and fenced as asked; None: there can be none, and it runs without.
 
-        ``minors``: of the GPUs that the task may open; None: it may open any. Raises :class:`OSError` where it cannot
-        be kept from the others.
+        ``minors``: of the GPUs that the task may open; None: it may open any. ``gpus``: of its own, and ``of`` so many
+        of the machine. One that has been made before has never less memory than then, which it may be using. Raises
+        :class:`OSError` where it cannot be kept to them.
         """
         if self.folder is None:
             return None
@@ -69,20 +104,29 @@ class Fences:
         try:
             group.mkdir(exist_ok=True)
         except OSError:
-            if minors is not None:
+            if self.asked:
                 raise
             return None
-        if minors is not None:
+        if Fence.DEVICES in self.asked and minors is not None:
             allow_only(group, minors)
+        if Fence.CPU in self.asked:
+            (group / "cpu.weight").write_text(str(min(_MOST_WEIGHT, _WEIGHT * gpus)))
+        if Fence.MEMORY in self.asked:
+            most = (group / "memory.max").read_text(encoding="ascii").strip()
+            share = self._memory * gpus // of
+            if most == "max" or int(most) < share:
+                (group / "memory.max").write_text(str(share))
+            (group / "memory.oom.group").write_text("1")  # a job without one of its processes may wait for it for ever
+            with contextlib.suppress(OSError):  # where the kernel counts it
+                (group / "memory.swap.max").write_text("0")
         with contextlib.suppress(OSError):  # where processes are counted
             (group / "pids.max").write_text(str(_MOST_PROCESSES))
         return group
 
     def close(self) -> None:
         """Remove the folder of the groups, if there are none."""
-        if self.folder is not None:
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
+        if self._own is not None:
+            self._own.close()
 
     def end(self, job: int, attempt: int, rank: int) -> None:
         """Kill all that is left of a task, and remove its group."""
@@ -110,18 +154,10 @@ def end(group: Path) -> None:
             time.sleep(0.01)
 
 
-def _own_group(database: str, mounts: tuple[Path, ...]) -> Path | None:
-    """The folder of the engine's groups, made if need be; None: it may make none."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-        here = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), None)
-        for mount in mounts if here is not None else ():
-            if (mount / "cgroup.controllers").exists():
-                group = mount / str(here) / f"hived-{database}"
-                with contextlib.suppress(OSError):
-                    group.mkdir(exist_ok=True)
-                    if (group / "cgroup.kill").exists():
-                        with contextlib.suppress(OSError):  # if the kernel lets us count processes there
-                            (group / "cgroup.subtree_control").write_text("+pids")
-                        return group
-    return None
+def _memory(folder: Path) -> int:
+    """Bytes of memory that are for jobs: of the machine, or of the smallest group that this one is in."""
+    least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for group in (folder, *folder.parents):
+        with contextlib.suppress(OSError, ValueError):  # not in the topmost; and "max"
+            least = min(least, int((group / "memory.max").read_text(encoding="ascii")))
+    return int(least * _FOR_JOBS)

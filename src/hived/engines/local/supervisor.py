@@ -157,6 +157,8 @@ class _Supervisor:
                 self._watch()
                 error = self._problem.decode(errors="replace") or None
             if self._fence is not None:
+                if error is None and self._status:
+                    error = _out_of_memory(self._fence)
                 _end_group(self._fence)
             code, by_signal = _shell_code(self._status)
         ending = {
@@ -428,6 +430,21 @@ def _enter(fence: str, has_to: bool) -> None:
     except OSError:
         if has_to:
             raise
+
+
+def _out_of_memory(fence: str) -> str | None:
+    """What is said of a task that was killed because its control group had no more memory."""
+    try:
+        with open(f"{fence}/memory.events", encoding="ascii") as file:
+            kills = dict(line.split() for line in file).get("oom_kill", "0")
+        with open(f"{fence}/memory.max", encoding="ascii") as file:
+            most = file.read().strip()
+    except OSError:  # memory is not divided
+        return None
+    if kills == "0":
+        return None
+    share = "the machine had" if most == "max" else f"its share, {int(most) / (1 << 30):,.2f} GiB"
+    return f"it needed more memory than {share}"
 
 
 def _end_group(fence: str) -> None:
