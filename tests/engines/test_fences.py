@@ -6,17 +6,21 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hived.engine.states import JobState
+from hived.engines.local import delegation
 from hived.engines.local.engine import Engine
-from hived.engines.local.fences import Fences
+from hived.engines.local.fences import Fence, Fences
 from hived.engines.local.model import Job
+from hived.errors import InputError
 
-from .living import Lives, ended, lose_groups, printed, shell
+from .living import STAYS, Lives, ended, lose_groups, printed, shell
+from .living import running as running_all
 
 
 @pytest.fixture
@@ -145,3 +149,144 @@ def test_a_copy_ends_no_group_of_the_original(lives: Lives, made: Fences, tmp_pa
         await ended(engine, job)
 
     lives.live(story)
+
+
+# -- shares of memory and processors ------------------------------------------------------------------------------
+
+DIVIDED = {Fence.MEMORY, Fence.CPU}
+#: prints what the group of a task has been given
+SAYS = "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); head -n 1 memory.max cpu.weight memory.oom.group"
+
+
+@pytest.fixture
+def dividing() -> Iterator[Fences]:
+    try:
+        fences = Fences("of-a-test-of-shares", DIVIDED)
+    except InputError as error:
+        pytest.skip(str(error))
+    yield fences
+    fences.close()
+
+
+def given(group: Path) -> list[str]:
+    """Memory, weight and memory to swap of a group."""
+    return [(group / name).read_text().strip() for name in ("memory.max", "cpu.weight", "memory.swap.max")]
+
+
+def test_share_of_a_group(dividing: Fences) -> None:
+    """It grows with its GPUs; what it may be using is not taken back."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    dividing._memory = 4096 * page
+    shares = []
+    for gpus in (1, 2, 1):
+        group = dividing.make(1, 1, 0, gpus=gpus, of=4)
+        assert group is not None
+        shares.append(given(group))
+    assert shares == [
+        [str(1024 * page), "100", "0"],
+        [str(2048 * page), "200", "0"],
+        [str(2048 * page), "100", "0"],
+    ]
+    dividing.end(1, 1, 0)
+
+
+def test_task_has_the_share_of_its_gpus(lives: Lives, dividing: Fences) -> None:
+    async def story(engine: Engine) -> None:
+        job = engine.submit(shell("speech", f"{SAYS}; echo here", gpus=2))
+        said = (await printed(engine, job, "here")).split()
+        share = engine._fences._memory * 2 // lives.spec.gpus
+        assert abs(int(said[3]) - share) < os.sysconf("SC_PAGE_SIZE")
+        assert [said[6], said[9]] == ["200", "1"]
+        await ended(engine, job)
+        assert groups(engine) == []
+
+    lives.live(story, fences=DIVIDED)
+
+
+def test_who_needs_more_memory_than_its_share(lives: Lives, dividing: Fences) -> None:
+    """All of it is ended, and says why; its neighbour runs on."""
+    grows = f"{sys.executable} -c 'bytearray(1 << 30)' & sleep 86397 & wait"
+
+    async def story(engine: Engine) -> None:
+        engine._fences._memory = lives.spec.gpus << 27
+        other = await running(engine, "echo here; exec sleep 600")
+        (job,) = await ended(engine, engine.submit(shell("vision", grows)))
+        assert job.state is JobState.FAILED
+        assert "it needed more memory than its share, 0.12 GiB" in job.reason
+        assert alive("86397") == []
+        assert other.state is JobState.RUNNING
+        engine.cancel(str(other.id))
+        await ended(engine, other)
+
+    lives.live(story, fences=DIVIDED)
+
+
+def test_groups_outlive_the_engine(lives: Lives, dividing: Fences) -> None:
+    (job,) = lives.live(lambda engine: running_all(engine, shell("vision", STAYS)), killed=True, fences=DIVIDED)
+
+    async def story(engine: Engine) -> None:
+        found = engine.find(str(job.id))
+        assert (found.state, found.attempt) == (JobState.RUNNING, 1)
+        assert groups(engine) == [f"1.1.0.{job.spec.submission}"]
+        os.kill(engine.task(found, 0).pid, signal.SIGKILL)
+        await ended(engine, found)
+        assert groups(engine) == []
+
+    lives.live(story, fences=DIVIDED)
+
+
+@pytest.fixture
+def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is no file system of the kernel's, so nothing comes of what is written: the group we are in."""
+    monkeypatch.setattr(delegation, "_group_of", lambda _: "user.slice/shell.scope")
+    monkeypatch.setattr(delegation, "_SYSTEMD", tmp_path / "systemd")
+    here = tmp_path / "mount" / "user.slice" / "shell.scope"
+    here.mkdir(parents=True)
+    (tmp_path / "mount" / "cgroup.controllers").write_text("cpu memory")
+    (here / "cgroup.procs").write_text("1\n2\n")
+    return here
+
+
+def refusal(here: Path) -> str:
+    with pytest.raises(InputError) as found:
+        Fences("x", DIVIDED, (here.parent.parent,))
+    return str(found.value)
+
+
+def test_memory_that_cannot_be_divided(hierarchy: Path) -> None:
+    said = refusal(hierarchy)
+    assert said.startswith(
+        f"--fence cpu,memory: cpu and memory cannot be divided among the groups in {hierarchy}: start"
+    )
+    assert said.endswith("or leave it out (--fence none)")
+
+
+def test_no_control_groups_at_all() -> None:
+    with pytest.raises(InputError, match="--fence memory: control groups of version 2 are not mounted here"):
+        Fences("x", {Fence.MEMORY}, ())
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "systemd makes no scope hived-x.scope: there is no busctl"),
+        ("echo 'Call failed: Access denied' >&2; exit 1", "hived-x.scope: Call failed: Access denied"),
+        ("exit 0", "hived-x.scope: it puts no process into it"),
+    ],
+)
+def test_systemd_makes_no_scope(
+    hierarchy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
+) -> None:
+    (tmp_path / "systemd").mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    cat = shutil.which("cat")
+    assert cat is not None
+    (programs / "cat").symlink_to(cat)
+    if script is not None:
+        (programs / "busctl").write_text(f"#!/bin/sh\n{script}\n")
+        (programs / "busctl").chmod(0o700)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(delegation, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(delegation, "MOUNTS", (tmp_path / "mount",))
+    assert said in refusal(hierarchy)

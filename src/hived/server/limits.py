@@ -36,8 +36,8 @@ RETRY_SECONDS = 5
 _NAMES_S = 10.0
 #: of Linux; Python has no name for it
 _SO_PEERGROUPS = 59
-#: that Linux lets a process have
-_MOST_GROUPS = 65_536
+#: bytes of an answer about a socket, at most (Python's limit): 256 groups
+_MOST_ANSWER = 1024
 
 _STREAM = re.compile(r"/v1/(events/stream|dashboard/stream|logs/.+/stream|decisions)")
 
@@ -233,11 +233,14 @@ def local_user(uid: int, groups: Iterable[int] = ()) -> Person:
 
 def groups_of(user: str) -> frozenset[str]:
     """The groups of a user of this machine, as its database has them; none where it has no such user."""
+    return frozenset(map(_group_name, _group_numbers(user)))
+
+
+def _group_numbers(user: str) -> Sequence[int]:
     try:
-        found = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+        return os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except (KeyError, OSError):
-        return frozenset()
-    return frozenset(map(_group_name, found))
+        return ()
 
 
 def _peer(transport: asyncio.Transport) -> dict[str, Any]:
@@ -248,15 +251,15 @@ def _peer(transport: asyncio.Transport) -> dict[str, Any]:
     if end.family != socket.AF_UNIX:
         return {}
     _, uid, gid = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))  # pid first
-    return {"person": local_user(uid, {gid, *_more_groups(end)})}
+    return {"person": local_user(uid, {gid, *_more_groups(end, uid)})}
 
 
-def _more_groups(end: socket.socket) -> Sequence[int]:
-    """The supplementary groups of the peer, by the kernel; none where it cannot tell."""
+def _more_groups(end: socket.socket, uid: int) -> Sequence[int]:
+    """The supplementary groups of the peer, by the kernel; of one with more than it can say here, by the machine."""
     try:
-        found = end.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * 4)
+        found = end.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_ANSWER)
     except OSError:
-        return ()
+        return _group_numbers(_user_name(uid))
     return struct.unpack(f"{len(found) // 4}I", found)
 
 

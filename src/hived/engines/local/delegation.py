@@ -85,9 +85,8 @@ class OwnGroups:
         """Remove the folder, if nothing is in it, and keep it no longer."""
         with suppress(OSError):
             self.path.rmdir()
-        if self._holder is not None and self._holder.stdin is not None:
-            self._holder.stdin.close()
-            self._holder.wait()
+        if self._holder is not None:
+            _release(self._holder)
             self._holder = None
 
 
@@ -151,9 +150,13 @@ def _scope(here: Path, name: str) -> OwnGroups:
     try:
         return OwnGroups(_moved(here, holder.pid, unit) / "tasks", holder)
     except (InputError, OSError):
-        holder.kill()
-        holder.wait()
+        _release(holder)
         raise
+
+
+def _release(holder: subprocess.Popen[bytes]) -> None:
+    """End a process that reads to the end of its input, which nobody writes."""
+    holder.communicate()
 
 
 def _moved(here: Path, pid: int, unit: str) -> Path:
