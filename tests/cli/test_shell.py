@@ -60,6 +60,7 @@ def test_program_is_on_this_terminal(machine: Machine) -> None:
     script = 'tty; echo "[$CUDA_VISIBLE_DEVICES]"; read line; echo "got $line"; exit 7'
     with machine.shell("--gpus", "2", "--", "sh", "-c", script) as terminal:
         terminal.until(re.compile(r"/dev/pts/\d+\s+\[0,1\]"))
+        assert "shell-1 runs on " in terminal.seen, "the prompt is as outside"
         terminal.press("hello\r")
         terminal.until("got hello")
         assert terminal.code() == 7
@@ -106,6 +107,16 @@ def test_preempted_shell_says_so_and_does_not_come_again(machine: Machine) -> No
         assert terminal.code() != 0
         assert "shell-1 was stopped: preempted by sleep" in terminal.seen
     assert machine.ended(1)["state"] == "cancelled"
+
+
+def test_time_limit_is_what_it_says(machine: Machine) -> None:
+    """It was called cancelled by its user, who had done nothing."""
+    with machine.shell("--time-limit", "1s", "--", "sh", "-c", "echo ready; exec sleep 600") as terminal:
+        terminal.until("ready")
+        assert terminal.code() != 0
+        assert "shell-1 was stopped: it ran into its time limit of 1 s" in terminal.seen
+    assert "it ran into its time limit of 1 s" in machine.run("explain", "1")
+    assert machine.ended(1)["state"] == "failed"
 
 
 def test_it_says_why_it_waits_and_ctrl_c_gives_it_up(machine: Machine) -> None:

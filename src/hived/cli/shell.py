@@ -15,6 +15,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
+from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from hived.server.schema import Job
 from .client import Engine, path_of
 from .console import note
 from .escaping import clean
+from .formats import status_text
 from .options import (
     Asking,
     GpusOption,
@@ -46,7 +48,7 @@ _PATIENCE_S = 1.0
 #: bytes that are read of what is typed, at a time
 _TYPED = 4_096
 #: for so long a job may take to end after its program has
-_ENDS_S = 5.0
+_ENDS_S = 10.0
 
 
 @asks_engine
@@ -87,15 +89,22 @@ def shell(
         }
         submission |= {} if time_limit is None else {"time_limit_s": time_limit}
         job = there.parsed(Job, there.post("/v1/jobs", submission))
-        code = None
+        over: int | _Over = _Over.GIVEN_UP
         try:
             with _started(there, job, listening) as other:
-                code = _shown(other)
+                over = _shown(other)
         finally:
-            job = _let_go(there, job, code is not None)
-    if code is None:
+            job = _let_go(there, job, over)
+    if isinstance(over, _Over):
         raise ConflictError(f"{clean(job.name)} was stopped: {clean('; '.join(job.why) or job.state)}")
-    raise typer.Exit(code)
+    raise typer.Exit(over)
+
+
+class _Over(Enum):
+    """How it ends where its program does not."""
+
+    GIVEN_UP = auto()  #: by who started it, or their terminal is gone
+    STOPPED = auto()  #: by the engine: for others, or for its time limit
 
 
 @contextlib.contextmanager
@@ -113,7 +122,9 @@ def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket
     said, since = "", time.monotonic()
     while True:
         if select.select([listening], [], [], _LOOKS_S)[0]:
-            return listening.accept()[0]
+            found = listening.accept()[0]
+            note(status_text(there.parsed(Job, there.get(path_of("jobs", job.id)))))
+            return found
         now = there.parsed(Job, there.get(path_of("jobs", job.id)))
         why = "; ".join(now.why)
         if now.state.ended:
@@ -123,8 +134,8 @@ def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket
             note(f"{clean(now.name)} waits: {clean(why)}; Ctrl-C gives it up")
 
 
-def _shown(other: socket.socket) -> int | None:
-    """Show the other terminal here until its program has ended; its exit code. None: it was stopped."""
+def _shown(other: socket.socket) -> int | _Over:
+    """Show the other terminal here until its program has ended; its exit code."""
     here = sys.stdin.fileno()
     before = termios.tcgetattr(here)
     resized, tells = socket.socketpair()
@@ -152,21 +163,21 @@ def _shown(other: socket.socket) -> int | None:
             if sys.stdin in ready:
                 more = os.read(here, _TYPED)
                 if not more:
-                    return None
+                    return _Over.GIVEN_UP
                 typed += terminal.framed(b"d", more)
             if other in ready:
                 data = other.recv(terminal.MOST)
                 if not data:
-                    return None
+                    return _Over.STOPPED
                 for kind, part in messages.of(data):
                     if kind == b"d":
                         _written(part)
                     elif kind == b"t":
-                        return None
+                        return _Over.STOPPED
                     elif kind == b"x":
                         return part[0]
     except (OSError, ValueError):
-        return None
+        return _Over.GIVEN_UP
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -187,19 +198,21 @@ def _written(data: bytes) -> None:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
-def _let_go(there: Engine, job: Job, is_over: bool) -> Job:
+def _let_go(there: Engine, job: Job, over: int | _Over) -> Job:
     """See that the job goes, which would start again without its terminal; as it was before that.
 
-    ``is_over``: its program has ended, and so it goes by itself.
+    One whose program has ended, or that was stopped, may be about to end by itself, and then it says why.
     """
     path, until = path_of("jobs", job.id), time.monotonic() + _ENDS_S
     while True:
         now = there.parsed(Job, there.get(path))
         if now.state.ended:
             return now
-        if not is_over or time.monotonic() > until:
+        if now.state.holds:
+            job = now  # once it waits again, that says why it waits
+        if over is _Over.GIVEN_UP or not now.state.holds or time.monotonic() > until:
             break
         time.sleep(0.02)
     with contextlib.suppress(ConflictError, NotFoundError):  # it has ended
         there.post(path_of("jobs", job.id, "/cancel"))
-    return now
+    return job
