@@ -196,7 +196,7 @@ def test_task_has_the_share_of_its_gpus(lives: Lives, dividing: Fences) -> None:
         said = (await printed(engine, job, "here")).split()
         share = engine._fences._memory * 2 // lives.spec.gpus
         assert abs(int(said[3]) - share) < os.sysconf("SC_PAGE_SIZE")
-        assert [said[6], said[9]] == ["200", "1"]
+        assert [said[7], said[11]] == ["200", "1"]
         await ended(engine, job)
         assert groups(engine) == []
 

@@ -156,7 +156,10 @@ def _shown(other: socket.socket) -> int | _Over:
             reads = [other, resized, *([sys.stdin] if len(typed) < terminal.MOST else [])]
             ready, writable, _ = select.select(reads, [other] if typed else [], [])
             if writable:
-                typed = typed[other.send(typed, socket.MSG_DONTWAIT) :]
+                try:
+                    typed = typed[other.send(typed, socket.MSG_DONTWAIT) :]
+                except OSError:  # it has ended: what it has printed and how it ended is still to be read
+                    typed = b""
             if resized in ready:
                 resized.recv(terminal.MOST)
                 typed += _size(here)

@@ -73,13 +73,12 @@ class OwnGroups:
 
     def _divide(self, here: Path, controllers: Collection[str]) -> None:
         for group in (self.path.parent, self.path):
-            with suppress(OSError):
-                _control(group, controllers)
+            for wanted in (controllers, {"pids"}):
+                with suppress(OSError):
+                    _control(group, wanted)
         has = (self.path / "cgroup.subtree_control").read_text(encoding="ascii").split()
         if lacking := sorted(set(controllers) - set(has)):
             raise InputError(f"{' and '.join(lacking)} cannot be divided among the groups in {here}: {_way_out(here)}")
-        with suppress(OSError):
-            _control(self.path, {"pids"})
 
     def close(self) -> None:
         """Remove the folder, if nothing is in it, and keep it no longer."""
