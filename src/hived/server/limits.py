@@ -11,6 +11,7 @@ import re
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -47,8 +48,9 @@ class Connection(asyncio.Protocol):
 
     *Slow heads*: a request whose head does not come within ``HEAD_SECONDS`` (uvicorn's timeout ends idle connections
     alone). *Slow reads*: an answer that is not read for ``STALL_SECONDS`` stays in memory. *Hoarding*: over
-    ``CONNECTIONS`` the oldest that has never sent a request is dropped; only where all have is the new one refused
-    (uvicorn's limit refuses it in any case, so that silent connections keep everybody out).
+    ``CONNECTIONS`` the oldest that has never sent a request is dropped, or one of who has the most. Only where nobody
+    has more than the new one's peer is that refused, unless it shows a token (uvicorn's limit refuses it in any case,
+    so that one user, or silent connections, keep everybody out).
 
     Over a Unix socket ``scope["state"]["person"]`` is the user of the peer process, by the kernel; over TLS
     ``scope["state"]["certificate"]`` is set if the client has shown a valid certificate.
@@ -78,13 +80,33 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._transport = transport
         self._state |= _peer(transport)
-        silent = next((one for one in self._connections if one._is_silent), None)
-        if len(self._connections) >= CONNECTIONS and silent is not None:
-            silent.abort()
+        if len(self._connections) >= CONNECTIONS and (dropped := self._least_missed()) is not None:
+            dropped.abort()
         self._is_refused = len(self._connections) >= CONNECTIONS
         self._connections[self] = None
         self._watch()
         self._http.connection_made(transport)
+
+    def _least_missed(self) -> Connection | None:
+        """Which is dropped for this one: the oldest that has asked nothing, or else of who has more than this one has.
+
+        None: nobody has more. O(connections), where there are as many as may be.
+        """
+        if (silent := next((one for one in self._connections if one._is_silent), None)) is not None:
+            return silent
+        many = Counter(one._peer for one in self._connections)
+        most = max(many.values(), default=0)
+        if most > many[self._peer] + 1:
+            return next(one for one in self._connections if many[one._peer] == most)
+        # who shows a token may come in beyond the limit, and not without end
+        return next(iter(self._connections)) if len(self._connections) >= 2 * CONNECTIONS else None
+
+    @property
+    def _peer(self) -> str:
+        """Whose it is, as far as is known: a person, or an address."""
+        person = self._scope["state"].get("person", self._state.get("person", NOBODY))
+        address = self._transport.get_extra_info("peername")
+        return f"{person.name} {person.token} {person.uid}" if person is not NOBODY else str((address or ("",))[0])
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -114,8 +136,8 @@ class Connection(asyncio.Protocol):
         self._watch()
         expiring = asyncio.get_running_loop().call_soon(self._expire)
         try:
-            if self._is_refused:
-                message = f"{CONNECTIONS} connections are open, and no more can be"
+            if self._is_refused and not _shows_token(scope):
+                message = f"{CONNECTIONS} connections are open, as many of them yours as anybody's; close some"
                 await answer("unavailable", message, headers={"Connection": "close"})(scope, receive, send)
             elif counts(scope["path"]):
                 await self._serve_stream(app, scope, receive, send)
@@ -184,6 +206,11 @@ class Connection(asyncio.Protocol):
         if self in self._connections and (self._is_stalled or not self._requests):
             seconds = STALL_SECONDS if self._is_stalled else HEAD_SECONDS
             self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+def _shows_token(scope: Scope) -> bool:
+    """Whether a token comes with a request: whose, and whether it is in force, is found out by who answers it."""
+    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 def watched(app: ASGIApp) -> ASGIApp:

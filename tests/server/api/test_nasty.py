@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from hived.access import Person
 from hived.server import limits
 from hived.server.serving import Server
 
@@ -253,6 +255,54 @@ async def test_connections_over_the_limit(server: Server, monkeypatch: pytest.Mo
         await writer.wait_closed()
     while (await exchange(server, [GET])).status != 200:
         await asyncio.sleep(0.01)
+
+
+async def test_token_opens_where_strangers_are_many(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who are at the same address, and show nothing, kept the owner out."""
+    monkeypatch.setattr(limits, "CONNECTIONS", 5)
+    slow = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+    for reader, writer in slow:
+        writer.write(GET)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await answer(reader)
+    assert (await exchange(server, [GET])).status == 503
+    shown = GET.replace(b"healthz", b"v1/jobs").replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer t0ken\r\n\r\n")
+    for _ in range(3):
+        assert (await exchange(server, [shown])).status == 200
+    for _, writer in slow:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    while (await exchange(server, [GET])).status != 200:
+        await asyncio.sleep(0.01)
+
+
+async def test_user_with_many_connections_keeps_no_other_out(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a few hundred bodies that come slowly nobody could use the engine for half a minute, not even root."""
+    people = itertools.chain([Person("ben", uid=7)] * 5, itertools.repeat(Person("ann", uid=8)))
+    monkeypatch.setattr(limits, "_peer", lambda _: {"person": next(people)})
+    monkeypatch.setattr(limits, "CONNECTIONS", 5)
+    server = Server()
+    await server.start(socket_app=local_app(service), socket=tmp_path / "s")
+    slow = []
+    for _ in range(5):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        writer.write(POST + b"Content-Length: 99999\r\n\r\n{")
+        await writer.drain()
+        slow.append((reader, writer))
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        writer.write(GET)
+        assert (await answer(reader)).status == 200
+        writer.close()
+    reader, _ = slow[0]
+    assert await reader.read() == b"", "the oldest of who has the most was dropped"
+    for _, writer in slow:
+        writer.close()
+    await server.stop()
 
 
 async def test_silent_connections_keep_nobody_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
