@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -107,6 +108,26 @@ def test_preempted_shell_says_so_and_does_not_come_again(machine: Machine) -> No
         assert terminal.code() != 0
         assert "shell-1 was stopped: preempted by sleep" in terminal.seen
     assert machine.ended(1)["state"] == "cancelled"
+
+
+def test_what_is_left_in_the_background_is_not_waited_for(machine: Machine) -> None:
+    """It had the terminal open: `exit` hung, and the GPU stayed taken."""
+    with machine.shell("--", "sh", "-c", "trap '' HUP; sleep 600 & seq 2000; exit 3") as terminal:
+        assert terminal.code() == 3
+        assert "2000" in terminal.seen
+    assert machine.ended(1)["state"] == "failed"
+
+
+def test_terminal_that_is_closed_while_it_waits(machine: Machine) -> None:
+    """Its job stayed in line, and ran without a terminal when its turn came."""
+    machine.run("submit", "--vc", "vision", "--gpus", "2", "--", "sleep", "600")
+    machine.run("submit", "--vc", "speech", "--gpus", "2", "--", "sleep", "600")
+    terminal = machine.shell()
+    terminal.until("shell-3 waits")
+    terminal._process.send_signal(signal.SIGHUP)
+    terminal.code()
+    terminal.__exit__()
+    assert machine.ended(3)["state"] == "cancelled"
 
 
 def test_time_limit_is_what_it_says(machine: Machine) -> None:

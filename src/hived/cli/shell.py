@@ -90,6 +90,7 @@ def shell(
         submission |= {} if time_limit is None else {"time_limit_s": time_limit}
         job = there.parsed(Job, there.post("/v1/jobs", submission))
         over: int | _Over = _Over.GIVEN_UP
+        signal.signal(signal.SIGHUP, _hung_up)
         try:
             with _started(there, job, listening) as other:
                 over = _shown(other)
@@ -115,6 +116,12 @@ def _listening() -> Iterator[tuple[socket.socket, str]]:
         listening.bind(path)
         listening.listen(1)
         yield listening, path
+
+
+def _hung_up(*_: object) -> None:
+    """Its terminal is gone: leave, through what is still to be done."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise typer.Exit(128 + signal.SIGHUP)
 
 
 def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket:

@@ -38,6 +38,7 @@ from hived.exchange import ArbiterKind, make_arbiter
 from hived.policies import AntMan, by_vc, make_policy, split_policy
 from hived.server.app import make_app
 from hived.server.dashboard import Source
+from hived.server.guard import looking
 from hived.server.local_service import LocalService, local_view
 from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
@@ -548,9 +549,8 @@ class _Up:
         as_before = " [dim](as at the last start)[/dim]" if self.chosen.as_before else ""
         say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self.chosen.spec)}{as_before}")
         if server.address is not None:
-            # a reader of the journal could use the token with the rights of the engine's user
-            shown = sys.stdout.isatty()
-            say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
+            shown = sys.stdout.isatty()  # readers of the journal are not asked to look
+            say(f"dashboard  [bold]{link(*server.address, looking(token) if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
                 hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
             hint("           it only looks; to act there: hived dashboard" + self._state_option())

@@ -9,7 +9,8 @@ A browser sends a cookie to every server on its host, whatever the port. So the 
 its server, holds nothing of a token's secret, is valid for no other server, and only reads: a change needs the token,
 or the key of a session (:mod:`hived.access.sessions`).
 
-The engine's own token is its owner's, and does everything. A person's token (:mod:`hived.access.tokens`) is theirs; it
+The engine's own token is its owner's, and does everything; the link of the dashboard has something else
+(:func:`looking`), which gives the cookie alone. A person's token (:mod:`hived.access.tokens`) is theirs; it
 and its cookie end when it is revoked or has expired. Who asks is ``scope["state"]["person"]`` from here on.
 """
 
@@ -118,6 +119,7 @@ class Guard:
         self._holders = holders or _NoTokens()
         self._knows_people = token is not None or holders is not None
         self._cookie, self._session = session(token or "")
+        self._looking = None if token is None else looking(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -184,7 +186,9 @@ class Guard:
         """The answer to a request over TCP that shows no token in force; None: pass it on, and say whose it is."""
         path, safe = request.scope["path"], request.method in _SAFE_METHODS  # request.url would believe the Host header
         if path == "/" and safe and "token" in request.query_params:
-            found = await self._shown(request.query_params["token"])
+            given = request.query_params["token"]
+            looks = self._looking is not None and _is(given, self._looking)
+            found = self._holders.owner if looks else await self._shown(given)
             if found is None or not (found.owns or found.token):  # of Kubernetes: nothing to make a cookie of
                 return _unauthorized("the token in this link is none of this engine, or is no longer in force")
             return RedirectResponse("/", 303, {"Set-Cookie": self._cookie_of(found, request.scope)})
@@ -249,6 +253,11 @@ def session(token: str) -> tuple[str, str]:
     """Name and value of the cookie of the server with this token: the same after a restart, and on every replica."""
     name, value = (hmac.digest(token.encode(), what, "sha256").hex() for what in (b"cookie", b"session"))
     return f"hived_{name[:16]}", value
+
+
+def looking(token: str) -> str:
+    """What a link shows in place of the engine's token, to be given on: it opens the dashboard, and nothing else."""
+    return hmac.digest(token.encode(), b"looking", "sha256").hex()[:32]
 
 
 def _is(given: str, right: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from hived.server.guard import session
+from hived.server.guard import looking, session
 
 from ..fakes import FakeService, local_app
 from .client import Client, error
@@ -99,6 +99,17 @@ def test_cookie_has_nothing_of_the_token(service: FakeService) -> None:
     stolen = cookie.partition("=")[2].partition(";")[0]
     assert tcp(service).get("/v1/usage", headers={"Authorization": f"Bearer {stolen}"}).status_code == 401
     assert tcp(service).get(f"/?token={stolen}").status_code == 401
+
+
+def test_link_can_be_given_on(service: FakeService) -> None:
+    """It had the engine's own token in it: who was shown the dashboard could run jobs as root."""
+    shown = looking(TOKEN)
+    client = tcp(service)
+    assert client.get(f"/?token={shown}").status_code == 303
+    assert client.get("/v1/usage").status_code == 200
+    assert client.post("/v1/jobs", json=JOB).status_code == 403
+    assert tcp(service).get("/v1/usage", headers={"Authorization": f"Bearer {shown}"}).status_code == 401
+    assert tcp(service, token=OTHER).get(f"/?token={shown}").status_code == 401
 
 
 def test_two_servers_on_one_host(service: FakeService) -> None:

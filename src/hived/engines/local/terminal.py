@@ -86,12 +86,14 @@ def main(path: str, *command: str) -> int:
 def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket) -> int:
     """Pass on what is typed and printed until the program has ended; its exit code.
 
-    Nothing waits for one side alone: a program that does not read what is typed is still read.
+    Nothing waits for one side alone: a program that does not read what is typed is still read. What it has left behind
+    keeps the terminal open, and is not waited for.
     """
     os.set_blocking(terminal, False)
     messages, typed = Messages(), b""
+    over = os.pidfd_open(pid)
     while True:
-        reads = [terminal, told.fileno(), *([other.fileno()] if len(typed) < MOST else [])]
+        reads = [terminal, told.fileno(), over, *([other.fileno()] if len(typed) < MOST else [])]
         ready, writable, _ = select.select(reads, [terminal] if typed else [], [])
         if told.fileno() in ready:
             with contextlib.suppress(OSError):
@@ -113,6 +115,8 @@ def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket)
                 other.sendall(framed(b"d", printed))
             except OSError:
                 return _hung_up(pid, terminal)
+        elif over in ready:
+            return _code(os.waitpid(pid, 0)[1])
         if other.fileno() in ready:
             try:
                 found = messages.of(_received(other))
