@@ -51,8 +51,8 @@ def allowed(act: Callable[[Access, Person], None], access: Access | None = None)
     return found
 
 
-def submits(vc: str = "vision", priority: int = 0, jobs: int = 0, gpus: int = 1) -> Any:
-    return lambda access, person: access.check_submission(person, vc, priority, jobs, gpus)
+def submits(vc: str = "vision", priority: int = 0, jobs: int = 0, gpus: int = 1, number: int = 1) -> Any:
+    return lambda access, person: access.check_submission(person, vc, priority, jobs, gpus, number)
 
 
 def cancels(user: str, vc: str = "vision") -> Any:
@@ -92,6 +92,7 @@ def test_a_spec_that_names_nobody_is_its_owners() -> None:
     [
         (submits(priority=11), "priority 11 in vision: maxPriority of its members is 10"),
         (submits(jobs=2), "more jobs in vision: 2 have not ended, and maxJobs of a member is 2"),
+        (submits(jobs=1, number=3), "have 3 more jobs in vision: 1 have not ended, and maxJobs of a member is 2"),
         (submits(gpus=5), "have 5 GPUs in vision: maxGpus of a member is 4"),
         (lambda access, person: access.check_priority(person, "vision", 11), "give priority 11 in vision"),
         (
@@ -110,6 +111,7 @@ def test_limits_are_of_members(act: Any, words: str) -> None:
 
 
 def test_limits_that_are_met_refuse_nobody() -> None:
+    assert "ann" in allowed(submits(priority=-1, gpus=50), rules(**LIMITS)), "a loan takes nothing from anybody"
     assert "ann" in allowed(submits(priority=10, jobs=1, gpus=4), rules(**LIMITS))
 
 

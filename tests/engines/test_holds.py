@@ -407,6 +407,24 @@ def test_what_is_over_the_limit_of_a_member_is_held() -> None:
     engine.check_record()
 
 
+def test_loans_are_beside_the_limit_of_a_member() -> None:
+    """They take nothing from anybody: a loan of hers kept her own guaranteed job out."""
+    engine = Driver(limited(2))
+    loan = engine.submit(of("ann", 4, priority=-1))
+    own = engine.submit(of("ann", 2))
+    assert states(loan, own) == "running running"
+    more = engine.submit(of("ann", 1))
+    again = engine.submit(of("ann", 1, priority=-1))
+    assert states(more, again) == "held running"
+    loan, own, more, again = engine.restart(loan, own, more, again)
+    assert states(loan, own, more, again) == "running running held running"
+    assert engine.job_scheduler.holds.why_not_yet("vision", "ann", 1)
+    engine.end(own)
+    assert states(more) == "running"
+    assert not engine.job_scheduler.holds.why_not_yet("vision", "ann", 1)
+    engine.check_record()
+
+
 def test_holding_one_lets_another_go() -> None:
     engine = Driver(limited(2))
     runs, waits = engine.submit(job("vision", 4, user="bob")), engine.submit(of("ann", 2))

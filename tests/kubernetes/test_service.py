@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from hived.access import NOBODY
 from hived.cli.formats import exit_code
 from hived.engine.states import JobState
 from hived.errors import NotFoundError, RequestError, UnsupportedError
@@ -47,7 +48,7 @@ def test_plan_of_a_job() -> None:
 
     def plan(**fields: object) -> schema.PlannedJob:
         job = schema.Submission.model_validate({"vc": "research", "command": ["true"], **fields})
-        (planned,) = service.plan(schema.PlanRequest(job=job)).jobs
+        (planned,) = service.plan(schema.PlanRequest(job=job), NOBODY).jobs
         return planned
 
     with pytest.raises(RequestError, match="nobody"):
@@ -56,7 +57,7 @@ def test_plan_of_a_job() -> None:
     assert plan(gpus=4, early=True).outcome == "now"
     both = schema.PlanRequest(job=schema.Submission(vc="vision", command=("true",)), manifests=[{"kind": "Pod"}])
     with pytest.raises(RequestError, match="give one of them"):
-        service.plan(both)
+        service.plan(both, NOBODY)
 
 
 @pytest.mark.parametrize("replicas", [float("inf"), float("nan"), "many"])
@@ -65,7 +66,7 @@ def test_plan_of_endless_replicas(replicas: object) -> None:
     thing = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": replicas, "template": template}}
     request = schema.PlanRequest.model_construct(job=None, manifests=[thing], namespace="default")
     with pytest.raises(RequestError, match="Deployment: it has not the form that Kubernetes wants"):
-        service_of(racks()).plan(request)
+        service_of(racks()).plan(request, NOBODY)
 
 
 def test_plan_of_a_deep_object() -> None:
@@ -73,7 +74,7 @@ def test_plan_of_a_deep_object() -> None:
     for _ in range(5000):
         deep = [deep]
     request = schema.PlanRequest.model_construct(job=None, manifests=[{"kind": "Z", "a": deep}], namespace="default")
-    (planned,) = service_of(racks()).plan(request).jobs
+    (planned,) = service_of(racks()).plan(request, NOBODY).jobs
     assert (planned.outcome, planned.vc) == ("unknown", "vision")
 
 

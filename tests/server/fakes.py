@@ -312,7 +312,7 @@ class FakeService(LocalService):
         if submission.gpus * submission.tasks > self.gpus:
             raise NeverFitsError(f"{submission.vc} has 4 GPUs, this needs {submission.gpus * submission.tasks}")
 
-    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest, person: Person) -> schema.Plan:
         """Now; with 3 GPUs, once train-1 has gone; with more than a node has, it would wait."""
         self.check()
         submission = request.job
@@ -782,7 +782,7 @@ class FakeKubernetes(EngineService):
         reasons: list[dict[str, object]] = [{"kind": "vc_exhausted", "need": 8}]
         return schema.Explanation(job=group.id, task=pod, text=text, reasons=reasons)
 
-    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest, person: Person) -> schema.Plan:
         self._check()
         self.planned.append(request)
         jobs = []

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hived.engines.local.engine import Engine
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import routes, schema
 from hived.server.local_service import LocalService
+from hived.spec.compiled import AccessSpec
 
 from ..engines.driver import job as driver_job
 from ..engines.living import ended, gate, printed, shell, state
@@ -48,7 +50,7 @@ def devices(service: LocalService, name: str | None = None) -> list[schema.Devic
 
 def planned(service: LocalService, *command: str, **more: Any) -> schema.PlannedJob:
     """The plan of one job."""
-    (found,) = service.plan(schema.PlanRequest(job=wish(*command, **more))).jobs
+    (found,) = service.plan(schema.PlanRequest(job=wish(*command, **more)), service.owner).jobs
     return found
 
 
@@ -481,3 +483,36 @@ async def test_engine_and_usage(engine: Engine) -> None:
 
     engine.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     assert service.usage().safety_margin == -1
+
+
+async def test_plan_is_within_the_limits_of_who_asks(engine: Engine) -> None:
+    """It said "now" of what was then held, or refused."""
+    service, ben = LocalService(engine), Person("ben")
+    access = AccessSpec(("ben",), max_priority=5, max_gpus=2)
+    spec = engine.cluster.spec
+    engine.reconfigure(
+        replace(spec, virtual_clusters=tuple(replace(vc, access=access) for vc in spec.virtual_clusters))
+    )
+
+    def plan(person: Person, **more: Any) -> tuple[str, str]:
+        (found,) = service.plan(schema.PlanRequest(job=wish("true", **more)), person).jobs
+        return found.outcome, found.text
+
+    assert plan(ben, gpus=2)[0] == "now"
+    engine.submit(shell("vision", STAYS, user="ben", is_limited=True))
+    assert plan(ben, gpus=1)[0] == "now"
+    outcome, text = plan(ben, gpus=2)
+    assert (outcome, text) == (
+        "waits",
+        "2 GPUs of vision: held: maxGpus of a member of vision is 2, and other jobs of ben in line or at work leave no "
+        "room for 2 GPUs",
+    )
+    assert plan(ben, gpus=2, priority=-1)[0] == "now", "a loan is beside it"
+    assert plan(service.owner, gpus=2)[0] == "now"
+    for person, more, words in (
+        (ben, {"gpus": 3}, "ben may not have 3 GPUs in vision"),
+        (ben, {"priority": 6}, "maxPriority of its members is 5"),
+        (Person("eve"), {}, "eve may not submit to vision, of which only members run jobs"),
+    ):
+        outcome, text = plan(person, **more)
+        assert (outcome, words in text) == ("never", True), text

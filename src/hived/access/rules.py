@@ -63,11 +63,12 @@ class Access:
             return Role.ADMIN
         return Role.MEMBER if _meets(person, self._members.get(vc, ())) else Role.VIEWER
 
-    def check_submission(self, person: Person, vc: str, priority: int, jobs: int, gpus: int) -> Role:
-        """Whether a person may submit a job of so many GPUs to a virtual cluster that exists; and what they are there.
+    def check_submission(self, person: Person, vc: str, priority: int, jobs: int, gpus: int, number: int = 1) -> Role:
+        """Whether a person may submit jobs of so many GPUs each to a virtual cluster that exists; what they are there.
 
-        ``jobs``: of theirs there that have not ended. The limits are those of members: an admin could change them by
-        asking an operator, and an operator does. That all jobs of a member have ``maxGpus`` at most is seen to later.
+        ``jobs``: of theirs there that have not ended; ``number``: that are submitted. The limits are those of members:
+        an admin could change them by asking an operator, and an operator does. That all guaranteed jobs of a member
+        have ``maxGpus`` at most is seen to later; loans (a priority below 0) take nothing from anybody.
         """
         role = self.role(person, vc)
         if role is Role.VIEWER:
@@ -79,10 +80,12 @@ class Access:
         if limits.max_priority is not None and priority > limits.max_priority:
             what = f"ask for priority {priority} in {vc}: maxPriority of its members is {limits.max_priority}"
             raise self._refused(person, what, vc)
-        if limits.max_jobs is not None and jobs >= limits.max_jobs:
-            what = f"have more jobs in {vc}: {jobs} have not ended, and maxJobs of a member is {limits.max_jobs}"
+        if limits.max_jobs is not None and jobs + number > limits.max_jobs:
+            more = "more jobs" if number == 1 else f"{number:,} more jobs"
+            what = f"have {more} in {vc}: {jobs:,} have not ended, and maxJobs of a member is {limits.max_jobs:,}"
             raise self._refused(person, what, vc)
-        self.check_size(person, vc, gpus)
+        if priority >= 0:
+            self.check_size(person, vc, gpus)
         return role
 
     def check_pod(self, namespace: str, account: str, vc: str, priority: int) -> None:

@@ -67,7 +67,7 @@ class Usage(Generic[J]):
         self.waiting: Counter[str] = Counter()
         #: jobs per virtual cluster and state
         self.states: Counter[tuple[str, str]] = Counter()
-        #: jobs, and GPUs that those have or are in line for that nobody holds, per virtual cluster and user
+        #: jobs, and GPUs that guaranteed ones have or are in line for that nobody holds, per virtual cluster and user
         self.jobs_of: Counter[tuple[str, str]] = Counter()
         self.gpus_of: Counter[tuple[str, str]] = Counter()
         #: guests, and jobs with limits, per virtual cluster
@@ -134,7 +134,7 @@ class Usage(Generic[J]):
         self.states[vc, job.state.value] += sign
         of = vc, job.entry.view.user
         self.jobs_of[of] += sign
-        self.gpus_of[of] += sign * job.gpus * (job.state is not JobState.HELD)
+        self.gpus_of[of] += sign * job.gpus * (job.state is not JobState.HELD and job.priority >= 0)
         if not self.jobs_of[of]:
             del self.jobs_of[of], self.gpus_of[of]
         if not job.holds:

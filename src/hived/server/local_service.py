@@ -29,6 +29,7 @@ from hived.engines.submission import indexes_of
 from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
+from hived.words import counted
 
 from . import pictures, schema
 from .histories import ended_jobs, story
@@ -119,9 +120,9 @@ class LocalService(Service[Job]):
         if vc not in {vc.name for vc in self._engine.cluster.spec.virtual_clusters}:
             return False  # the engine says that there is none
         many = 1 if submission.array is None else len(indexes_of(submission.array)[0])
-        jobs = self.scheduler().usage.jobs_of[vc, person.name] + many - 1
+        jobs = self.scheduler().usage.jobs_of[vc, person.name]
         gpus = submission.gpus * submission.tasks
-        return self.access().check_submission(person, vc, submission.priority, jobs, gpus) is Role.MEMBER
+        return self.access().check_submission(person, vc, submission.priority, jobs, gpus, many) is Role.MEMBER
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -239,8 +240,8 @@ class LocalService(Service[Job]):
         """The id of its database."""
         return self._engine.store.database
 
-    def plan(self, request: schema.PlanRequest) -> schema.Plan:
-        """Dry run of a submission, behind the present backlog."""
+    def plan(self, request: schema.PlanRequest, person: Person) -> schema.Plan:
+        """Dry run of a submission, behind the present backlog and within the limits of who asks."""
         if request.manifests:
             raise UnsupportedError("manifests are for Kubernetes, and this is the engine of one machine; plan a job")
         if request.job is None:
@@ -253,7 +254,24 @@ class LocalService(Service[Job]):
         name = spec.name or default_name(spec.command)
         answer = replace(answer, reasons=why)
         found = plan_one(explainer, self.scheduler(), wanted, answer, "it", name, spec.early, self.clock())
+        if found.outcome != "never":
+            found = self._within_limits(found, spec, person)
         return schema.Plan(jobs=[found])
+
+    def _within_limits(self, found: schema.PlannedJob, spec: schema.Submission, person: Person) -> schema.PlannedJob:
+        """A plan, or that it would be refused, or held by a limit of its member."""
+        outcome, why = "never", ""
+        try:
+            if self._check_permitted(spec, person) and spec.priority >= 0:
+                outcome, why = "waits", self.scheduler().holds.why_not_yet(spec.vc, person.name, found.gpus)
+        except ForbiddenError as error:
+            why = str(error)
+        if not why:
+            return found
+        text = why if outcome == "never" else f"{counted(found.gpus, 'GPU')} of {spec.vc}: held: {why}"
+        return found.model_copy(
+            update={"outcome": outcome, "text": text, "placement": [], "victims": [], "reasons": []}
+        )
 
     def explainer(self) -> JobExplainer:
         """Explains its jobs."""
@@ -328,7 +346,8 @@ class LocalService(Service[Job]):
                 "time_limit_s", f"{job.name} gets {job.spec.limit_signal} before its time limit: it has to have one"
             )
         spec = job.spec
-        self.access().check_size(person, job.vc, (how.gpus or spec.gpus) * (how.tasks or spec.tasks))
+        if job.priority >= 0:
+            self.access().check_size(person, job.vc, (how.gpus or spec.gpus) * (how.tasks or spec.tasks))
         return self.shown(self._engine.edit(ref, changes, person.name))
 
     async def training(self, ref: str) -> schema.Training:

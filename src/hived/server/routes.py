@@ -365,9 +365,11 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         return service.explain(permits.named(request, ref))
 
     @jobs.post("/plan", responses=declared(*BODY, 404, 409, 503))
-    async def plan_jobs(request: Annotated[schema.PlanRequest, Body(openapi_examples=_PLANS)]) -> schema.Plan:
+    async def plan_jobs(
+        request: Annotated[schema.PlanRequest, Body(openapi_examples=_PLANS)], asked: Request
+    ) -> schema.Plan:
         """What a submission, or manifests, would come to now; nothing is created, nothing is remembered."""
-        return service.plan(request)
+        return service.plan(request, asking(asked))
 
     @jobs.get(
         "/logs/{ref:path}/stream",

@@ -88,7 +88,7 @@ class Service(ABC, Generic[J]):
         """The time now, in seconds since the epoch."""
 
     @abstractmethod
-    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest, person: Person) -> schema.Plan:
         """Dry run of a submission or of manifests, behind the present backlog."""
 
     @abstractmethod

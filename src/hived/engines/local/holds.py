@@ -143,9 +143,17 @@ class Holds:
         if job.gpus <= self._room(job):
             return ""
         # without what they have now, which would be another sentence whenever that changes
+        return self._over_limit(job.vc, job.spec.user, job.gpus)
+
+    def why_not_yet(self, vc: str, user: str, gpus: int) -> str:
+        """What would keep a member's guaranteed job out of line, were it submitted now; "": no limit of theirs."""
+        room = self._most_in(vc) - self._jobs.usage.gpus_of[vc, user]
+        return "" if gpus <= room else self._over_limit(vc, user, gpus)
+
+    def _over_limit(self, vc: str, user: str, gpus: int) -> str:
         return (
-            f"maxGpus of a member of {job.vc} is {self._most(job)}, and other jobs of {job.spec.user} in line or at "
-            f"work leave no room for {counted(job.gpus, 'GPU')}"
+            f"maxGpus of a member of {vc} is {self._most_in(vc)}, and other jobs of {user} in line or at work leave no "
+            f"room for {counted(gpus, 'GPU')}"
         )
 
     def _pending(self, job: Job) -> list[tuple[int, str]]:
@@ -155,11 +163,12 @@ class Holds:
         return bool(job.spec.array_id) and job.id in self._next.get(job.spec.array_id, ())
 
     def _most(self, job: Job) -> float:
-        """The GPUs in line or at work that its member may have in its virtual cluster."""
-        if not job.spec.is_limited:
-            return inf
+        """The GPUs of guaranteed jobs in line or at work that its member may have in its virtual cluster."""
+        return self._most_in(job.vc) if _is_limited(job) else inf
+
+    def _most_in(self, vc: str) -> float:
         spec = self._jobs.cluster.spec
-        most = next((vc.access.max_gpus for vc in spec.virtual_clusters if vc.name == job.vc and vc.access), None)
+        most = next((of.access.max_gpus for of in spec.virtual_clusters if of.name == vc and of.access), None)
         return inf if most is None else most
 
     def _room(self, job: Job) -> float:
@@ -170,7 +179,7 @@ class Holds:
     def changed(self, job: Job) -> None:
         """A job has changed: the limit of a member may hold it from now on, or it may have given up GPUs."""
         held = job.state is JobState.HELD
-        if held and not job.held_by_hand and job.spec.is_limited and not (self._pending(job) or self._is_next(job)):
+        if held and not job.held_by_hand and _is_limited(job) and not (self._pending(job) or self._is_next(job)):
             self._over.setdefault(_whose(job), {}).setdefault(job.gpus, {})[job.id] = None
         else:
             self._goes_on(job)
@@ -252,6 +261,11 @@ class Holds:
     def requeued(self, job: Job) -> None:
         """A job is back in line that somebody wants held."""
         self._to_hold.append(job)
+
+
+def _is_limited(job: Job) -> bool:
+    """Whether ``maxGpus`` of a member is for it: a loan takes nothing from anybody."""
+    return job.spec.is_limited and job.priority >= 0
 
 
 def _whose(job: Job) -> tuple[str, str]:

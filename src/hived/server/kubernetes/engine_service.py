@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
-from hived.access import Access
+from hived.access import Access, Person
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member, Request
@@ -121,7 +121,7 @@ class EngineService(Service[Gang]):
             raise _unknown(ref)
         return self.explained(gang)
 
-    def plan(self, request: schema.PlanRequest) -> schema.Plan:
+    def plan(self, request: schema.PlanRequest, person: Person) -> schema.Plan:
         """Plan manifests, or a job by its size alone. Raises :class:`~hived.errors.InputError` for invalid ones."""
         gang_scheduler = self.scheduler()
         if (job := request.job) is None:
