@@ -274,7 +274,7 @@ def test_time_limit_is_of_one_attempt(engine: Driver) -> None:
 
 
 def told(found: Job, names: str, rank: int = 0) -> list[str]:
-    variables = task_environment(found, rank, Path("/nowhere"), "mark", "0", {})
+    variables = task_environment(found, rank, Path("/state"), Path("/nowhere"), "mark", "0", {})
     return [variables[name] for name in names.split()]
 
 
@@ -302,7 +302,7 @@ def test_environment_is_the_pages(engine: Driver) -> None:
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     gang = engine.submit(job("vision", 2, tasks=2, array_id=1, array_index=3))
-    assert named == set(task_environment(gang, 0, Path("/nowhere"), "mark", "0", {}))
+    assert named == set(task_environment(gang, 0, Path("/state"), Path("/nowhere"), "mark", "0", {}))
 
 
 def test_environment_of_a_gang(engine: Driver) -> None:

@@ -500,6 +500,7 @@ async def test_plan_is_within_the_limits_of_who_asks(engine: Engine) -> None:
 
     assert plan(ben, gpus=2)[0] == "now"
     engine.submit(shell("vision", STAYS, user="ben", is_limited=True))
+    await asyncio.sleep(0)
     assert plan(ben, gpus=1)[0] == "now"
     outcome, text = plan(ben, gpus=2)
     assert (outcome, text) == (

@@ -18,6 +18,10 @@ SCHEDULER_URL = "http://127.0.0.1:9096"
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
+#: the folder of an engine for all users of a machine
+OF_THE_MACHINE = Path("/var/lib/hived")
+
+
 def address(listen: str) -> tuple[str, int]:
     """``127.0.0.1:8080``, ``[::1]:0``, ``:8080`` (loopback). Raises :class:`InputError` for anything else."""
     host, colon, port = listen.rpartition(":")
@@ -43,6 +47,15 @@ def state_folder(given: Path | None) -> Path:
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state) / "hived"
     return Path("~/.local/state/hived").expanduser()
+
+
+def engine_folder(given: Path | None) -> Path:
+    """The folder in which a client finds the engine: of the machine, where this user has none and nothing was said."""
+    own = state_folder(given)
+    nothing_said = given is None and not os.environ.get("HIVED_STATE")
+    if nothing_said and not (own / "hived.sock").exists() and (OF_THE_MACHINE / "hived.sock").exists():
+        return OF_THE_MACHINE
+    return own
 
 
 def exit_signal(terminated: int = 143, hung_up: int = 129) -> asyncio.Future[int]:

@@ -34,7 +34,7 @@ from hived.errors import (
 )
 from hived.server.schema import EngineKind, Health
 
-from .addresses import state_folder, text_of
+from .addresses import OF_THE_MACHINE, engine_folder, text_of
 from .console import note, patience
 from .contexts import chosen_context
 from .escaping import clean
@@ -112,8 +112,10 @@ def connect(
         engine = Engine(url_of(url), _token(token_file, variable), None, timeout_s)
         engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
     else:
-        engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
+        engine = Engine("http://localhost", None, engine_folder(state) / "hived.sock", timeout_s)
         engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
+        if state is None and not os.environ.get("HIVED_STATE"):
+            engine.start += f", or say where one is: --state DIR, or HIVED_STATE={OF_THE_MACHINE}"
     return closing(engine)
 
 

@@ -43,7 +43,8 @@ def add(
         str | None, typer.Option("--engine", metavar="URL", help="An engine that listens, http://host:port.")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option("--state", metavar="DIR", help="The folder of an engine of this machine.")
+        Path | None,
+        typer.Option("--state", metavar="DIR", readable=False, help="The folder of an engine of this machine."),
     ] = None,
     token_file: Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="Holds its token.")] = None,
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hived.cli import addresses
 from hived.cli.client import connect
 from hived.errors import UnavailableError
 from hived.server.failures import STATUS
@@ -36,6 +37,22 @@ def test_no_engine(hived: Hived, nobody: Path, verb: list[object]) -> None:
     assert line == f"no engine answers on {nobody}/hived.sock; start one with: hived up"
     line = refused(hived(verb[0], "--state", "my state", *verb[1:]), 69)
     assert line.endswith("; start one with: hived up --state 'my state'")
+
+
+def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found where a user has none of their own; they were told to start one, on the same GPUs."""
+    monkeypatch.delenv("HIVED_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(nobody))
+    monkeypatch.setattr(addresses, "OF_THE_MACHINE", nobody / "nowhere")
+    line = refused(hived("ps"), 69)
+    assert line == (
+        f"no engine answers on {nobody}/hived/hived.sock; start one with: hived up, or say where one is: --state DIR, "
+        "or HIVED_STATE=/var/lib/hived"
+    )
+    monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path(running.folder))
+    assert hived("ps").code == 0
+    monkeypatch.setenv("HIVED_STATE", str(nobody))
+    assert "no engine answers" in refused(hived("ps"), 69)
 
 
 BYTES = os.fsdecode(b"d\xff")  #: what Python makes of an argument that is no UTF-8

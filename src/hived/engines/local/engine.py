@@ -626,7 +626,7 @@ class Engine:
             else:
                 shared = folder / "shared"
                 make_folder(shared)
-            environment = task_environment(job, rank, shared, task.mark, visible, own)
+            environment = task_environment(job, rank, self.folder, shared, task.mark, visible, own)
             if self._shares(spec) and not run_as:
                 environment |= self.training.environment(job, environment)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None

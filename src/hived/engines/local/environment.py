@@ -24,7 +24,7 @@ MASTER = "127.0.0.1"
 
 
 def task_environment(
-    job: Job, rank: int, folder: Path, mark: str, visible: str, own: Mapping[str, str] = os.environ
+    job: Job, rank: int, state: Path, folder: Path, mark: str, visible: str, own: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """The environment of task ``rank``: some variables of the engine, those of the submitter, and those of hived.
 
@@ -54,6 +54,7 @@ def task_environment(
         **(meeting if job.spec.tasks > 1 else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,
+        "HIVED_STATE": str(state),  # so that hived in it finds its engine
         "HIVED_JOB_ID": str(job.id),
         "HIVED_JOB_NAME": job.name,
         "HIVED_JOB_DIR": str(folder),
