@@ -18,7 +18,7 @@ from hived.cli.formats import where
 from hived.cli.machine import node_rows
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
-from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
+from hived.errors import ConflictError, InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import routes, schema
 from hived.server.local_service import LocalService
 from hived.spec.compiled import AccessSpec
@@ -517,3 +517,29 @@ async def test_plan_is_within_the_limits_of_who_asks(engine: Engine) -> None:
     ):
         outcome, text = plan(person, **more)
         assert (outcome, words in text) == ("never", True), text
+
+
+async def test_array_by_one_name(engine: Engine) -> None:
+    """`12_3` is one of it; after its id or name, a job waits for all of it. It waited for the last alone."""
+    service = LocalService(engine)
+    first = await service.submit(wish("sh", "-c", STAYS, array="1-3,7"), ANN)
+    assert [service.named(ref, "ann") for ref in (f"{first.id}_7", "job_7", "job")] == ["1_7", "4_7", "4"]
+    assert [engine.find(ref).id for ref in ("1_1", "1_3", "1_7", "job_2", "3_2")] == [1, 3, 4, 2, 2]
+    for ref in ("1_4", "1_", "1_x", "_1", "9_1", "1_99999999999999999999"):
+        with pytest.raises(NotFoundError):
+            engine.find(ref)
+
+    async def waits(ref: str, when: str = "ok") -> list[int]:
+        job = await service.submit(wish("true", after=[{"job": ref, "when": when}]), ANN)
+        return [number for number, _ in engine.find(job.id).spec.waits_for]
+
+    assert await waits("1") == await waits("1", "any") == [1, 2, 3, 4]
+    assert await waits("1_2") == await waits("2") == await waits("job-2") == [2]
+    last = await service.submit(wish("true", name="other", array="0-1"), ANN)
+    assert await waits("other") == [int(last.id), int(last.id) + 1]
+    with pytest.raises(RequestError, match="after: would be more than 100,000 waits"):
+        await service.submit(wish("true", array="1-9999", after=[{"job": "1"}] * 11), ANN)
+    engine.cancel("2")
+    await ended(engine, engine.find("2"))
+    with pytest.raises(ConflictError, match="after job-2:ok: job-2 is cancelled already"):
+        await waits("1")

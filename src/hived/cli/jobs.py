@@ -47,6 +47,7 @@ from .options import (
     OfUserOption,
     OfVcOption,
     SomeJobsArgument,
+    WholeArrayOption,
     asks_engine,
     duration_option,
     state_option,
@@ -152,12 +153,18 @@ def _pages(there: Engine, asked: _Asked, whose: Mapping[str, str | None], most: 
             return jobs, total
 
 
+def _name(job: Job) -> str:
+    """With its index, where it is of an array."""
+    index = None if job.process is None else job.process.array_index
+    return job.name if index is None else f"{job.name} [{index}]"
+
+
 def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], list[tuple[str | Text, ...]]]:
     """The columns and the rows of jobs; ``vc``: whether they are of several virtual clusters."""
     now, pods = time.time(), any(job.process is None for job in jobs)
     cells: dict[str, Callable[[Job], str | Text]] = {
         "ID": lambda job: job.id,
-        "NAME": lambda job: job.name,
+        "NAME": _name,
         "USER": lambda job: job.user or "-",
         "VC": lambda job: job.vc,
         "GPUS": lambda job: f"{job.gpus:,}",
@@ -236,6 +243,7 @@ def cancel(
     user: OfUserOption = None,
     vc: OfVcOption = None,
     every: Annotated[bool, typer.Option("--all", help="All that have not ended.")] = False,
+    array: WholeArrayOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
@@ -246,6 +254,8 @@ def cancel(
     \bExamples:
       hived cancel train-12
       hived cancel 12 13 14
+      hived cancel 12_3
+      hived cancel --array 12
       hived cancel --user $USER --vc vision
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
@@ -255,7 +265,11 @@ def cancel(
     if every and (user or vc):
         raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
     with ask.connect() as there:
-        refs = [job.id for job in _chosen(there, user, vc, yes)] if by_sort else list(jobs or ())
+        if by_sort:
+            chosen = _chosen(there, user, vc, yes)
+            refs = [job.id for job in sorted(chosen, key=lambda job: job.state.holds)]
+        else:
+            refs = list(_waiting_first(there, _arrays(there, jobs or (), array)))
     said = {True: "is cancelled", False: "is being stopped"}
     _each(ask, refs, "/cancel", lambda job: f"{clean(job.name)} {said[job.state == 'cancelled']}")
 
@@ -274,6 +288,33 @@ def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[
         if not typer.confirm(f"{what}?", err=True):
             raise InputError("nothing was cancelled")
     return found
+
+
+def _arrays(there: Engine, refs: Sequence[str], whole: bool) -> Sequence[str]:
+    """The jobs of these names; ``whole``: with those of their arrays that have not ended."""
+    if not whole:
+        return refs
+    arrays: dict[int, None] = {}
+    for ref in refs:
+        job = there.parsed(Job, there.get(path_of("jobs", ref)))
+        if job.process is None or job.process.array is None:
+            raise InputError(f"--array: {clean(job.name)} is of no array")
+        arrays[job.process.array] = None
+    jobs = _listed(there, _asked([], False, None), {}, 0).jobs
+    of = [(job.process.array, job.id) for job in jobs if job.process is not None]
+    return [number for array in arrays for each, number in of if each == array]
+
+
+def _waiting_first(there: Engine, refs: Sequence[str]) -> Sequence[str]:
+    """In an order in which none starts on what another one has given up."""
+
+    def holds(ref: str) -> bool:
+        try:
+            return there.parsed(Job, there.get(path_of("jobs", ref))).state.holds
+        except HivedError:  # it is said when it is cancelled
+            return False
+
+    return refs if len(refs) < 2 else sorted(refs, key=holds)
 
 
 def _each(ask: Asking, jobs: Sequence[str], rest: str, said: Callable[[Job], str], body: object = None) -> None:
@@ -296,25 +337,29 @@ def _each(ask: Asking, jobs: Sequence[str], rest: str, said: Callable[[Job], str
 
 
 @asks_engine
-def hold(ask: Asking, jobs: JobsArgument) -> None:
+def hold(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) -> None:
     """Keep jobs that wait out of line, until hived release.
 
     \bExamples:
       hived hold train-12
       hived hold 12 13 14
     """
-    _each(ask, jobs, "/hold", status_text)
+    with ask.connect() as there:
+        refs = _arrays(there, jobs, array)
+    _each(ask, refs, "/hold", status_text)
 
 
 @asks_engine
-def release(ask: Asking, jobs: JobsArgument) -> None:
+def release(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) -> None:
     """Let held jobs go into line again.
 
     \bExamples:
       hived release train-12
       hived release 12 13 14
     """
-    _each(ask, jobs, "/release", status_text)
+    with ask.connect() as there:
+        refs = _arrays(there, jobs, array)
+    _each(ask, refs, "/release", status_text)
 
 
 @asks_engine

@@ -36,7 +36,7 @@ class After(Model):
     """Another job that a job waits for."""
 
     job: Annotated[str, StringConstraints(min_length=1, max_length=1_024, pattern=ANY_TEXT)]
-    """By its id or name."""
+    """By its id or name. An array by the id of its first job, or by its name, is all of it."""
     when: Literal["any", "ok", "fail"] = "any"
     """Once it has ended: in any way; well; or not, where it was cancelled too."""
 
@@ -98,6 +98,8 @@ class Submission(Model):
 
 #: jobs of one array
 MOST_OF_AN_ARRAY = 10_000
+#: of the jobs of one submission, pairs of one that waits and one that it waits for
+MOST_AWAITED = 100_000
 
 
 def indexes_of(array: str) -> tuple[list[int], int]:

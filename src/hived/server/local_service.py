@@ -79,7 +79,7 @@ class LocalService(Service[Job]):
             most = self.scheduler().hardware.grace_of_loans(submission.vc) if loan else DEFAULT_GRACE_S
             grace_s = min(DEFAULT_GRACE_S, most)
         given["after"] = tuple(
-            after.model_copy(update={"job": self.named(after.job, person.name)}) for after in submission.after
+            after.model_copy(update={"job": self._awaited(after.job, person.name)}) for after in submission.after
         )
         given |= {
             "cwd": submission.cwd or _own_folder(),
@@ -136,7 +136,18 @@ class LocalService(Service[Job]):
     def named(self, ref: str, user: str) -> str:
         """The job that a user means: of several under a name their own, else the latest. O(log jobs)."""
         own = self._engine.store.latest(ref, user)
+        if own is None and "_" in ref:  # of an array, by its index
+            name, _, index = ref.rpartition("_")
+            own = self._engine.store.latest(name, user)
+            return ref if own is None else f"{own}_{index}"
         return ref if own is None else str(own)
+
+    def _awaited(self, ref: str, user: str) -> str:
+        """The job that a user means, or by the name of an array the first job of it, which is all of it."""
+        named = self.named(ref, user)
+        if named == ref:
+            return ref
+        return str(self._engine.find(named).spec.array_id or named) if "_" not in named else named
 
     def owns(self, user: str) -> bool:
         """Whether the engine, and the machine it runs on, is this user's."""

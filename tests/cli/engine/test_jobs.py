@@ -99,6 +99,25 @@ def test_explain(hived: Hived, engine: FakeService) -> None:
             refused(hived(verb, "--", ref), 4)
 
 
+def test_cancel_begins_with_those_that_wait(hived: Hived, engine: FakeService) -> None:
+    """Each GPU that was given up started one that was about to be cancelled."""
+    for name in ("first", "second", "third", "fourth"):
+        engine.add(name=name, gpus=4)
+    assert [job.state for job in engine.all] == ["running", "running", "queued", "queued"]
+    said = ["third-3 is cancelled", "fourth-4 is cancelled", "first-1 is being stopped", "second-2 is being stopped"]
+    engine.change(engine.all[0], array=1, array_index=5)
+    engine.change(engine.all[2], array=1, array_index=7)
+    assert "first-1 [5]" in hived("ps").out
+    assert hived("cancel", "--array", "third").out.splitlines() == said[::2]
+    assert refused(hived("cancel", "--array", "second")) == "--array: second-2 is of no array"
+    engine.all.clear()
+    for how in (["--all", "--yes"], ["second", "first", "fourth", "third"]):
+        for name in ("first", "second", "third", "fourth"):
+            engine.add(name=name, gpus=4)
+        assert sorted(hived("cancel", *how).out.splitlines()[:2]) == sorted(said[:2])
+        engine.all.clear()
+
+
 def test_cancel(hived: Hived, engine: FakeService) -> None:
     """One that cannot be cancelled does not save the others."""
     fill(engine)

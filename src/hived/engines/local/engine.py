@@ -37,7 +37,7 @@ from hived.cluster.requests import OPPORTUNISTIC
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.engines.submission import Submission, indexes_of
+from hived.engines.submission import MOST_AWAITED, Submission, indexes_of
 from hived.errors import (
     ConflictError,
     InputError,
@@ -308,21 +308,25 @@ class Engine:
         ]
 
     def _awaited(self, spec: JobSpec) -> tuple[tuple[int, str], ...]:
-        """The jobs that have to end before one, without those that have.
+        """The jobs that have to end before one, without those that have. An array by its id or name is all of it.
 
         Raises :class:`NotFoundError`, and :class:`ConflictError` for one that has ended otherwise than it is to.
         """
-        found = []
+        every: list[tuple[Job, str]] = []
         for after in spec.after:
-            job = self.find(after.job)
+            one = self.find(after.job)
+            whole = [*self._array(one)] if after.job in (str(one.spec.array_id), one.spec.name) else []
+            every += [(job, after.when) for job in whole or [one]]
+        if len(every) * (1 if spec.array is None else len(indexes_of(spec.array)[0])) > MOST_AWAITED:
+            raise RequestError("after", f"would be more than {MOST_AWAITED:,} waits of one job for another")
+        found = []
+        for job, when in every:
             good = job.state is JobState.SUCCEEDED
             if not job.state.ended:
-                found.append((job.id, after.when))
-            elif after.when != "any" and good is not (after.when == "ok"):
+                found.append((job.id, when))
+            elif when != "any" and good is not (when == "ok"):
                 ended = "has succeeded" if good else f"is {job.state.value}"
-                raise ConflictError(
-                    f"after {job.name}:{after.when}: {job.name} {ended} already, so this could never run"
-                )
+                raise ConflictError(f"after {job.name}:{when}: {job.name} {ended} already, so this could never run")
         return tuple(found)
 
     def hold(self, ref: str, user: str = "") -> Job:
@@ -477,11 +481,31 @@ class Engine:
             self._values["gpus"] = json.dumps({"world": world(), "uuids": self.devices.uuids})
 
     def find(self, ref: str) -> Job:
-        """A job by number, by full name, or the latest submitted under a name. Raises :class:`NotFoundError`."""
-        stored = self.store.job(ref)
+        """A job by number, by full name, the latest submitted under a name, or one of an array (``12_3``).
+
+        Raises :class:`NotFoundError`.
+        """
+        stored = self.store.job(ref) or self._of_array(ref)
         if stored is None:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
         return self.job_scheduler.jobs.get(stored.id, stored)
+
+    def _of_array(self, ref: str) -> Job | None:
+        """The job ``ARRAY_INDEX``, the array by the id or name of a job of it. O(indexes of the array)."""
+        name, line, index = ref.rpartition("_")
+        if not (line and index.isascii() and index.isdigit() and len(index) < 18):
+            return None
+        of = self.store.job(name)
+        return (
+            None if of is None else next((job for job in self._array(of) if job.spec.array_index == int(index)), None)
+        )
+
+    def _array(self, of: Job) -> Iterator[Job]:
+        """The jobs of an array, by index; none for one that is of none. They were submitted one after another."""
+        number = of.spec.array_id
+        while number and (job := self.store.job(str(number))) is not None and job.spec.array_id == of.spec.array_id:
+            yield self.job_scheduler.jobs.get(number, job)
+            number += 1
 
     # -- following ------------------------------------------------------------------------------------------------
 
