@@ -543,3 +543,12 @@ async def test_array_by_one_name(engine: Engine) -> None:
     await ended(engine, engine.find("2"))
     with pytest.raises(ConflictError, match="after job-2:ok: job-2 is cancelled already"):
         await waits("1")
+
+
+async def test_output_that_was_deleted(engine: Engine) -> None:
+    """It was said to have printed nothing."""
+    service = await ran(engine, "echo", "hello")
+    assert service.log("1", 0, None, 0, 100).text == "hello\n"
+    shutil.rmtree(engine.folder / "jobs" / "1")
+    with pytest.raises(NotFoundError, match="the files of job-1 are not there any more: hived up --keep"):
+        service.log("1", 0, None, 0, 100)

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hived import __version__
-from hived.errors import HivedError
+from hived.errors import HivedError, InputError
 
 from .console import messages, show_verbs
 from .escaping import clean_lines
@@ -174,6 +174,24 @@ VERBS = (
 )
 
 
+#: what does here as a program of Slurm's
+_OF_SLURM = {
+    "sbatch": "submit",
+    "srun": "submit --follow, or with a terminal hived shell",
+    "salloc": "shell",
+    "squeue": "ps",
+    "sstat": "ps",
+    "scancel": "cancel",
+    "sinfo": "devices, and hived vc ls",
+    "sacct": "history",
+    "sreport": "usage",
+    "sshare": "usage, and hived explain",
+    "sprio": "explain",
+    "sattach": "logs -f",
+    "scontrol": "explain, hold, release, requeue, edit or drain",
+}
+
+
 class Verbs(TyperGroup):
     """A group of verbs, each imported when it is called."""
 
@@ -193,6 +211,8 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that ``args`` begin with, imported."""
+        if args and args[0] not in self._verbs and (here := _OF_SLURM.get(args[0])) is not None:
+            raise InputError(f"{args[0]} is Slurm's; here it is hived {here} (docs/howto/from-slurm.md)")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or command is None else self._verbs[name].loaded(), rest
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,6 +46,7 @@ _OURS = frozenset(
 _SHELLS_OWN = frozenset({"_", "SHLVL", "OLDPWD", "PWD"})  #: about the shell, not about the job
 _LEAST = ("PATH", "HOME", "LANG")
 _LONGEST_VALUE = 131_071  #: bytes, the system's limit for one variable
+_DIRECTIVES = 16_384  #: bytes of a script that are looked at
 _A_MOMENT_S = 2.0  #: within which a job that fits has started
 
 
@@ -171,6 +174,8 @@ def submit(
     with ask.connect() as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
+        if there.local:
+            _check_program(command, str(submission["cwd"]))
         submission["environment"] = environment(os.environ, env or [], no_env, str(submission["cwd"]))
         # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
@@ -192,6 +197,24 @@ def submit(
             typer.echo(f"It is the first of {counted(many, 'job')}: {job.id} to {int(job.id) + many - 1}.")
         if job.state.waits:
             note(f"all that stands in its way: hived explain {clean(job.name)}")
+
+
+def _check_program(command: Sequence[str], cwd: str) -> None:
+    """Refuse a script that cannot be run as it is called, and say of directives of Slurm's that nobody reads them."""
+    name = command[0]
+    with suppress(OSError, ValueError):  # the job finds out
+        if (Path(cwd) / name).is_file():
+            if "/" not in name and shutil.which(name) is None:
+                raise InputError(f"{name}: no program of that name; the file here is ./{name}")
+            if "/" in name and not os.access(Path(cwd) / name, os.X_OK):
+                raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- bash {name}")
+        for part in command[:2]:  # the script, or what it is run by
+            if (Path(cwd) / part).is_file():
+                with (Path(cwd) / part).open("rb") as script:
+                    lines = script.read(_DIRECTIVES).splitlines()
+                if many := sum(line.startswith(b"#SBATCH") for line in lines):
+                    what = f"hived does not read its {counted(many, '#SBATCH line')}"
+                    note(f"{clean(part)}: {what}; give the options to hived submit (docs/howto/from-slurm.md)")
 
 
 def folder(given: Path | None) -> str:

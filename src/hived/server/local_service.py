@@ -420,6 +420,10 @@ class LocalService(Service[Job]):
         try:
             file = task.open_output()  # of what a task may have put there: never block
         except OSError:
+            if job.state.ended and not (self._engine.folder / "jobs" / str(job.id)).exists():
+                raise NotFoundError(
+                    f"the files of {job.name} are not there any more: hived up --keep says for how long they are kept"
+                ) from None
             return schema.LogPage(text="", offset=0, next=0, end=over)
         try:
             status = os.fstat(file)

@@ -196,3 +196,38 @@ def test_ctrl_c_leaves_the_job_alone(running: Running, begin: Begin) -> None:
     assert "x-1 goes on; to stop it: hived cancel x-1" in err
     assert "Traceback" not in err
     assert engine.all[0].state == "running"
+
+
+def test_script_that_cannot_be_run(
+    hived: Hived, engine: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted, "runs", and failed at once; of directives of Slurm's nobody was told that they are not read."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:4\n#SBATCH --time=1:00\necho 1\n")
+    assert refused(hived("submit", "--vc", "vision", "--", "./job.sh")) == (
+        "./job.sh: is not executable; chmod +x it, or run it by its program: -- bash ./job.sh"
+    )
+    assert refused(hived("submit", "--vc", "vision", "--", "job.sh")) == (
+        "job.sh: no program of that name; the file here is ./job.sh"
+    )
+    assert not engine.all
+    script.chmod(0o700)
+    for command in (["./job.sh"], ["sh", "job.sh"], [str(script), "4"]):
+        answer = hived("submit", "--vc", "vision", "--", *command)
+        assert answer.code == 0
+        assert "job.sh: hived does not read its 2 #SBATCH lines; give the options to hived submit" in answer.err
+    script.write_text("echo 1")
+    assert hived("submit", "--vc", "vision", "--", "sh", "job.sh", "\udcff").code in (0, 2)
+    assert not hived("submit", "--vc", "vision", "--", "sh", "job.sh").err
+    assert hived("submit", "--vc", "vision", "--", "x" * 5000).code == 0, "the job finds out"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("squeue", "hived ps"), ("scontrol", "requeue, edit"), ("sinfo", "vc ls")]
+)
+def test_programs_of_slurm(hived: Hived, program: str, words: str) -> None:
+    """They were answered "did you mean requeue"."""
+    line = refused(hived(program, "--me"))
+    assert line.startswith(f"{program} is Slurm's; here it is hived ")
+    assert words in line
