@@ -18,11 +18,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
 from hived import words
 from hived.engine.states import JobState
+from hived.errors import InputError
 from hived.words import plural, ranges
 
 from .console import output
@@ -123,6 +125,18 @@ def read_bytes(text: str) -> int:
     unit = match[2].upper()
     base = 1000 if len(unit) == 2 else 1024
     return int(float(match[1]) * base ** _STEPS.index(unit[:1] or "B"))
+
+
+def time_of(option: str, text: str, now: float) -> float:
+    """A duration before now, or a date, or a time of one."""
+    try:
+        return max(0.0, now - read_duration(text))
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise InputError(f"{option} {text}: is no time; write 30d, 12h, 2026-11-01 or 2026-11-01T08:00") from None
 
 
 def clock(at: float, now: float | None = None) -> str:
@@ -272,16 +286,56 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> Table:
+def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> RenderableType:
     """The same as a part of a larger layout. Coloured text is escaped already."""
-    shown = (column.copy() for column in columns)  # a column object keeps the cells of its table
-    table = Table(*shown, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for row in rows:
-        cells = (
-            Text(clean(cell), overflow="ellipsis", no_wrap=True) if isinstance(cell, str) else cell for cell in row
-        )
-        table.add_row(*cells)
-    return table
+    cells = [
+        [Text(clean(cell), overflow="ellipsis", no_wrap=True) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
+    ]
+    return _Fitted(columns, cells)
+
+
+#: columns that a narrow terminal does without, the first one first
+_DISPENSABLE = ("SUBMITTED", "AGE", "PRIO", "STARTED", "CODE", "VC", "USER")
+#: to which names, and columns that may be cut, shrink before that
+_LEAST_NAME, _LEAST_CUT = 14, 24
+_GAP = 2
+
+
+class _Fitted:
+    """A table that is readable at any width: names shrink, then columns are left out, and no others are cut."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        headers = [str(column.header) for column in self._columns]
+        widths = [max(len(header), *(row[at].cell_len for row in self._rows), 0) for at, header in enumerate(headers)]
+        least = [
+            min(width, _LEAST_NAME if header == "NAME" else width if column.no_wrap else _LEAST_CUT)
+            for header, width, column in zip(headers, widths, self._columns, strict=True)
+        ]
+        kept = list(range(len(headers)))
+
+        def spare() -> int:
+            return options.max_width - sum(least[at] for at in kept) - _GAP * (len(kept) - 1)
+
+        for name in _DISPENSABLE:
+            if spare() < 0 and name in headers:
+                kept.remove(headers.index(name))
+        if "NAME" in headers:
+            at = headers.index("NAME")
+            least[at] = min(widths[at], least[at] + max(0, spare()) // 2)
+        shown = []
+        for at in kept:
+            column = self._columns[at].copy()  # a column object keeps the cells of its table
+            if column.no_wrap:
+                column.min_width = column.max_width = least[at]
+            shown.append(column)
+        table = Table(*shown, box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+        for row in self._rows:
+            table.add_row(*(row[at] for at in kept))
+        yield table
 
 
 #: a name, and what is said of it

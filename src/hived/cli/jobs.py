@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +28,21 @@ from .escaping import clean, clean_lines
 from .formats import (
     NOT_STARTED,
     STATE_STYLES,
+    Fact,
     Form,
     age,
     clock,
     columns,
+    duration,
     exit_code,
+    print_facts,
     print_table,
     priority,
     rich_table,
     runtime,
     status_text,
+    time_of,
+    timestamp,
     where,
 )
 from .options import (
@@ -221,19 +227,56 @@ def _picture(answer: Jobs, height: int) -> RenderableType:
 
 
 @asks_engine
-def explain(ask: Asking, job: JobArgument) -> None:
+def explain(
+    ask: Asking,
+    job: JobArgument,
+    details: Annotated[
+        bool, typer.Option("--details", "-d", help="With its command, folder, size, limits, times and exit code.")
+    ] = False,
+) -> None:
     """Say why a job waits and what would help, where it runs, or how it ended; on Kubernetes also of a single pod.
 
     \bExamples:
       hived explain train
+      hived explain --details train
       hived explain 12 -o json
       hived explain team-a/worker-0 --engine http://127.0.0.1:9096
     """
     with ask.connect() as there:
         answer = there.get(path_of("explain", job))
         explanation = there.parsed(Explanation, answer)
+        known = there.parsed(Job, there.get(path_of("jobs", job))) if details else None
     if not ask.printed(answer):
         typer.echo(clean_lines(explanation.text.rstrip("\n")))
+        if known is not None:
+            typer.echo()
+            print_facts(_facts(known))
+
+
+def _facts(job: Job) -> list[Fact]:
+    """What a job has asked for, and what has become of it."""
+    facts: list[Fact] = [
+        ("id", job.id),
+        ("of", f"{clean(job.user or '-')} in {clean(job.vc)}, priority {priority(job.priority)}"),
+    ]
+    if (process := job.process) is not None:
+        limit = "none" if process.time_limit_s is None else duration(process.time_limit_s)
+        tasks = "" if job.size == 1 else f" in {job.size:,} tasks"
+        facts += [
+            ("command", clean(shlex.join(process.command))),
+            ("folder", clean(process.cwd)),
+            ("size", counted(job.gpus, "GPU") + tasks),
+            ("time limit", limit),
+            ("starts", f"{process.attempt:,}, after {counted(process.resumes, 'preemption')} and "
+             f"{counted(process.retries, 'failure')} of {process.max_retries:,}"),
+        ]  # fmt: skip
+        if process.array is not None:
+            facts.append(("array", f"{process.array}, index {process.array_index}"))
+    times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
+    facts += [(name, timestamp(at)) for name, at in times.items() if at is not None]
+    if process is not None and process.exit_code is not None:
+        facts.append(("exit code", str(process.exit_code)))
+    return facts
 
 
 @asks_engine
@@ -695,20 +738,39 @@ def history(
     vc: OfVcOption = None,
     user: OfUserOption = None,
     number: NumberOption = 100,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", "-S", metavar="TIME", help="Ended since then: 12h, 30d, 2026-11-01.", show_default="ever"
+        ),
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATE", help="In this state: succeeded, failed, cancelled, ended; repeat."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="TEXT", help="With this in their names.", show_default="all")
+    ] = None,
 ) -> None:
     """List jobs that have ended, the latest submitted last: how, when, and after how long.
 
     \bExamples:
       hived history -n 20
-      hived history --user $USER
+      hived history --user $USER --since 7d --status failed
       hived history -o json | jq '.jobs[].process.exit_code'
     """
+    asked = _asked(status or [], False, None) if status else [{"phase": [Phase.ENDED]}]
+    chosen = since is not None or name is not None
     with ask.connect() as there:
-        answer = _listed(there, [{"phase": [Phase.ENDED]}], {"vc": vc, "user": user}, number)
+        answer = _listed(there, asked, {"vc": vc, "user": user}, 0 if chosen else number)
+    if chosen:
+        first = -math.inf if since is None else time_of("--since", since, time.time())
+        jobs = [job for job in answer.jobs if (job.ended_at or math.inf) >= first and (name or "") in job.name]
+        answer = Jobs(jobs=jobs[-number:] if number else jobs, total=len(jobs), next=None)
     if ask.printed(answer.model_dump(mode="json")):
         return
     if not answer.jobs:
-        note("no job has ended yet")
+        note("no such job has ended" if chosen or status or vc or user else "no job has ended yet")
         return
     now = time.time()
     rows = [

@@ -18,7 +18,7 @@ from hived.errors import InputError
 from hived.server.schema import Account, Accounts
 
 from .console import note
-from .formats import columns, print_table, read_duration
+from .formats import columns, print_table, time_of
 from .options import Asking, OfUserOption, OfVcOption, asks_engine
 
 #: the longest time that is shown in parts, in parts
@@ -90,7 +90,7 @@ def usage(
       hived usage --by user --by vc --per month --since 2026-01-01 --csv > year.csv
     """  # fmt: skip
     now = time.time()
-    start, end = _time("--since", since, now), now if until is None else _time("--until", until, now)
+    start, end = time_of("--since", since, now), now if until is None else time_of("--until", until, now)
     if not start < end:
         raise InputError(f"--since {since}: is not before the end")
     chosen = tuple(dict.fromkeys(by or [By.VC]))
@@ -156,15 +156,3 @@ def _parts(start: float, end: float, per: Per | None) -> Iterator[tuple[str, flo
         name = f"{day:%Y-%m-%d}" if per is Per.DAY else f"{day:%Y-%m}"
         yield name, max(start, at.timestamp()), min(end, then.timestamp())
         at = then
-
-
-def _time(option: str, text: str, now: float) -> float:
-    """A duration before now, or a date, or a time of one."""
-    try:
-        return max(0.0, now - read_duration(text))
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError):
-        raise InputError(f"{option} {text}: is no time; write 30d, 12h, 2026-11-01 or 2026-11-01T08:00") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 
 from ...server.fakes import WAITING, FakeService, Running
 from ..helpers import Hived, refused
@@ -188,3 +190,35 @@ def test_requeue_of_one_that_has_ended(hived: Hived, engine: FakeService) -> Non
     assert (answer.code, answer.out) == (0, "true-2 is running: submitted again\n")
     said = hived("requeue", "1", "2").out
     assert said.splitlines() == ["true-2 is being stopped, to start again", "true-3 is running: submitted again"]
+
+
+def test_history_of_some(hived: Hived, engine: FakeService) -> None:
+    for name, code, ago in (("old", 0, 90_000), ("new", 0, 60), ("bad", 3, 30)):
+        job = engine.add(name=name)
+        engine.end(job, code)
+        engine.change(job, ended_at=time.time() - ago)
+
+    def ids(*options: str) -> list[str]:
+        return [line.split()[0] for line in hived("history", *options).out.splitlines()[1:]]
+
+    assert ids() == ["1", "2", "3"]
+    assert ids("--since", "1h") == ids("-S", "1d") == ["2", "3"]
+    assert ids("--status", "failed") == ["3"]
+    assert ids("--name", "ne") == ["2"]
+    assert ids("--since", "1h", "-n", "1") == ["3"]
+    assert hived("history", "--name", "nothing").err == "no such job has ended\n"
+    assert refused(hived("history", "--since", "soon")).startswith("--since soon: is no time; write 30d")
+    assert "no state of a job" in refused(hived("history", "--status", "broken"))
+
+
+def test_details(hived: Hived, engine: FakeService) -> None:
+    job = engine.add(gpus=2, tasks=2, priority=7)
+    engine.change(job, command=["python", "my train.py"], cwd="/home/ann", time_limit_s=90.0, array=1, array_index=4)
+    engine.end(job, 3)
+    facts = dict(
+        re.split(" {2,}", line, maxsplit=1) for line in hived("explain", "-d", "1").out.split("\n\n")[1].splitlines()
+    )
+    assert facts["command"] == "python 'my train.py'"
+    assert (facts["size"], facts["time limit"], facts["exit code"]) == ("4 GPUs in 2 tasks", "1m30s", "3")
+    assert (facts["of"], facts["array"]) == ("ann in vision, priority 7", "1, index 4")
+    assert {"submitted", "started", "ended", "folder", "starts"} <= set(facts)

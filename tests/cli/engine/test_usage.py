@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from hived.cli.usage import Per, _parts, _time
+from hived.cli.formats import time_of
+from hived.cli.usage import Per, _parts
 from hived.errors import InputError
 
 from ...server.fakes import FakeService
@@ -65,7 +66,7 @@ def test_days_are_those_of_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        start, end = (_time("--since", text, 0.0) for text in ("2026-10-24T12:00", "2026-10-27"))
+        start, end = (time_of("--since", text, 0.0) for text in ("2026-10-24T12:00", "2026-10-27"))
         parts = list(_parts(start, end, Per.DAY))
         assert [name for name, _, _ in parts] == ["2026-10-24", "2026-10-25", "2026-10-26"]
         assert [round((last - first) / 3600) for _, first, last in parts] == [12, 25, 24]
@@ -78,4 +79,4 @@ def test_days_are_those_of_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_time_that_is_none() -> None:
     with pytest.raises(InputError, match="2026-13-01: is no time"):
-        _time("--until", "2026-13-01", 0.0)
+        time_of("--until", "2026-13-01", 0.0)
