@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
     assert len(devices) == 3
     assert {name: value for name, value in found.items() if name.startswith(("HIVED_", "CUDA_"))} == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices, "HIVED_DEVICES": devices,
+        "HIVED_STATE": str(lives.folder),
         "HIVED_JOB_ID": "1", "HIVED_JOB_NAME": "e-1", "HIVED_JOB_DIR": str(job_folder), "HIVED_VC": "vision",
         "HIVED_PRIORITY": "0", "HIVED_GUARANTEED": "1", "HIVED_NODE": "node", "HIVED_RANK": "0", "HIVED_TASKS": "1",
         "HIVED_ATTEMPT": "1", "HIVED_RESUMES": "0", "HIVED_RETRIES": "0", "HIVED_TASK": found["HIVED_TASK"],
@@ -72,6 +73,34 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
     assert (found["MINE"], found["HOME"], found["PATH"]) == ("x y", "/mine", os.environ["PATH"])
     assert found["PYTHONUNBUFFERED"] == "1"
     assert "MASTER_ADDR" not in found
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda engine: engine.cancel("1"),
+        lambda engine: engine.hold("1"),
+        lambda engine: engine.release("1"),
+        lambda engine: engine.requeue("1"),
+        lambda engine: engine.prioritize("1", 5),
+        lambda engine: engine.edit("1", {"gpus": 2}),
+    ],
+    ids=["cancel", "hold", "release", "requeue", "prioritize", "edit"],
+)
+def test_told_something_in_the_moment_of_its_end(lives: Lives, act: Callable[[Engine], object]) -> None:
+    """Its end was not stored yet, and so it was read as it had been stored: a job that nobody knew any more."""
+
+    async def story(engine: Engine) -> None:
+        job = engine.submit(shell("vision", "echo here; exec sleep 600"))
+        await printed(engine, job, "here")
+        engine._ended((job.id, job.attempt, 0), Ending(0))
+        with pytest.raises(ConflictError, match="is succeeded"):
+            act(engine)
+        assert engine.find("1").state is JobState.SUCCEEDED
+        again = engine.submit(shell("vision", "true", gpus=4))
+        await ended(engine, again)
+
+    lives.live(story)
 
 
 def test_output_of_python_is_there_at_once(lives: Lives) -> None:

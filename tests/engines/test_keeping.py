@@ -13,7 +13,7 @@ from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
 from hived.engines.local.engine import Engine, Keeping
 from hived.engines.local.store import Store
-from hived.errors import InputError
+from hived.errors import InputError, NotFoundError
 from hived.server.local_service import LocalService
 
 from .living import Clock, Lives, ended, gate, printed, shell, state
@@ -116,7 +116,8 @@ def test_files_of_jobs_are_deleted_after_a_while(lives: Lives, monkeypatch: pyte
         assert (precious / "file").read_text() == "kept"
         service = LocalService(engine)
         assert service.job("1").state == "succeeded"
-        assert service.log("1", 0, None, 0, 10).text == ""
+        with pytest.raises(NotFoundError, match="not there any more: hived up --keep says for how long"):
+            service.log("1", 0, None, 0, 10)
         engine.cancel("3")
         await ended(engine, runs)
 

@@ -24,7 +24,7 @@ from hived.engines.local.model import Job
 from hived.engines.local.ownership import Home
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Liveness, Task
-from hived.errors import StorageError
+from hived.errors import NotFoundError, StorageError
 from hived.server.local_service import LocalService
 
 from .driver import shares
@@ -154,7 +154,8 @@ def test_files_of_another_database_under_known_numbers(lives: Lives, tmp_path: P
     refused(lives, "knows nothing of jobs/1, jobs/2", "--set-aside-jobs")
 
     async def story(engine: Engine) -> None:
-        assert LocalService(engine).log(str(done.id), 0, None, 0, 1000).text == ""
+        with pytest.raises(NotFoundError, match="the files of job-1 are not there any more"):
+            LocalService(engine).log(str(done.id), 0, None, 0, 1000)
         engine.cancel("2")
         await ended(engine, engine.find("2"))
 

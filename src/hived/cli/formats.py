@@ -106,7 +106,7 @@ def read_duration(text: str) -> float:
     if match is None and _DURATION.fullmatch(_LONG.sub("1", given)):
         raise ValueError(f"{words.shortened(given, 40)} is too long: a number has nine digits at most")
     if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
+        raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m, 2d, 2:30:00 or 1-12:00:00")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)
 
 

@@ -50,7 +50,9 @@ def create(
     note(f"token {made.token.id} of {clean(made.token.user)}{until}; nobody can show it again")
     roles = [f"{_ROLES[role]} {clean(vc)}" for vc, role in made.roles.items() if role in _ROLES]
     name = clean(made.token.user)
-    note(f"{name} is {', '.join(roles)}" if roles else f"{name} only looks: no virtual cluster has them as a member")
+    nobody = "by no token does anybody act as root; STATE/token is the engine's own" if name == "root" else ""
+    looks = f"{name} only looks: {nobody or 'no virtual cluster has them as a member'}"
+    note(f"{name} is {', '.join(roles)}" if roles else looks)
 
 
 @asks_engine

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import grp
 import json
 import os
+import pwd
 import resource
 import secrets
 import sys
@@ -43,9 +45,10 @@ from hived.server.local_service import LocalService, local_view
 from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
 from hived.spec.compiled import NO_GUESTS
+from hived.spec.subjects import Kind, Subject
 from hived.words import counted
 
-from .addresses import ANY, address, exit_signal, link, state_folder, until
+from .addresses import ANY, OF_THE_MACHINE, address, exit_signal, link, state_folder, until
 from .console import messages, outlive_a_full_disk, output
 from .escaping import clean
 from .formats import read_bytes, read_duration
@@ -249,6 +252,22 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="hived-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
+
+
+def _unknown(spec: ClusterSpec) -> list[str]:
+    """Users and groups of a spec that this machine does not have, at most a few: one may be misspelt."""
+    texts = {*spec.operators}
+    for vc in spec.virtual_clusters:
+        texts |= {*vc.access.members, *vc.access.admins} if vc.access is not None else set()
+    found = []
+    for subject in map(Subject.of, sorted(texts)):
+        lookup = {Kind.USER: pwd.getpwnam, Kind.GROUP: grp.getgrnam}.get(subject.kind)
+        try:
+            if lookup is not None:
+                lookup(subject.name)
+        except KeyError:
+            found.append(f"{subject.kind} {clean(subject.name)}")
+    return found[:_NAMED]
 
 
 class JobsRunAs(StrEnum):
@@ -561,6 +580,10 @@ class _Up:
         warnings = [] if self.chosen.shares is None else scattered(self.chosen.spec)
         if os.geteuid() == 0 and not self.is_demo and (shut := not_passable(engine.folder)) is not None:
             warnings.append(f"{shut} is shut to other users, so root's jobs alone can run: --state /var/lib/hived")
+        if (unknown := _unknown(self.chosen.spec)) and not self.is_demo:
+            warnings.append(f"this machine has no {' and no '.join(unknown)}, whom the spec names")
+        if engine.folder != OF_THE_MACHINE and (OF_THE_MACHINE / "hived.sock").is_socket():
+            warnings.append(f"{OF_THE_MACHINE} has another engine, which may give out the same GPUs")
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:

@@ -43,6 +43,11 @@ _TOKEN_HEADER = (
     "needs the header Authorization: Bearer TOKEN (the command line sends it, with --token-file or HIVED_TOKEN)"
 )
 _TOKEN_LINK = f"open the dashboard's link with ?token=TOKEN; a program {_TOKEN_HEADER}"
+_NOT_IN_FORCE = (
+    "the token is none of this engine, or it has expired or was revoked; make another on the engine's machine (hived "
+    "token create), and show it with --token-file or HIVED_TOKEN"
+)
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="hived"'}
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -198,7 +203,7 @@ class Guard:
         if scheme.lower() == "bearer":
             found = await self._shown(given.strip())
             if found is None:
-                return _unauthorized("the token is none of this engine, or is no longer in force")
+                return answer("unauthorized", _NOT_IN_FORCE, headers=_CHALLENGE)
         elif self._token is None:
             return None  # who shows nothing looks
         else:
@@ -294,4 +299,4 @@ def _same(origin: str, host: Place) -> bool:
 
 
 def _unauthorized(message: str) -> Response:
-    return answer("unauthorized", f"{message}: {_TOKEN_LINK}", headers={"WWW-Authenticate": 'Bearer realm="hived"'})
+    return answer("unauthorized", f"{message}: {_TOKEN_LINK}", headers=_CHALLENGE)

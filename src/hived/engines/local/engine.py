@@ -488,7 +488,11 @@ class Engine:
         stored = self.store.job(ref) or self._of_array(ref)
         if stored is None:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
-        return self.job_scheduler.jobs.get(stored.id, stored)
+        job = self.job_scheduler.jobs.get(stored.id, stored)
+        if job is stored and not job.state.ended and self._planned:  # it has ended, and that is not stored yet
+            self._advance_or_raise()
+            return self.store.job(str(job.id)) or job
+        return job
 
     def _of_array(self, ref: str) -> Job | None:
         """The job ``ARRAY_INDEX``, the array by the id or name of a job of it. O(indexes of the array)."""

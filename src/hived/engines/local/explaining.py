@@ -124,7 +124,7 @@ class JobExplainer(Explainer[Job]):
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
         alone = job.entry.alone and job.spec.share is not False
         apart = ["it does not pause for others of its VC, and has its GPUs for itself"] if alone else []
-        return apart + ([f"it was preempted {times} before"] if job.resumes else [])
+        return apart + ([f"it was stopped and queued again {times} before"] if job.resumes else [])
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
         first = self._jobs.first_signal(job)

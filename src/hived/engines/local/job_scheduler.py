@@ -179,7 +179,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def requeue(self, job: Job, hold: bool, user: str, at: float) -> None:
         """Stop a job, to start anew. Raises :class:`ConflictError` for one that does not run."""
         if not job.state.stays:
-            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again")
+            way = "; hived release lets it into line" if job.state is JobState.HELD else ""
+            raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again{way}")
         self.stop(job, at, "requeued", f"queued again by {user or 'hand'}", hold=hold)
 
     def cancel(self, job: Job, at: float, user: str = "") -> None:
