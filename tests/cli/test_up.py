@@ -17,13 +17,13 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import JobsRunAs, _Up, _with_guests, open_jobs, scattered, up
+from hived.cli.up import JobsRunAs, _unknown, _Up, _with_guests, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.store import Store, last_start
 from hived.errors import InputError
 from hived.spec import parse_spec
-from hived.spec.compiled import GuestsOf
+from hived.spec.compiled import AccessSpec, GuestsOf
 from hived.words import counted
 
 from .helpers import Engine, Hived, refused
@@ -345,3 +345,14 @@ def test_whose_guests(
     found = _with_guests(spec, made)
     assert [vc.guests for vc in found.virtual_clusters] == after
     assert said in capsys.readouterr().err
+
+
+def test_names_that_the_machine_does_not_have() -> None:
+    """One that is misspelt passed silently, and refusals sent people there."""
+    spec = spec_for("n", 4, "GPU", (("vision", 4),))
+    assert _unknown(spec) == []
+    access = AccessSpec(("root", "group:root", "group:nosuch", "namespace:ml", "*"), admins=("nosuch",))
+    vcs = tuple(replace(vc, access=access) for vc in spec.virtual_clusters)
+    assert _unknown(replace(spec, virtual_clusters=vcs, operators=("root", "gone"))) == [
+        "user gone", "group nosuch", "user nosuch",
+    ]  # fmt: skip

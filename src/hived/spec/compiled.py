@@ -110,7 +110,7 @@ class AccessSpec:
     admins: tuple[str, ...] = ()
     max_priority: int | None = None  #: that a member may ask for; None: any, here and below
     max_jobs: int | None = None  #: of a member, that have not ended
-    max_gpus: int | None = None  #: of jobs of a member at work or in line; others of theirs are held
+    max_gpus: int | None = None  #: of guaranteed jobs of a member at work or in line; others are held
 
 
 @dataclass(frozen=True, slots=True)
