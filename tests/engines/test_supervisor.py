@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -132,6 +133,15 @@ def test_senseless_word_leaves_the_task_its_own_grace(task: RealTask, word: str)
     task.supervisors[0].terminate()
     ending = task.end()
     assert (ending.signal, ending.stopped) == (9, True)
+
+
+def test_word_for_another_task_stops_nobody(task: RealTask) -> None:
+    """Numbers of jobs come again, in another database."""
+    task.folder.mkdir()
+    (task.folder / "stop").write_text("5.0 15 database/another.1.0")
+    task.shell("echo here; exit 3").started()
+    assert task.end().code == 3
+    assert json.loads((task.folder / "exit").read_text())["task"] == task.mark
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])

@@ -188,11 +188,17 @@ def test_copied_claim_is_not_killed_for(task: RealTask, tmp_path: Path) -> None:
 # -- how it ended -------------------------------------------------------------------------------------------------
 
 
-def written(task: Task, **more: object) -> Ending:
+def written(task: Task, /, **more: object) -> Ending:
     """Its ending, where its supervisor has written this."""
     plain = {"code": 143, "signal": 15, "stopped": True, "limit": False, "error": None, "started": 1.0, "ended": 2.0}
     (task.folder / "exit").write_text(json.dumps({**plain, **more}))
     return task.ending()
+
+
+def test_end_of_another_task_is_none(old: RealTask) -> None:
+    """Numbers of jobs come again, in another database; the version before did not say whose end it was."""
+    assert written(old, task=old.mark).code == written(old).code == 143
+    assert written(old, task="database/another.1.0").lost
 
 
 def test_claim_of_this_boot_was_killed(old: RealTask) -> None:

@@ -7,9 +7,10 @@ needs nothing but the standard library and a few files of FOLDER:
     claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
                 while this process lives, and holds its pid, the world it is of and the task's mark. On the disk before
                 the task starts
-    stop        written by the engine before it signals: a task that has not started yet will not start. It may hold a
-                shorter grace
-    exit        how the task ended. Its space on the disk is allocated before the claim, so a full disk cannot lose it
+    stop        written by the engine before it signals: a task that has not started yet will not start. It holds a
+                grace, which may be shorter, the signal that comes first and the task's mark
+    exit        how the task ended, and its mark. Its space on the disk is allocated before the claim, so a full disk
+                cannot lose it
     output      what the task prints
 
 Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start another
@@ -132,6 +133,7 @@ class _Supervisor:
         self._warning = warning
         self._run_as = run_as
         self._command, self._cwd, self._environment = command, cwd, environment
+        self._mark = environment.get("HIVED_TASK", "")  # environment.MARK
         self._grace, self._limit = grace_s, time_limit_s
         self._libc = ctypes.CDLL(None)
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -149,7 +151,7 @@ class _Supervisor:
         started = time.time()
         error = None
         code, by_signal = 128 + signal.SIGTERM, None
-        if os.path.exists("stop"):
+        if self._told() is not None:
             self._stopped = True
         else:
             error = self._start()
@@ -167,6 +169,7 @@ class _Supervisor:
             "stopped": self._stopped,
             "limit": self._limited,
             "error": error,
+            "task": self._mark,
             "started": started,
             "ended": time.time(),
         }
@@ -298,7 +301,7 @@ class _Supervisor:
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
             if self._stopped and self._kill_at is not None:  # signalled again: the grace may be shorter now
-                if self._saves and self._told()[1] == signal.SIGTERM:
+                if self._saves and self._first_signal() == signal.SIGTERM:
                     self._saves = False
                     self._signal_all(signal.SIGTERM)
                 self._kill_at = min(self._kill_at, self._stopped_at + self._grace_left())
@@ -309,7 +312,7 @@ class _Supervisor:
 
     def _stop(self, now: float) -> None:
         self._stopped = True
-        number = self._told()[1]
+        number = self._first_signal()
         self._saves = number != signal.SIGTERM
         if self._saves and self._status is None:  # to the program alone: what it has started may not handle it
             os.kill(self._main, number)
@@ -321,19 +324,34 @@ class _Supervisor:
 
     def _grace_left(self) -> float:
         """The task's own grace, or the one that the engine has written to ``stop``, if that is shorter."""
-        return self._told()[0]
+        told = self._told()
+        return self._grace if told is None else told[0]
 
-    def _told(self) -> tuple[float, int]:
-        """What the engine has written to ``stop``: the grace, and the signal that comes first."""
+    def _first_signal(self) -> int:
+        told = self._told()
+        return int(signal.SIGTERM) if told is None else told[1]
+
+    def _told(self) -> tuple[float, int] | None:
+        """What the engine has written to ``stop``: the grace, and the signal that comes first; ``None``: nothing.
+
+        Nothing that is for another task, either, by the mark in it.
+        """
         try:
             stop = os.open("stop", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            try:
-                grace, *number = os.read(stop, 64).split()
-            finally:
-                os.close(stop)
-            return min(self._grace, float(grace)), int(number[0]) if number else signal.SIGTERM
+        except FileNotFoundError:
+            return None
+        except OSError:  # something else has that name: it is to stop
+            return self._grace, signal.SIGTERM
+        try:
+            words = os.read(stop, 512).split()
+            if len(words) > 2 and not self._mark.startswith(words[2].decode(errors="replace")):
+                return None
+            grace = min(self._grace, float(words[0])) if words else self._grace
+            return grace, int(words[1]) if len(words) > 1 else signal.SIGTERM
         except (OSError, ValueError):
             return self._grace, signal.SIGTERM
+        finally:
+            os.close(stop)
 
     def _reap(self) -> bool:
         """Reap ended children. Returns whether any child is left."""

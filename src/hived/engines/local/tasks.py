@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -221,7 +222,7 @@ class Task:
         problem: OSError | None = None
         try:  # first: a supervisor that claims the task after the check below will see it
             with os.fdopen(os.open(self.folder / "stop", _WRITE, 0o600), "w") as stop:
-                stop.write("" if grace_s is None else f"{grace_s}" + f" {first:d}" * (first != signal.SIGTERM))
+                stop.write(f"{inf if grace_s is None else grace_s} {first:d} {self.mark}")
         except OSError as error:
             problem = error
         fd = self.watch()
@@ -254,8 +255,12 @@ class Task:
     def _written(self) -> Ending | None:
         """The ending that its supervisor has written; ``None`` if there is none, or the file is not a supervisor's."""
         try:
-            ending = msgspec.convert(json.loads(read_small(self.folder / "exit")), Ending)
-        except (OSError, ValueError, RecursionError):
+            written = json.loads(read_small(self.folder / "exit"))
+            whose = written.pop("task", "")  # "": of the version before, which does not say
+            if whose and not whose.startswith(self.mark):
+                return None
+            ending = msgspec.convert(written, Ending)
+        except (OSError, ValueError, RecursionError, AttributeError, TypeError):
             return None
         if ending.error is None:
             return ending
