@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import os
 import pwd
 import select
@@ -360,4 +361,24 @@ def test_no_token_makes_anybody_root(lives: Lives) -> None:
         with pytest.raises(ForbiddenError, match="jobs of root are submitted by root itself"):
             await LocalService(engine).submit(asked, Person("root", token="3f"))
 
+    lives.live(story)
+
+
+@pytest.mark.parametrize(("group", "mode", "of"), [("", 0o700, None), ("bin", 0o750, "bin"), ("nosuch", 0o700, None)])
+def test_files_that_a_group_may_read(lives: Lives, group: str, mode: int, of: str | None) -> None:
+    """As the virtual cluster chooses; a group that there is not reads nothing."""
+
+    async def story(engine: Engine) -> None:
+        job = await submit(engine, ANN, "echo here; umask 027; mkdir $HIVED_JOB_DIR/a; echo x > $HIVED_JOB_DIR/a/file")
+        await ended(engine, job)
+        assert job.state is JobState.SUCCEEDED, job.reason
+        own = lives.folder / "jobs" / "1" / "own"
+        gid = ANN.pw_gid if of is None else grp.getgrnam(of).gr_gid
+        for path in (own, own / "shared", own / "1", own / "1" / "0"):
+            assert (path.stat().st_mode & 0o777, path.stat().st_gid, path.stat().st_uid) == (mode, gid, ANN.pw_uid)
+        assert (own / "1" / "0" / "output").stat().st_mode & 0o777 == (0o600 if of is None else 0o640)
+        assert (own / "shared" / "a" / "file").stat().st_gid == gid
+
+    vcs = tuple(replace(vc, access=AccessSpec(("*",), file_group=group)) for vc in lives.spec.virtual_clusters)
+    lives.spec = replace(lives.spec, virtual_clusters=vcs)
     lives.live(story)

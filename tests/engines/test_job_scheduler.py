@@ -164,6 +164,11 @@ def test_one_ended_task_stops_its_gang(engine: Driver, ending: dict[str, Any]) -
         ({0: STOPPED}, 143, "it was told to stop by somebody else"),
         ({0: {**WELL, "code": 137, "signal": 9}}, 137, "it was ended by signal 9"),
         ({0: {**WELL, "code": 127, "error": "no such program"}}, 127, "it could not be started: no such program"),
+        (
+            {0: {**WELL, "code": 137, "signal": 9, "error": "needed more memory than its share, 1 GiB"}},
+            137,
+            "it needed more memory than its share, 1 GiB",
+        ),
         ({0: {**WELL, "code": 137, "lost": True, "error": "killed"}}, 137, "it could not go on: killed"),
         ({0: {**STOPPED, "limit": True}}, 143, "it ran into its time limit of 60 s"),
     ],

@@ -657,7 +657,8 @@ class Engine:
             environment = task_environment(job, rank, self.folder, shared, task.mark, visible, own)
             if self._shares(spec) and not run_as:
                 environment |= self.training.environment(job, environment)
-            becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank) if run_as else None
+            readers = self._readers(spec.vc)
+            becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank, readers) if run_as else None
             warning = (signal.Signals[f"SIG{name}"], spec.limit_signal_s) if (name := spec.limit_signal) else None
             group = self._fence(job, rank)
             fence = None if group is None else str(group)
@@ -675,6 +676,11 @@ class Engine:
             )
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
+
+    def _readers(self, vc: str) -> str:
+        """The group that may read the files of jobs of a virtual cluster; "": nobody."""
+        access = next((of.access for of in self.cluster.spec.virtual_clusters if of.name == vc), None)
+        return "" if access is None else access.file_group
 
     def _fence(self, job: Job, rank: int) -> Path | None:
         """The control group of a task, fenced by the GPUs that it has now; None: there can be none."""

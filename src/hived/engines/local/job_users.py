@@ -8,8 +8,10 @@ in the place of anything there.
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ class RunAs:
     groups: tuple[int, ...]
     folders: tuple[str, ...]  #: which it makes, each in the one before it
     output: str  #: file of what it prints
+    mode: int = 0o700  #: of the folders; who may read those may read the output
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,11 @@ class JobUsers:
                 f"start hived up with --state /var/lib/hived, or chmod o+x {shut}"
             )
 
-    def run_as(self, uid: int, folder: Path, attempt: int, rank: int) -> RunAs:
+    def run_as(self, uid: int, folder: Path, attempt: int, rank: int, readers: str = "") -> RunAs:
         """How a task of a job becomes another user; makes the folder of the job that is theirs, in ``folder``.
 
-        Raises ``OSError`` where the engine cannot become them, or they are no more.
+        ``readers``: a group that may read what is in there; "": nobody. One that there is not reads nothing. Raises
+        ``OSError`` where the engine cannot become them, or they are no more.
         """
         if self.uid != 0:
             raise PermissionError(1, f"it is a job of {name_of(uid)}, and the engine runs as {name_of(self.uid)}")
@@ -95,12 +99,17 @@ class JobUsers:
         except KeyError:
             raise LookupOSError(f"there is no user with uid {uid} any more") from None
         own = own_folder(folder)
+        gid, mode = found.pw_gid, 0o700
+        if readers:
+            with suppress(KeyError):
+                gid, mode = grp.getgrnam(readers).gr_gid, 0o2750  # what is made in it is of that group too
         own.mkdir(mode=0o700, exist_ok=True)
-        os.chown(own, uid, found.pw_gid, follow_symlinks=False)
+        os.chown(own, uid, gid, follow_symlinks=False)
+        own.chmod(mode)  # a user cannot put anything in its place: the folder above is the engine's
         groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
         output = output_of(folder, attempt, rank)
         folders = (str(own / "shared"), str(output.parent.parent), str(output.parent))
-        return RunAs(uid, found.pw_gid, groups, folders, str(output))
+        return RunAs(uid, found.pw_gid, groups, folders, str(output), mode & 0o777)
 
     @staticmethod
     def environment(uid: int) -> dict[str, str]:

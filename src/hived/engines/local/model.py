@@ -286,7 +286,8 @@ def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
     if limited:
         what = f"ran into its time limit of {job.spec.time_limit_s:g} s"
     elif first["error"]:
-        what = f"could not {'go on' if first['lost'] else 'be started'}: {first['error']}"
+        could_not = "could not go on: " if first["lost"] else "" if first["signal"] else "could not be started: "
+        what = f"{could_not}{first['error']}"
     elif first["stopped"]:
         what = "was told to stop by somebody else"
     elif first["signal"]:

@@ -249,8 +249,8 @@ class _Supervisor:
             # another job of the same user may have put a link there
             name = "output" if self._run_as is None else self._run_as["output"]
             output = _open_output(name)
-            if self._run_as is None:
-                os.fchmod(output, 0o640)  # for the group that may enter jobs/, if there is one
+            if self._run_as is None or self._run_as.get("mode", 0o700) & 0o040:
+                os.fchmod(output, 0o640)  # for the group that may enter the folder, if there is one
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -398,7 +398,7 @@ class _Supervisor:
                 continue  # ended in between, or of another user by now: the next round shows
 
 
-def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: str) -> None:
+def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: str, mode: int = 0o700) -> None:
     """Become another user for good, with the limits and the umask of a login; make what is theirs, as they."""
     # where they are needed alone, since they slow down the start; the second, which exec uses, while it can be read
     import resource
@@ -416,7 +416,7 @@ def _become(uid: int, gid: int, groups: list[int], folders: list[str], output: s
     os.umask(0o022)
     for folder in folders:
         try:
-            os.mkdir(folder, 0o700)
+            os.mkdir(folder, mode)
         except FileExistsError:
             continue
 
@@ -462,7 +462,7 @@ def _out_of_memory(fence: str) -> str | None:
     if kills == "0":
         return None
     share = "the machine had" if most == "max" else f"its share, {int(most) / (1 << 30):,.2f} GiB"
-    return f"it needed more memory than {share}"
+    return f"needed more memory than {share}"
 
 
 def _end_group(fence: str) -> None:

@@ -61,7 +61,7 @@ class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: int | None = None
     stopped: bool = False  #: whether it was stopped while it ran
     limit: bool = False  #: whether that was for its time limit
-    error: str | None = None  #: why it could not be started, or how it got lost
+    error: str | None = None  #: why it could not be started, how it got lost, or what it was killed for
     lost: bool = False  #: whether its end is unknown
     rebooted: bool = False  #: whether the machine was rebooted while it ran
     started: float | None = None  #: seconds since the epoch
