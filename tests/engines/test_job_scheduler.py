@@ -172,7 +172,7 @@ def test_one_ended_task_stops_its_gang(engine: Driver, ending: dict[str, Any]) -
         ({0: {**WELL, "code": 137, "lost": True, "error": "killed"}}, 137, "it could not go on: killed"),
         ({0: {**STOPPED, "limit": True}}, 143, "it ran into its time limit of 60 s"),
     ],
-    ids=["one", "first of two", "by itself", "stopped", "signal", "not started", "lost", "time limit"],
+    ids=["one", "first of two", "by itself", "stopped", "signal", "not started", "memory", "lost", "time limit"],
 )
 def test_who_is_to_blame_for_a_failure(
     engine: Driver, endings: dict[int, dict[str, Any]], code: int, reason: str
