@@ -172,6 +172,26 @@ def test_released_while_the_other_runs(engine: Driver) -> None:
     assert states(second) == "running"
 
 
+def test_after_many_is_few_events(engine: Driver) -> None:
+    """Each end was an event of each that waited, with all that it waited for: 92,146 of them, and 200 s."""
+    many = array(engine, 40, 2)
+    waits = engine.submit(job("speech", waits_for=tuple((one.id, "any") for one in many)))
+    assert "until 40 jobs have ended, 1 to 40" in engine.explain(waits)
+    for one in many[:10]:
+        engine.end(one)
+    *many, waits = engine.restart(*many[10:], waits)
+    for one in many[:26]:
+        engine.end(one)
+    assert states(waits) == "held"
+    assert "until 40 jobs" in engine.explain(waits)
+    for one in many[26:]:
+        engine.end(one)
+    assert states(waits) == "running"
+    held = [event for event in engine.events if event.job == waits.id and event.kind == "held"]
+    assert len(held) <= 5
+    engine.check_record()
+
+
 # -- arrays
 
 
@@ -405,6 +425,17 @@ def test_what_is_over_the_limit_of_a_member_is_held() -> None:
         engine.gone(admins)
     assert states(second) in ("running", "queued")
     engine.check_record()
+
+
+def test_loan_that_the_version_before_has_held() -> None:
+    """It counted loans; nobody looked at this one again, and nobody could release it."""
+    engine = Driver(limited(2))
+    first, loan = engine.submit(of("ann", 2)), engine.submit(of("ann", 1, priority=-1))
+    assert states(first, loan) == "running running"
+    second = engine.submit(of("ann", 1, priority=-1, hold=True))
+    second.held_by_hand = False  # as it was read from there
+    first, loan, second = engine.restart(first, loan, second)
+    assert states(first, loan, second) == "running running running"
 
 
 def test_loans_are_beside_the_limit_of_a_member() -> None:

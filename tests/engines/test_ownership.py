@@ -22,7 +22,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.environment import kill_marked
 from hived.engines.local.model import Job
 from hived.engines.local.ownership import Home
-from hived.engines.local.store import Store
+from hived.engines.local.store import Store, database_at
 from hived.engines.local.tasks import Liveness, Task
 from hived.errors import NotFoundError, StorageError
 from hived.server.local_service import LocalService
@@ -431,6 +431,8 @@ def test_another_engine_is_where_the_original_was(
     Lives(lives.folder).ran(shell("speech", "true"))
     if boot is not None:
         monkeypatch.setattr(ownership, "world", lambda: f"{boot}:1")
+    assert database_at(copy.folder / "jobs") is None
+    assert not (copy.folder / "jobs" / "hived.db").exists(), "nothing is made by looking"
     text = refused(copy, f"is a copy of the folder that was {lives.folder}, where another engine has its own now")
     assert "delete" not in text
     assert "start" not in text

@@ -552,3 +552,15 @@ async def test_output_that_was_deleted(engine: Engine) -> None:
     shutil.rmtree(engine.folder / "jobs" / "1")
     with pytest.raises(NotFoundError, match="the files of job-1 are not there any more: hived up --keep"):
         service.log("1", 0, None, 0, 100)
+
+
+async def test_names_that_look_as_of_an_array(engine: Engine) -> None:
+    """A job whose name has an underscore was not found beside one of the name before that."""
+    service = LocalService(engine)
+    await service.submit(wish("true", name="train"), ANN)
+    await service.submit(wish("true", name="train_big"), ANN)
+    other = await service.submit(wish("true", name="train_5"), OWNER)
+    assert engine.find(service.named("train_5", "ann")).name == other.name
+    assert engine.find(service.named("train_big-2", "ann")).id == engine.find(service.named("train_big", "ann")).id == 2
+    assert service.named("train_5", "ann") == "train_5"
+    assert service.named("train_nothing", "ann") == "train_nothing"

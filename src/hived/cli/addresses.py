@@ -49,11 +49,16 @@ def state_folder(given: Path | None) -> Path:
     return Path("~/.local/state/hived").expanduser()
 
 
+def has_socket(folder: Path) -> bool:
+    """Whether an engine may be reached in a folder, as far as this user may look."""
+    return os.path.exists(folder / "hived.sock")  # noqa: PTH110  # pathlib raises where a folder may not be passed
+
+
 def engine_folder(given: Path | None) -> Path:
     """The folder in which a client finds the engine: of the machine, where this user has none and nothing was said."""
     own = state_folder(given)
     nothing_said = given is None and not os.environ.get("HIVED_STATE")
-    if nothing_said and not (own / "hived.sock").exists() and (OF_THE_MACHINE / "hived.sock").exists():
+    if nothing_said and not has_socket(own) and has_socket(OF_THE_MACHINE):
         return OF_THE_MACHINE
     return own
 

@@ -325,7 +325,9 @@ class _Fitted:
                 kept.remove(headers.index(name))
         if "NAME" in headers:
             at = headers.index("NAME")
-            least[at] = min(widths[at], least[at] + max(0, spare()) // 2)
+            cut = sum(widths[other] - least[other] for other in kept if not self._columns[other].no_wrap)
+            room = max(0, spare())
+            least[at] = min(widths[at], least[at] + room - min(cut, room // 2))
         shown = []
         for at in kept:
             column = self._columns[at].copy()  # a column object keeps the cells of its table

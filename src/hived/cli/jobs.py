@@ -305,6 +305,8 @@ def cancel(
     by_sort = bool(every or user or vc)
     if by_sort is bool(jobs):
         raise InputError("name jobs, or say which: --user, --vc or --all" + (", not both" if jobs else ""))
+    if by_sort and array:
+        raise InputError("--array is for jobs that are named; leave it out, or name one of the array")
     if every and (user or vc):
         raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
     with ask.connect() as there:
@@ -345,7 +347,10 @@ def _arrays(there: Engine, refs: Sequence[str], whole: bool) -> Sequence[str]:
         arrays[job.process.array] = None
     jobs = _listed(there, _asked([], False, None), {}, 0).jobs
     of = [(job.process.array, job.id) for job in jobs if job.process is not None]
-    return [number for array in arrays for each, number in of if each == array]
+    found = [number for array in arrays for each, number in of if each == array]
+    if not found:
+        note("all of it has ended")
+    return found
 
 
 def _waiting_first(there: Engine, refs: Sequence[str]) -> Sequence[str]:

@@ -88,10 +88,11 @@ def shell(
             "share": False,
         }
         submission |= {} if time_limit is None else {"time_limit_s": time_limit}
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         job = there.parsed(Job, there.post("/v1/jobs", submission))
         over: int | _Over = _Over.GIVEN_UP
-        signal.signal(signal.SIGHUP, _hung_up)
         try:
+            signal.signal(signal.SIGHUP, _hung_up)
             with _started(there, job, listening) as other:
                 over = _shown(other)
         finally:

@@ -174,9 +174,10 @@ def submit(
     with ask.connect() as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
+        sent = environment(os.environ, env or [], no_env, str(submission["cwd"]))
         if there.local:
-            _check_program(command, str(submission["cwd"]))
-        submission["environment"] = environment(os.environ, env or [], no_env, str(submission["cwd"]))
+            _check_program(command, str(submission["cwd"]), sent.get("PATH", ""))
+        submission["environment"] = sent
         # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
         if share is not None:
@@ -199,12 +200,16 @@ def submit(
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 
 
-def _check_program(command: Sequence[str], cwd: str) -> None:
-    """Refuse a script that cannot be run as it is called, and say of directives of Slurm's that nobody reads them."""
+def _check_program(command: Sequence[str], cwd: str, path: str) -> None:
+    """Refuse a script that cannot be run as it is called, and say of directives of Slurm's that nobody reads them.
+
+    ``path``: where the job looks for programs; relative to where it runs.
+    """
     name = command[0]
     with suppress(OSError, ValueError):  # the job finds out
         if (Path(cwd) / name).is_file():
-            if "/" not in name and shutil.which(name) is None:
+            places = os.pathsep.join(str(Path(cwd) / part) for part in path.split(os.pathsep))
+            if "/" not in name and path and shutil.which(name, path=places) is None:
                 raise InputError(f"{name}: no program of that name; the file here is ./{name}")
             if "/" in name and not os.access(Path(cwd) / name, os.X_OK):
                 raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- bash {name}")

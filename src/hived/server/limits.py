@@ -96,10 +96,10 @@ class Connection(asyncio.Protocol):
             return silent
         many = Counter(one._peer for one in self._connections)
         most = max(many.values(), default=0)
-        if most > many[self._peer] + 1:
-            return next(one for one in self._connections if many[one._peer] == most)
         # who shows a token may come in beyond the limit, and not without end
-        return next(iter(self._connections)) if len(self._connections) >= 2 * CONNECTIONS else None
+        if most > many[self._peer] + 1 or len(self._connections) >= 2 * CONNECTIONS:
+            return next((one for one in self._connections if many[one._peer] == most), None)
+        return None
 
     @property
     def _peer(self) -> str:
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         expiring = asyncio.get_running_loop().call_soon(self._expire)
         try:
             if self._is_refused and not _shows_token(scope):
-                message = f"{CONNECTIONS} connections are open, as many of them yours as anybody's; close some"
+                message = f"{CONNECTIONS} connections are open, and nobody else has more than you; close some"
                 await answer("unavailable", message, headers={"Connection": "close"})(scope, receive, send)
             elif counts(scope["path"]):
                 await self._serve_stream(app, scope, receive, send)
@@ -209,8 +209,8 @@ class Connection(asyncio.Protocol):
 
 
 def _shows_token(scope: Scope) -> bool:
-    """Whether a token comes with a request: whose, and whether it is in force, is found out by who answers it."""
-    return any(name == b"authorization" for name, _ in scope["headers"])
+    """Whether a token or a cookie comes with a request: whose, and whether it holds, is found out by who answers it."""
+    return any(name in (b"authorization", b"cookie") for name, _ in scope["headers"])
 
 
 def watched(app: ASGIApp) -> ASGIApp:

@@ -136,18 +136,16 @@ class LocalService(Service[Job]):
     def named(self, ref: str, user: str) -> str:
         """The job that a user means: of several under a name their own, else the latest. O(log jobs)."""
         own = self._engine.store.latest(ref, user)
-        if own is None and "_" in ref:  # of an array, by its index
+        if own is None and self._engine.store.job(ref) is None:  # of an array of theirs, by its index
             name, _, index = ref.rpartition("_")
-            own = self._engine.store.latest(name, user)
+            own = self._engine.store.latest(name, user) if index.isdigit() else None
             return ref if own is None else f"{own}_{index}"
         return ref if own is None else str(own)
 
     def _awaited(self, ref: str, user: str) -> str:
         """The job that a user means, or by the name of an array the first job of it, which is all of it."""
-        named = self.named(ref, user)
-        if named == ref:
-            return ref
-        return str(self._engine.find(named).spec.array_id or named) if "_" not in named else named
+        own = self._engine.store.latest(ref, user)
+        return self.named(ref, user) if own is None else str(self._engine.find(str(own)).spec.array_id or own)
 
     def owns(self, user: str) -> bool:
         """Whether the engine, and the machine it runs on, is this user's."""

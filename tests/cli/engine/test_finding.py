@@ -49,6 +49,8 @@ def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, mon
         f"no engine answers on {nobody}/hived/hived.sock; start one with: hived up, or say where one is: --state DIR, "
         "or HIVED_STATE=/var/lib/hived"
     )
+    monkeypatch.setattr(addresses, "OF_THE_MACHINE", nobody / ("x" * 5000))  # as a folder that may not be passed
+    assert "no engine answers" in refused(hived("ps"), 69)
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path(running.folder))
     assert hived("ps").code == 0
     monkeypatch.setenv("HIVED_STATE", str(nobody))

@@ -217,6 +217,8 @@ def test_script_that_cannot_be_run(
         answer = hived("submit", "--vc", "vision", "--", *command)
         assert answer.code == 0
         assert "job.sh: hived does not read its 2 #SBATCH lines; give the options to hived submit" in answer.err
+    path = f"PATH=.:{os.environ['PATH']}"
+    assert hived("submit", "--vc", "vision", "--env", path, "--", "job.sh").code == 0, "the job finds it there"
     script.write_text("echo 1")
     assert hived("submit", "--vc", "vision", "--", "sh", "job.sh", "\udcff").code in (0, 2)
     assert not hived("submit", "--vc", "vision", "--", "sh", "job.sh").err

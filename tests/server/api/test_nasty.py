@@ -269,6 +269,12 @@ async def test_token_opens_where_strangers_are_many(server: Server, monkeypatch:
     shown = GET.replace(b"healthz", b"v1/jobs").replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer t0ken\r\n\r\n")
     for _ in range(3):
         assert (await exchange(server, [shown])).status == 200
+    many = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+    for reader, writer in many:  # beyond all limits, of who shows what is no token
+        writer.write(GET.replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer x\r\n\r\n"))
+        await answer(reader)
+    assert (await exchange(server, [shown])).status == 200
+    slow += many
     for _, writer in slow:
         writer.close()
         with contextlib.suppress(OSError):

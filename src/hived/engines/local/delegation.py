@@ -175,7 +175,7 @@ def _moved(here: Path, pid: int, unit: str) -> Path:
                 _enter(scope / _LEAF, pid)
                 return scope
             time.sleep(0.01)
-        if time.monotonic() > last or (answer and "already" not in answer and "not" not in answer):
+        if time.monotonic() > last or (answer and "nit " not in answer):  # it says something of the unit
             raise InputError(f"systemd makes no scope {unit}: {answer or 'it puts no process into it'}")
         time.sleep(0.05)
 

@@ -495,14 +495,23 @@ class Engine:
         return job
 
     def _of_array(self, ref: str) -> Job | None:
-        """The job ``ARRAY_INDEX``, the array by the id or name of a job of it. O(indexes of the array)."""
-        name, line, index = ref.rpartition("_")
-        if not (line and index.isascii() and index.isdigit() and len(index) < 18):
+        """The job ``ARRAY_INDEX``, the array by the id or name of a job of it. O(log index)."""
+        name, line, text = ref.rpartition("_")
+        if not (line and text.isascii() and text.isdigit() and len(text) < 18):
             return None
-        of = self.store.job(name)
-        return (
-            None if of is None else next((job for job in self._array(of) if job.spec.array_index == int(index)), None)
-        )
+        of, index = self.store.job(name), int(text)
+        array = 0 if of is None else of.spec.array_id
+        low, high = array, array + index  # of jobs one after another with ascending indexes
+        while array and low <= high:
+            middle = (low + high) // 2
+            job = self.store.job(str(middle))
+            if job is None or job.spec.array_id != array or job.spec.array_index > index:
+                high = middle - 1
+            elif job.spec.array_index < index:
+                low = middle + 1
+            else:
+                return job
+        return None
 
     def _array(self, of: Job) -> Iterator[Job]:
         """The jobs of an array, by index; none for one that is of none. They were submitted one after another."""
@@ -686,13 +695,14 @@ class Engine:
         """The control group of a task, fenced by the GPUs that it has now; None: there can be none."""
         numbers = job.placement.pods[rank].leaf_cells if job.placement is not None else ()
         minors = self.devices.minors(numbers)
-        return self._fences.make(job.id, job.attempt, rank, minors, len(numbers), self._now.spec.gpus)
+        return self._fences.make(job.id, job.attempt, rank, minors, max(1, len(numbers)), self._now.spec.gpus)
 
     def _fence_again(self, job: Job) -> None:
         """Have its tasks open the GPUs that it goes on with, and use their share."""
         for rank in range(job.spec.tasks) if self._fences.asked else ():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                self._fence(job, rank)
+            if rank not in job.endings:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    self._fence(job, rank)
 
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from math import inf
 from typing import Protocol
 
@@ -45,8 +46,10 @@ class Holds:
 
     def __init__(self, line: Line) -> None:
         self._jobs = line
-        #: by job, those that wait for its end
-        self._waiting: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        #: by job, those that wait for its end, and how it has to end for each
+        self._waiting: defaultdict[int, dict[int, list[str]]] = defaultdict(dict)
+        #: for how many jobs each still waits
+        self._left: Counter[int] = Counter()
         #: by array: those of it that are out (in line, at work, or held for another reason); and those that wait
         self._out: defaultdict[int, set[int]] = defaultdict(set)
         self._next: defaultdict[int, dict[int, None]] = defaultdict(dict)
@@ -80,17 +83,20 @@ class Holds:
                     self._next[array][job.id] = None
                 else:
                     self._out[array].add(job.id)
-        may_be_out = [number for array in list(self._next) for number in self._fill(array)]
+        for array in list(self._next):
+            self._fill(array)
         for job in self._jobs.jobs.values():
             self.changed(job)
-        for number in may_be_out:
+        for number in list(self._jobs.jobs):  # the version before may have held what this one does not
             self.review(number, at)
         self.limits_changed()
 
     def _follow(self, job: Job) -> None:
-        for number, _ in job.spec.waits_for:
+        for number, when in job.spec.waits_for:
             if number in self._jobs.jobs:
-                self._waiting[number][job.id] = None
+                ways = self._waiting[number].setdefault(job.id, [])
+                self._left[job.id] += not ways
+                ways.append(when)
 
     def _fill(self, array: int) -> list[int]:
         """Those of an array that may be out now."""
@@ -106,6 +112,7 @@ class Holds:
 
     def forget(self, job: Job) -> None:
         """A job whose submission was not stored."""
+        self._left.pop(job.id, None)
         for number, _ in job.spec.waits_for:
             if (others := self._waiting.get(number)) is not None:
                 others.pop(job.id, None)
@@ -134,10 +141,11 @@ class Holds:
 
     def why(self, job: Job) -> str:
         """What keeps a job out of line, as a sentence; "": nothing."""
+        if self._left[job.id] > _NAMED:  # the same text until few are left: each end would be an event otherwise
+            numbers = [number for number, _ in job.spec.waits_for]
+            return f"until {counted(len({*numbers}), 'job')} have ended, {min(numbers)} to {max(numbers)}"
         if pending := self._pending(job):
-            said = [f"{self._jobs.jobs[number].name} {_HOW[when]}" for number, when in pending[:_NAMED]]
-            more = f" and {len(pending) - _NAMED:,} more" if len(pending) > _NAMED else ""
-            return f"until {', '.join(said)}{more}"
+            return f"until {', '.join(f'{self._jobs.jobs[number].name} {_HOW[when]}' for number, when in pending)}"
         if self._is_next(job):
             return f"{job.spec.array_most} of its array are out, and no more may be"
         if job.gpus <= self._room(job):
@@ -157,6 +165,8 @@ class Holds:
         )
 
     def _pending(self, job: Job) -> list[tuple[int, str]]:
+        if not self._left[job.id]:
+            return []
         return [(number, when) for number, when in job.spec.waits_for if number in self._jobs.jobs]
 
     def _is_next(self, job: Job) -> bool:
@@ -215,12 +225,15 @@ class Holds:
         while self._ended:
             ended = self._ended.popleft()
             again = self._waiting.pop(ended.id, {})
-            for number in again:
+            for number, ways in again.items():
+                if number in self._left:
+                    self._left[number] -= 1
                 waiting = self._jobs.jobs.get(number)
-                if waiting is not None and waiting.state.waits and (why := _in_vain(waiting, ended)):
+                if waiting is not None and waiting.state.waits and (why := _in_vain(ways, ended)):
                     self._jobs.becomes(waiting, JobEvent.CANCELLED, None, at, {"why": why})
             self._let_go(at)  # those that have waited for room, before those that come to wait for it
-            for number in [*again, *(self._fill(ended.spec.array_id) if ended.spec.array_id else ())]:
+            few = [number for number in again if self._left[number] <= _NAMED]
+            for number in [*few, *(self._fill(ended.spec.array_id) if ended.spec.array_id else ())]:
                 self.review(number, at)
         if self._other_limits:
             self._other_limits = False
@@ -255,6 +268,7 @@ class Holds:
     def ended(self, job: Job) -> None:
         """A job has ended."""
         self._leave(job)
+        self._left.pop(job.id, None)
         if job.id in self._waiting or job.spec.array_id:
             self._ended.append(job)
 
@@ -273,10 +287,10 @@ def _whose(job: Job) -> tuple[str, str]:
     return job.vc, job.entry.view.user
 
 
-def _in_vain(waiting: Job, ended: Job) -> str:
-    """Why a job can never run after one that has ended otherwise than it was to; "": it can."""
+def _in_vain(ways: Sequence[str], ended: Job) -> str:
+    """Why a job can never run after one that has ended in none of the ways that it was to; "": it can."""
     good = ended.state is JobState.SUCCEEDED
-    if all(when != ("fail" if good else "ok") for number, when in waiting.spec.waits_for if number == ended.id):
+    if ("fail" if good else "ok") not in ways:
         return ""
     ended_so = "it has succeeded" if good else f"it was {ended.reason or ended.state.value}"
     return f"cancelled: it was to run once {ended.name} {_HOW['fail' if good else 'ok']}, and {ended_so}"

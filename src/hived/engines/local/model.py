@@ -286,7 +286,7 @@ def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
     if limited:
         what = f"ran into its time limit of {job.spec.time_limit_s:g} s"
     elif first["error"]:
-        could_not = "could not go on: " if first["lost"] else "" if first["signal"] else "could not be started: "
+        could_not = "could not go on: " if first["lost"] else "could not be started: " if first["code"] == 127 else ""
         what = f"{could_not}{first['error']}"
     elif first["stopped"]:
         what = "was told to stop by somebody else"

@@ -562,7 +562,9 @@ def database_at(folder: Path) -> str | None:
 
     None: there is none, it cannot be read, or its id is in its log alone.
     """
-    uri = f"file:{quote(str(folder.absolute() / 'hived.db'))}?immutable=1"  # no locks, no log, no files beside it
+    uri = (
+        f"file:{quote(str(folder.absolute() / 'hived.db'))}?mode=ro&immutable=1"  # no locks, no log, no files beside it
+    )
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as db:
         for (mark,) in db.execute("SELECT value FROM meta WHERE name = 'mark'"):
             return str(mark)

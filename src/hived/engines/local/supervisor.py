@@ -159,7 +159,8 @@ class _Supervisor:
                 self._watch()
                 error = self._problem.decode(errors="replace") or None
             if self._fence is not None:
-                if error is None and self._status:
+                killed = self._status is not None and os.WIFSIGNALED(self._status)
+                if error is None and killed and os.WTERMSIG(self._status or 0) == signal.SIGKILL and not self._stopped:
                     error = _out_of_memory(self._fence)
                 _end_group(self._fence)
             code, by_signal = _shell_code(self._status)
