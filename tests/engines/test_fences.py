@@ -85,6 +85,21 @@ def test_daemons_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
     lives.live(story)
 
 
+def test_daemons_in_a_group_of_an_engine_that_was_started_otherwise(lives: Lives, made: Fences) -> None:
+    """As with `--fence memory` from now on: the groups are in another folder, and the daemons outlived it."""
+
+    async def story(engine: Engine) -> None:
+        job = await running(engine, "env -i setsid sleep 86396 & echo here; exec sleep 600")
+        while not alive("86396"):
+            await asyncio.sleep(0.01)
+        engine._fences = engine._watching._fences = Fences("otherwise", submission_of=engine._submission_of)
+        os.kill(engine.task(job, 0).pid, signal.SIGKILL)
+        await ended(engine, job)
+        assert alive("86396") == []
+
+    lives.live(story)
+
+
 def test_who_forks_faster_than_it_is_killed(lives: Lives, made: Fences) -> None:
     script = "f() { env -i setsid sh -c 'sleep 86398' & }; trap '' TERM; echo here; while :; do f; f; sleep 0.02; done"
 

@@ -57,7 +57,7 @@ class Fences:
         ``submission_of``: the random id of the submission of a job, whose number alone comes again. Raises
         :class:`~hived.errors.InputError` where tasks cannot be fenced as is asked.
         """
-        self.asked = frozenset(asked)
+        self.asked, self._mounts = frozenset(asked), mounts
         self._submission_of = submission_of
         name = f"hived-{database}"
         divided = {str(fence) for fence in self.asked - {Fence.DEVICES}}
@@ -128,10 +128,21 @@ class Fences:
         if self._own is not None:
             self._own.close()
 
-    def end(self, job: int, attempt: int, rank: int) -> None:
-        """Kill all that is left of a task, and remove its group."""
+    def end(self, job: int, attempt: int, rank: int, was: Path | None = None) -> None:
+        """Kill all that is left of a task, and remove its group.
+
+        ``was``: its group as it was started, which is elsewhere if the engine was started in another way since.
+        """
+        name = self._name(job, attempt, rank)
         if self.folder is not None:
-            end(self.folder / self._name(job, attempt, rank))
+            end(self.folder / name)
+        if (
+            was is not None
+            and was.name == name
+            and ".." not in was.parts
+            and any(map(was.is_relative_to, self._mounts))
+        ):
+            end(was)
 
     def _name(self, job: int, attempt: int, rank: int) -> str:
         submission = self._submission_of(job)

@@ -252,6 +252,14 @@ class Task:
             return replace(ending, error="the machine was shut down under it", rebooted=True)
         return ending
 
+    def group(self) -> Path | None:
+        """The control group that it was started in; None: none, or that is not known any more."""
+        try:
+            work = json.loads((self.folder / "task.json").read_text(encoding="ascii"))
+            return None if work["fence"] is None else Path(work["fence"])
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+
     def _written(self) -> Ending | None:
         """The ending that its supervisor has written; ``None`` if there is none, or the file is not a supervisor's."""
         try:
@@ -501,9 +509,9 @@ class Watching:
         self._children[fd] = child
         self._watch(key, task, fd)
 
-    def _report(self, key: Key, ending: Ending) -> None:
+    def _report(self, key: Key, ending: Ending, task: Task | None = None) -> None:
         if ending.lost:  # nobody else has ended what its supervisor watched
-            self._fences.end(*key)
+            self._fences.end(*key, None if task is None else task.group())
         self.held_up.pop(key, None)
         self._to_stop.discard(key)
         self._ended(key, ending)
@@ -562,4 +570,4 @@ class Watching:
                 self._watch(key, task, fd)
                 return
             kill_marked(task.mark)
-        self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending())
+        self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending(), task)
