@@ -105,7 +105,7 @@ def usage(
     if not rows:
         note("nobody had GPUs in this time")
         return
-    whole = By.USER not in chosen
+    whole = By.USER not in chosen and user is None  # what is reserved is nobody's
     names = [*(["PERIOD"] if per else []), *(one.upper() for one in chosen), "JOBS"]
     names += ["GUARANTEED", "OPPORTUNISTIC", "GUEST", "SUSPENDED", "USED", *(["RESERVED", "IDLE"] if whole else [])]
     lines = [_line(row, per, chosen, whole, as_csv) for row in rows]

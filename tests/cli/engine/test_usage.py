@@ -36,6 +36,7 @@ def test_by_user(hived: Hived, engine: FakeService) -> None:
     (row,) = json.loads(hived("usage", "--by", "user", "-o", "json").out)
     assert row == {"user": "ann", "jobs": 2, "guaranteed": 2.0, "opportunistic": 0.0, "guest": 0.0, "suspended": 0.0}
     assert hived("usage", "--user", "bob", "--by", "user").out == ""
+    assert "RESERVED" not in hived("usage", "--user", "ann", "--by", "vc").out, "of one user it would be 0"
     assert "nobody had GPUs" in hived("usage", "--user", "bob", "--by", "user").err
 
 
