@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -120,8 +121,9 @@ def _asked(states: Sequence[str], every: bool, folder: Path | None) -> list[_Ask
     Jobs with GPUs are first, so that they are cut off last. An engine of another version may have other states.
     """
     known = [state.value for state in JobState]
-    if folder is not None and str(folder) in known:
-        raise InputError(f"--state {folder}: names the engine's folder; for jobs in a state: --status {folder}")
+    states = [name.lower() for name in states]
+    if folder is not None and (state := str(folder).lower()) in known:
+        raise InputError(f"--state {folder}: names the engine's folder; for jobs in a state: --status {state}")
     for name in states:
         if name not in known:
             raise InputError(f"--status {name}: no state of a job; one of {', '.join(known)}")
@@ -160,9 +162,10 @@ def _pages(there: Engine, asked: _Asked, whose: Mapping[str, str | None], most: 
 
 
 def _name(job: Job) -> str:
-    """With its index, where it is of an array."""
-    index = None if job.process is None else job.process.array_index
-    return job.name if index is None else f"{job.name} [{index}]"
+    """After its array and index, where it is of one: the end of a name is cut on a narrow terminal."""
+    if job.process is None or job.process.array is None:
+        return job.name
+    return f"{job.process.array}_{job.process.array_index} {job.name}"
 
 
 def job_table(jobs: list[Job], *, vc: bool = True) -> tuple[tuple[Column, ...], list[tuple[str | Text, ...]]]:
@@ -316,7 +319,14 @@ def cancel(
         else:
             refs = list(_waiting_first(there, _arrays(there, jobs or (), array)))
     said = {True: "is cancelled", False: "is being stopped"}
-    _each(ask, refs, "/cancel", lambda job: f"{clean(job.name)} {said[job.state == 'cancelled']}")
+    one = len(refs) == 1 and not array
+
+    def told(job: Job) -> str:
+        of = job.process.array if one and job.process is not None else None
+        rest = "" if of is None else f"; it is one of array {of}, which --array cancels whole"
+        return f"{clean(job.name)} {said[job.state == 'cancelled']}{rest}"
+
+    _each(ask, refs, "/cancel", told)
 
 
 def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
@@ -507,6 +517,8 @@ def wait(
 ) -> None:
     """Wait until jobs have ended. Ctrl-C leaves them alone.
 
+    An array by the id of its first job, or by its name, is all of it.
+
     The exit code is that of the first, as they are given, that did not succeed; 0 when all did; 124 when time is out.
 
     \bExamples:
@@ -516,7 +528,8 @@ def wait(
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
     with ask.connect() as there:
-        open_jobs = {ref: there.parsed(Job, there.get(path_of("jobs", ref))) for ref in jobs}
+        open_jobs = {key: job for ref in jobs for key, job in _with_its_array(there, ref)}
+        order = list(open_jobs)
         ids = {ref: job.id for ref, job in open_jobs.items()}  # a name may come to mean a later job
         ended: dict[str, Job] = {}
         pause = _QUICKEST_S
@@ -535,7 +548,25 @@ def wait(
             pause = min(1.5 * pause, _SLOWEST_S)
             for ref in list(open_jobs):
                 open_jobs[ref] = there.parsed(Job, retry(partial(there.get, path_of("jobs", ids[ref]))))
-    raise typer.Exit(next((code for ref in jobs if (code := exit_code(ended[ref]))), 0))
+    raise typer.Exit(next((code for ref in order if (code := exit_code(ended[ref]))), 0))
+
+
+def _with_its_array(there: Engine, ref: str) -> Iterator[tuple[str, Job]]:
+    """A job by what it is called; or all jobs of an array, that was named by the id of its first one or by its name."""
+    job = there.parsed(Job, there.get(path_of("jobs", ref)))
+    array = None if job.process is None else job.process.array
+    if array is None or ref not in (str(array), job.name.removesuffix(f"-{job.id}")):
+        yield ref, job
+        return
+    number = array
+    while True:
+        with suppress(NotFoundError):
+            job = there.parsed(Job, there.get(path_of("jobs", str(number))))
+            if job.process is not None and job.process.array == array:
+                yield job.id, job
+                number += 1
+                continue
+        return
 
 
 _PAGE_BYTES = 1_048_576  #: the engine's maximum: the cost of a page hardly depends on its length
@@ -764,7 +795,8 @@ def history(
       hived history --user $USER --since 7d --status failed
       hived history -o json | jq '.jobs[].process.exit_code'
     """
-    asked = _asked(status or [], False, None) if status else [{"phase": [Phase.ENDED]}]
+    asked = _asked(status or [], False, ask.state) if status or ask.state is not None else []
+    asked = asked if status else [{"phase": [Phase.ENDED]}]
     chosen = since is not None or name is not None
     with ask.connect() as there:
         answer = _listed(there, asked, {"vc": vc, "user": user}, 0 if chosen else number)
@@ -781,7 +813,7 @@ def history(
     rows = [
         (
             job.id,
-            job.name,
+            _name(job),
             job.user or "-",
             job.vc,
             f"{job.gpus:,}",

@@ -171,6 +171,8 @@ def submit(
     )
     if early and opportunistic:
         raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
+    if array is not None and follow:
+        raise InputError("--follow shows one job; leave it out, and wait for all of an array with hived wait ID")
     with ask.connect() as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
@@ -332,4 +334,9 @@ def _signal(text: str | None, time_limit: float | None) -> dict[str, object]:
         seconds = (float(before) if before.isdecimal() else read_duration(before)) if sign else 60.0
     except ValueError as error:
         raise InputError(f"--signal {text}: {error}") from None
+    if seconds >= time_limit:
+        lead = f"{text}" if sign else f"{text} comes {seconds:g} s before the end, which"
+        raise InputError(
+            f"--signal {lead}: is no less than the time limit of {time_limit:g} s, so it would come at once"
+        )
     return {"limit_signal": name.upper().removeprefix("SIG"), "limit_signal_s": seconds}

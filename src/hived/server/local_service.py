@@ -552,6 +552,9 @@ def _check(submission: schema.Submission) -> None:
         raise RequestError("command", "its first word is empty, and has to name a program")
     if submission.early and submission.opportunistic:
         raise RequestError("early", "an opportunistic job has no turn to be early for; leave one of the two out")
+    limit = submission.time_limit_s
+    if submission.limit_signal is not None and limit is not None and submission.limit_signal_s >= limit:
+        raise RequestError("limit_signal_s", f"has to be less than the time limit of {limit:g} s, or it comes at once")
 
 
 def _own_folder() -> str:

@@ -109,7 +109,7 @@ def test_cancel_begins_with_those_that_wait(hived: Hived, engine: FakeService) -
     said = ["third-3 is cancelled", "fourth-4 is cancelled", "first-1 is being stopped", "second-2 is being stopped"]
     engine.change(engine.all[0], array=1, array_index=5)
     engine.change(engine.all[2], array=1, array_index=7)
-    assert "first-1 [5]" in hived("ps").out
+    assert "1_5 first-1 " in hived("ps").out
     assert hived("cancel", "--array", "third").out.splitlines() == said[::2]
     assert refused(hived("cancel", "--array", "second")) == "--array: second-2 is of no array"
     engine.all.clear()
@@ -203,7 +203,10 @@ def test_history_of_some(hived: Hived, engine: FakeService) -> None:
 
     assert ids() == ["1", "2", "3"]
     assert ids("--since", "1h") == ids("-S", "1d") == ["2", "3"]
-    assert ids("--status", "failed") == ["3"]
+    assert ids("--status", "failed") == ids("--status", "FAILED") == ["3"]
+    assert refused(hived("history", "--state", "FAILED")) == (
+        "--state FAILED: names the engine's folder; for jobs in a state: --status failed"
+    )
     assert ids("--name", "ne") == ["2"]
     assert ids("--since", "1h", "-n", "1") == ["3"]
     assert hived("history", "--name", "nothing").err == "no such job has ended\n"
@@ -222,3 +225,22 @@ def test_details(hived: Hived, engine: FakeService) -> None:
     assert (facts["size"], facts["time limit"], facts["exit code"]) == ("4 GPUs in 2 tasks", "1m30s", "3")
     assert (facts["of"], facts["array"]) == ("ann in vision, priority 7", "1, index 4")
     assert {"submitted", "started", "ended", "folder", "starts"} <= set(facts)
+
+
+def test_wait_for_an_array(hived: Hived, engine: FakeService) -> None:
+    """By its id or name it is all of it, as for --after; it was the first of them, or the last."""
+    for number in range(3):
+        engine.change(engine.add(name="a"), array=1, array_index=number)
+    engine.add(name="other")
+    for job in engine.all[:3]:
+        engine.end(job, 3 if job.id == "2" else 0)
+    assert hived("wait", "1").code == hived("wait", "a").code == 3
+    assert hived("wait", "1").out.splitlines() == [
+        "a-1 has succeeded.",
+        "a-2 has failed (exit code 3).",
+        "a-3 has succeeded.",
+    ]
+    assert hived("wait", "3").out == "a-3 has succeeded.\n"
+    assert hived("wait", "a-1").out == "a-1 has succeeded.\n"
+    one = engine.change(engine.add(name="b"), array=5, array_index=0)
+    assert hived("cancel", one.id).out.endswith("; it is one of array 5, which --array cancels whole\n")

@@ -233,3 +233,13 @@ def test_programs_of_slurm(hived: Hived, program: str, words: str) -> None:
     line = refused(hived(program, "--me"))
     assert line.startswith(f"{program} is Slurm's; here it is hived ")
     assert words in line
+
+
+@pytest.mark.parametrize("signal", ["USR1@60", "USR1@30s", "USR1"])
+def test_signal_that_would_come_at_once(hived: Hived, engine: FakeService, signal: str) -> None:
+    """It ended the job before it could handle it."""
+    line = refused(hived("submit", "--vc", "vision", "--time-limit", "30s", "--signal", signal, "--", "true"))
+    assert line.startswith(f"--signal {signal}")
+    assert "is no less than the time limit of 30 s" in line
+    assert "--follow shows one job" in refused(hived("submit", "--vc", "vision", "--array", "1-2", "-f", "--", "true"))
+    assert not engine.all
