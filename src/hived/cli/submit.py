@@ -335,8 +335,6 @@ def _signal(text: str | None, time_limit: float | None) -> dict[str, object]:
     except ValueError as error:
         raise InputError(f"--signal {text}: {error}") from None
     if seconds >= time_limit:
-        lead = f"{text}" if sign else f"{text} comes {seconds:g} s before the end, which"
-        raise InputError(
-            f"--signal {lead}: is no less than the time limit of {time_limit:g} s, so it would come at once"
-        )
+        what = f"--signal {text}: {seconds:g} s before the end is no less than the time limit of {time_limit:g} s"
+        raise InputError(f"{what}, so it would come at once")
     return {"limit_signal": name.upper().removeprefix("SIG"), "limit_signal_s": seconds}

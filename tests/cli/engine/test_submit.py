@@ -240,6 +240,6 @@ def test_signal_that_would_come_at_once(hived: Hived, engine: FakeService, signa
     """It ended the job before it could handle it."""
     line = refused(hived("submit", "--vc", "vision", "--time-limit", "30s", "--signal", signal, "--", "true"))
     assert line.startswith(f"--signal {signal}")
-    assert "is no less than the time limit of 30 s" in line
+    assert "s before the end is no less than the time limit of 30 s" in line
     assert "--follow shows one job" in refused(hived("submit", "--vc", "vision", "--array", "1-2", "-f", "--", "true"))
     assert not engine.all
