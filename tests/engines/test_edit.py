@@ -130,6 +130,7 @@ def test_what_is_asked_of_an_edit(lives: Lives) -> None:
             (Editing(), "nothing to change"),
             (Editing(time_limit_s=5.0, no_time_limit=True), "a time limit, and none"),
             (Editing(no_time_limit=True), "gets USR1 before its time limit: it has to have one"),
+            (Editing(time_limit_s=60.0), "USR1 comes 60 s before its end, and would come at once"),
         ):
             with pytest.raises(RequestError, match=words):
                 await service.edit(str(waits.id), wrong, asks)

@@ -195,6 +195,15 @@ def written(task: Task, /, **more: object) -> Ending:
     return task.ending()
 
 
+def test_supervisor_of_the_version_before_reads_the_stop(old: RealTask) -> None:
+    """It reads 64 bytes: a grace, and a signal, which are followed by a mark that may be cut."""
+    old.mark = "database/" + "x" * 100
+    for grace, first, words in ((None, 15, ("inf", "15")), (2.5, 10, ("2.5", "10"))):
+        old.stop(grace, first)
+        read = (old.folder / "stop").read_bytes()[:64].split()
+        assert tuple(word.decode() for word in read[:2]) == words
+
+
 def test_end_of_another_task_is_none(old: RealTask) -> None:
     """Numbers of jobs come again, in another database; the version before did not say whose end it was."""
     assert written(old, task=old.mark).code == written(old).code == 143

@@ -12,7 +12,7 @@ from hived.cluster.decisions import Bind, Placement, PodPlacement, Record, Wait
 from hived.cluster.explain.reasons import BadHardware, VcExhausted
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
-from hived.events.codec import from_line, to_line
+from hived.events.codec import from_line, from_plain, to_line, to_plain
 from hived.events.journal import (
     Cancelled,
     Committed,
@@ -25,6 +25,7 @@ from hived.events.journal import (
     Scheduled,
     Sparing,
 )
+from hived.spec.compiled import AccessSpec
 
 from ..strategies import NODE, cluster_of, racks, vc
 from .values import values
@@ -201,3 +202,9 @@ def test_wrong_line_says_what_and_the_way_out(line: str, message: str) -> None:
 def test_only_what_can_be_read_again_is_written(event: Event) -> None:
     with pytest.raises(InputError, match=r"^cannot be written to the event log: .* expected "):
         to_line(event)
+
+
+def test_limits_of_members_of_the_version_before() -> None:
+    """They said nothing of a group that may read files."""
+    before = {name: value for name, value in to_plain(AccessSpec(("ann",), max_gpus=4)).items() if name != "file_group"}
+    assert from_plain(before) == AccessSpec(("ann",), max_gpus=4)

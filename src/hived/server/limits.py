@@ -94,15 +94,15 @@ class Connection(asyncio.Protocol):
         """
         if (silent := next((one for one in self._connections if one._is_silent), None)) is not None:
             return silent
-        many = Counter(one._peer for one in self._connections)
+        many = Counter(one._whose for one in self._connections)
         most = max(many.values(), default=0)
         # who shows a token may come in beyond the limit, and not without end
-        if most > many[self._peer] + 1 or len(self._connections) >= 2 * CONNECTIONS:
-            return next((one for one in self._connections if many[one._peer] == most), None)
+        if most > many[self._whose] + 1 or len(self._connections) >= 2 * CONNECTIONS:
+            return next((one for one in self._connections if many[one._whose] == most), None)
         return None
 
     @property
-    def _peer(self) -> str:
+    def _whose(self) -> str:
         """Whose it is, as far as is known: a person, or an address."""
         person = self._scope["state"].get("person", self._state.get("person", NOBODY))
         address = self._transport.get_extra_info("peername")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
@@ -355,6 +356,9 @@ class LocalService(Service[Job]):
                 "time_limit_s", f"{job.name} gets {job.spec.limit_signal} before its time limit: it has to have one"
             )
         spec = job.spec
+        if spec.limit_signal is not None and (how.time_limit_s or inf) <= spec.limit_signal_s:
+            lead = f"{spec.limit_signal} comes {spec.limit_signal_s:g} s before its end"
+            raise RequestError("time_limit_s", f"has to be more than that: {lead}, and would come at once")
         if job.priority >= 0:
             self.access().check_size(person, job.vc, (how.gpus or spec.gpus) * (how.tasks or spec.tasks))
         return self.shown(self._engine.edit(ref, changes, person.name))

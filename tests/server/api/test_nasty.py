@@ -295,10 +295,11 @@ async def test_user_with_many_connections_keeps_no_other_out(
     slow = []
     for _ in range(5):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        writer.write(GET)
+        assert (await answer(reader)).status == 200, "so it is none that has asked nothing"
         writer.write(POST + b"Content-Length: 99999\r\n\r\n{")
         await writer.drain()
         slow.append((reader, writer))
-    await asyncio.sleep(0.1)
     for _ in range(3):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         writer.write(GET)
