@@ -206,5 +206,6 @@ def test_only_what_can_be_read_again_is_written(event: Event) -> None:
 
 def test_limits_of_members_of_the_version_before() -> None:
     """They said nothing of a group that may read files."""
-    before = {name: value for name, value in to_plain(AccessSpec(("ann",), max_gpus=4)).items() if name != "file_group"}
+    plain: Any = to_plain(AccessSpec(("ann",), max_gpus=4))
+    before = {name: value for name, value in plain.items() if name != "file_group"}
     assert from_plain(before) == AccessSpec(("ann",), max_gpus=4)
