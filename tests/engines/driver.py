@@ -20,6 +20,7 @@ from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.instructions import (
     Instruction,
+    LimitTime,
     ResumeTasks,
     ScaleTasks,
     StartTasks,
@@ -84,6 +85,7 @@ class Driver:
         """``shares``: jobs obey, and take turns where their VC's policy is so; ``past_use``: of the store."""
         self.shares, self.past_use = shares, past_use
         self.told: list[SuspendTasks | ResumeTasks | ScaleTasks] = []  #: what jobs that take turns have to do yet
+        self.limited: list[LimitTime] = []  #: which tasks have to keep other time limits
         self.spec = spec or small_spec()
         self.now = 0.0
         self.events: list[Event] = []
@@ -223,6 +225,8 @@ class Driver:
                 self.stopped.add((found.id, attempt))
             case SuspendTasks() | ResumeTasks() | ScaleTasks():
                 self.told.append(instruction)
+            case LimitTime():
+                self.limited.append(instruction)
             case WakeAt(at=at):
                 heappush(self.wakes, (at, found.id))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +13,13 @@ from hived.access import Person
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
+from hived.engines.local.instructions import LimitTime
 from hived.engines.local.model import Job
 from hived.errors import ConflictError, NeverFitsError, RequestError
 from hived.server.local_service import LocalService
 from hived.server.schema import Editing
 
-from .driver import Driver, job, states
+from .driver import FAILED, STOPPED, Driver, job, small_spec, states
 from .living import STAYS, Lives, ended, running, shell
 from .test_any_facts import one_fact
 from .test_holds import hold, limited, of, release
@@ -70,6 +73,53 @@ def test_what_does_not_wait_is_not_edited(engine: Driver) -> None:
     engine.check_record()
 
 
+def test_the_time_limit_of_one_that_runs(engine: Driver) -> None:
+    """It is of this attempt and the next ones; the timers of the earlier limit say nothing any more."""
+    runs = engine.submit(job("vision", 4, time_limit_s=60.0, retries=1))
+    engine.wait(30)
+    edit(engine, runs, time_limit_s=100.0)
+    assert engine.limited == [LimitTime(runs.id, 1)]
+    engine.wait(60)
+    assert states(runs) == "running"
+    (runs,) = engine.restart(runs)
+    assert engine.limited == [LimitTime(runs.id, 1)] * 2
+    edit(engine, runs, time_limit_s=95.0)
+    engine.wait(5.4)
+    assert states(runs) == "running"  # its supervisor sees to it first
+    engine.wait(0.2)
+    assert states(runs) == "stopping"
+    with pytest.raises(ConflictError, match="is stopping, and only a job that waits in line is edited"):
+        edit(engine, runs, time_limit_s=100.0)
+    engine.end(runs, STOPPED)
+    assert runs.reason == "it ran into its time limit of 95 s"
+    engine.check_record()
+
+
+def test_a_limit_and_then_none(engine: Driver) -> None:
+    runs = engine.submit(job("vision", 1, time_limit_s=60.0, retries=1, backoff_s=1.0))
+    edit(engine, runs, time_limit_s=None)
+    engine.wait(100)
+    assert states(runs) == "running"
+    with pytest.raises(ConflictError, match="of a job that runs the time limit alone is edited; hived requeue --hold"):
+        edit(engine, runs, gpus=2, time_limit_s=60.0)
+    engine.end(runs, FAILED)
+    engine.wait(2)
+    assert (states(runs), runs.attempt, runs.relimited, runs.entry.duration) == ("running", 2, False, None)
+    engine.check_record()
+
+
+def test_a_limit_by_which_it_got_its_turn() -> None:
+    """Who says little to be first, and more once it runs, would go before others for nothing."""
+    spec = small_spec()
+    vcs = tuple(replace(vc, policy="srtf") for vc in spec.virtual_clusters)
+    engine = Driver(replace(spec, virtual_clusters=vcs))
+    runs = engine.submit(job("vision", 4, time_limit_s=60.0))
+    with pytest.raises(
+        ConflictError, match="is running: policy srtf of vision has given it its turn by its time limit"
+    ):
+        edit(engine, runs, time_limit_s=600.0)
+
+
 def test_the_limit_of_a_member() -> None:
     """Who asks for less is let go, and lets others go; who asks for more waits for room."""
     engine = Driver(limited(3))
@@ -119,6 +169,48 @@ def test_edits_among_other_facts(seed: int, exact: bool, engine: Driver) -> None
             one_fact(engine, choose, exact)
     assert edited
     engine.check_record()
+
+
+def test_a_task_keeps_the_time_limit_of_now(lives: Lives) -> None:
+    async def first(engine: Engine) -> Job:
+        (runs,) = await running(engine, shell("vision", STAYS, 4, time_limit_s=3600.0))
+        engine.edit(str(runs.id), {"time_limit_s": 7200.0})
+        limit = engine.task(runs, 0).folder / "limit"
+        assert limit.read_text().split()[0] == "7200.0"
+        limit.unlink()  # as if the engine had been killed before it came to that
+        assert runs.started_at is not None
+        with pytest.raises(RequestError, match=r"has run for .* s already, and would end at once: hived cancel"):
+            engine.edit(str(runs.id), {"time_limit_s": 1e-9})
+        return runs
+
+    async def second(engine: Engine) -> None:
+        (runs,) = engine.job_scheduler.jobs.values()
+        folder = engine.task(runs, 0).folder
+        assert (folder / "limit").read_text().split()[0] == "7200.0"
+        assert runs.started_at is not None
+        limit_s = engine.clock() - runs.started_at + 1.0
+        assert engine.edit(str(runs.id), {"time_limit_s": limit_s}).spec.time_limit_s == limit_s
+        await ended(engine, runs)
+        assert runs.reason == f"it ran into its time limit of {limit_s:g} s"
+
+    lives.live(first, killed=True)
+    lives.live(second)
+
+
+def test_a_supervisor_of_the_version_before_keeps_its_limit(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        (runs,) = await running(engine, shell("vision", STAYS, 4))
+        work = engine.task(runs, 0).folder / "task.json"
+        old = json.loads(work.read_text())
+        del old["limit_file"]
+        work.write_text(json.dumps(old))
+        with pytest.raises(ConflictError, match="was started by an earlier version, which keeps the time limit"):
+            engine.edit(str(runs.id), {"time_limit_s": 7200.0})
+        assert runs.spec.time_limit_s is None
+        engine.cancel(str(runs.id))
+        await ended(engine, runs)
+
+    lives.live(story)
 
 
 def test_what_is_asked_of_an_edit(lives: Lives) -> None:

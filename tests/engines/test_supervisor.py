@@ -91,6 +91,32 @@ def test_task_stopped_while_it_starts(task: RealTask, pause: float) -> None:
     assert not marked(task.mark)
 
 
+def test_a_task_that_gets_its_group_while_it_is_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none when the group is signalled, and is in it when the children are looked at."""
+    script = "import os, time; input(); os.setpgid(0, 0); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        killpg = os.killpg
+
+        def first(_group: int, _number: int) -> None:
+            monkeypatch.setattr(os, "killpg", killpg)
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == b"\n"
+            raise ProcessLookupError
+
+        monkeypatch.setattr(os, "killpg", first)
+        monkeypatch.setattr(supervisor, "_children", lambda: [child.pid])
+        one = object.__new__(supervisor._Supervisor)
+        one._main, one._status = child.pid, None
+        one._signal_all(signal.SIGTERM)
+        try:
+            assert child.wait(PATIENCE_S) == -signal.SIGTERM
+        finally:
+            child.kill()
+
+
 #: a line of shell, its grace, and how it ends when it is stopped: its code and signal
 STOPPED = {
     "it saves first": ("trap 'echo saved; exit 6' TERM; echo here; while :; do sleep 0.02; done", 20, 6, None),
@@ -114,6 +140,28 @@ def test_stopped_task_ends(task: RealTask, script: str, grace_s: float, code: in
     if by == signal.SIGKILL:
         assert ending.ended is not None
         assert ending.ended - told >= grace_s - 0.01  # by another clock
+
+
+def test_another_time_limit_is_kept(task: RealTask) -> None:
+    """A longer one that was written before the first one is over, and a shorter one; those of other tasks are not."""
+    task.shell("sleep 0.3; echo done", time_limit_s=0.1).limit_time(None)
+    ending = task.run()
+    assert (ending.code, ending.limit, task.printed) == (0, False, "done\n")
+
+
+@pytest.mark.parametrize("words", ["", "0.01", "soon {}", "0.01 {}.of-another", "-1 {}", "nan {}"])
+def test_what_is_no_time_limit_of_a_task(task: RealTask, words: str) -> None:
+    task.shell("sleep 0.2", time_limit_s=3600.0)
+    (task.folder / "limit").write_text(words.format(task.mark))
+    ending = task.run()
+    assert (ending.code, ending.limit) == (0, False)
+
+
+def test_a_shorter_time_limit_is_kept(task: RealTask) -> None:
+    task.shell("echo here; exec sleep 600", time_limit_s=3600.0).started()
+    task.limit_time(0.01)
+    ending = task.end()
+    assert (ending.code, ending.limit, ending.stopped) == (143, True, True)
 
 
 def test_task_stopped_again_has_the_shorter_grace(task: RealTask) -> None:

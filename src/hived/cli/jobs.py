@@ -264,11 +264,10 @@ def _facts(job: Job) -> list[Fact]:
     ]
     if (process := job.process) is not None:
         limit = "none" if process.time_limit_s is None else duration(process.time_limit_s)
-        tasks = "" if job.size == 1 else f" in {job.size:,} tasks"
         facts += [
             ("command", clean(shlex.join(process.command))),
             ("folder", clean(process.cwd)),
-            ("size", counted(job.gpus, "GPU") + tasks),
+            ("size", _size(job)),
             ("time limit", limit),
             ("starts", f"{process.attempt:,}, after {counted(process.resumes, 'preemption')} and "
              f"{counted(process.retries, 'failure')} of {process.max_retries:,}"),
@@ -442,6 +441,7 @@ def priority_(
 def edit(
     ask: Asking,
     jobs: JobsArgument,
+    array: WholeArrayOption = False,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1, show_default="as it is")
     ] = None,
@@ -466,12 +466,13 @@ def edit(
 ) -> None:
     """Have jobs that wait ask for something else. They keep their ids and, under first come first served, their places.
 
-    What runs is not changed: hived requeue --hold stops it and holds it, to be edited and released. The priority is
-    changed by hived priority.
+    Of a job that runs the time limit alone is changed; hived requeue --hold stops it and holds it, to be edited and
+    released. The priority is changed by hived priority.
 
     \bExamples:
       hived edit train-12 --gpus 2 --time-limit 4h
       hived edit 12 13 --no-time-limit
+      hived edit --array 12 --time-limit 8h
     """
     wish = {"gpus": gpus, "tasks": nodes, "time_limit_s": time_limit, "retries": retries, "grace_s": grace}
     body = {name: value for name, value in wish.items() if value is not None}
@@ -479,7 +480,23 @@ def edit(
         body["no_time_limit"] = True
     if not body:
         raise InputError("nothing to change; give --gpus, --nodes, --time-limit, --retries or --grace")
-    _each(ask, jobs, "/edit", status_text, body)
+    with ask.connect() as there:
+        refs = _arrays(there, jobs, array)
+    _each(ask, refs, "/edit", _edited, body)
+
+
+def _edited(job: Job) -> str:
+    """What a job asks for now."""
+    if (process := job.process) is None:
+        return status_text(job)
+    limit = "no time limit" if process.time_limit_s is None else f"time limit {duration(process.time_limit_s)}"
+    again = f", retries {process.max_retries:,}" if process.max_retries else ""
+    return f"{clean(job.name)} asks for {_size(job)}, {limit}{again}; {clean(job.state)}"
+
+
+def _size(job: Job) -> str:
+    """What a job has asked for, in words."""
+    return counted(job.gpus, "GPU") + ("" if job.size == 1 else f" in {job.size:,} tasks")
 
 
 @asks_engine

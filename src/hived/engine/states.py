@@ -149,6 +149,7 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
         for state in (_Q, _B, _H)
         for event in (JobEvent.PRIORITIZED, JobEvent.EDITED)
     },
+    **{(state, JobEvent.EDITED): (state, Effect.KEEP) for state in (_R, _P)},  # its time limit
     # of a job that was being stopped: it was done before it could be
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},

@@ -60,7 +60,17 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .fences import Fence, Fences
-from .instructions import Instruction, LimitTasks, ResumeTasks, ScaleTasks, StartTasks, StopTasks, SuspendTasks, WakeAt
+from .instructions import (
+    Instruction,
+    LimitTasks,
+    LimitTime,
+    ResumeTasks,
+    ScaleTasks,
+    StartTasks,
+    StopTasks,
+    SuspendTasks,
+    WakeAt,
+)
 from .job_scheduler import JobScheduler
 from .job_users import JobUsers, output_of, own_folder
 from .model import MOST_BACKOFF_S, Job, JobSpec
@@ -353,10 +363,30 @@ class Engine:
         self._advance_or_raise()
 
     def edit(self, ref: str, changes: Mapping[str, object], user: str = "") -> Job:
-        """Change fields of the spec of a job that waits. Raises as :meth:`submit` and :meth:`cancel`."""
+        """Change fields of the spec of a job that waits, or the time limit of one that runs.
+
+        Raises as :meth:`submit` and :meth:`cancel`.
+        """
         job = self.find(ref)
-        self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
+        if job.state.stays:
+            self._check_limit(job, changes.get("time_limit_s"))
+        else:
+            self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
         return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
+
+    def _check_limit(self, job: Job, limit_s: object) -> None:
+        """Whether a job that runs can keep another time limit."""
+        has_run = self.clock() - (job.started_at or inf)
+        if isinstance(limit_s, float) and limit_s <= has_run:
+            raise RequestError(
+                "time_limit_s",
+                f"{job.name} has run for {has_run:,.0f} s already, and would end at once: hived cancel ends it",
+            )
+        if any(not self.task(job, rank).takes_time_limits() for rank in range(job.size) if rank not in job.endings):
+            raise ConflictError(
+                f"{job.name} was started by an earlier version, which keeps the time limit it was started with; hived "
+                "requeue --hold stops it, to be edited and released"
+            )
 
     def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
         """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
@@ -633,6 +663,11 @@ class Engine:
                 if isinstance(instruction, ResumeTasks | ScaleTasks):
                     self._fence_again(job)
                 self.training.carry_out(job, instruction)
+            case LimitTime(attempt=attempt):
+                for rank in range(job.spec.tasks):
+                    if attempt == job.attempt and rank not in job.endings:
+                        with contextlib.suppress(OSError):  # the engine ends it by itself then, or its folder is gone
+                            self.task(job, rank).limit_time(job.spec.time_limit_s)
             case WakeAt(at=at):
                 assert self._loop is not None
                 delay = max(0.0, at - self.clock())

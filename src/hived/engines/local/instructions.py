@@ -59,6 +59,14 @@ class LimitTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitTime:
+    """Have the tasks of this attempt keep another time limit than they were started with."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Call ``JobScheduler.due`` at time ``at``, in seconds since the epoch."""
 
@@ -66,4 +74,4 @@ class WakeAt:
     at: float
 
 
-Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | ScaleTasks | LimitTasks | WakeAt
+Instruction = StartTasks | StopTasks | SuspendTasks | ResumeTasks | ScaleTasks | LimitTasks | LimitTime | WakeAt

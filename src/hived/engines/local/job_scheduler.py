@@ -40,7 +40,7 @@ from .counters import Counts
 from .guests import FLOOR, Guests
 from .health import Health
 from .holds import Holds
-from .instructions import Instruction, LimitTasks, StartTasks, StopTasks, WakeAt
+from .instructions import Instruction, LimitTasks, LimitTime, StartTasks, StopTasks, WakeAt
 from .measured import MeasuredProbe
 from .model import REQUEUES, Job, JobSpec, Limiting, Obeying, outcome
 from .turns import (
@@ -512,19 +512,34 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.scheduler.set_priority(job.entry, priority, at)
 
     def edit(self, job: Job, changes: Mapping[str, object], user: str, at: float) -> None:
-        """Change fields of the spec of a job that waits. It keeps its place where its policy looks at none of them.
+        """Change fields of the spec of a job that waits, or the time limit of one that runs.
 
-        Raises :class:`ConflictError` for any other job, and where nothing changes.
+        One that waits keeps its place where its policy looks at none of them. Raises :class:`ConflictError` for any
+        other job, and where nothing changes.
         """
-        if not job.state.waits or job.state is JobState.RESERVED or job.entry.holds:
+        found = {name: [was, has] for name, has in changes.items() if (was := getattr(job.spec, name)) != has}
+        runs, policy = job.state.stays, self.policies[job.vc]
+        if runs and (changes.keys() != {"time_limit_s"} or policy.clairvoyant):
+            why = (
+                f"policy {policy.name} of {job.vc} has given it its turn by its time limit"
+                if policy.clairvoyant
+                else "of a job that runs the time limit alone is edited"
+            )
+            raise ConflictError(
+                f"{job.name} is {job.state.value}: {why}; hived requeue --hold stops it, to be edited and released"
+            )
+        if not runs and (not job.state.waits or job.state is JobState.RESERVED or job.entry.holds):
             hint = "; hived hold takes it out of line first" if job.state is JobState.RESERVED else ""
             raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits in line is edited{hint}")
-        found = {name: [was, has] for name, has in changes.items() if (was := getattr(job.spec, name)) != has}
         if not found:
             raise ConflictError(f"{job.name} asks for that already")
-        self.scheduler.withdraw(job.entry)
-        self.holds.resizes(job)
+        if not runs:
+            self.scheduler.withdraw(job.entry)
+            self.holds.resizes(job)
         self.becomes(job, JobEvent.EDITED, None, at, {"changes": found, "user": user})
+        if runs:
+            self._limit_time(job)
+            return
         if job.state is JobState.QUEUED:
             self.line_up(job)
         self.holds.resized(job, at)
@@ -653,6 +668,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _started(self, job: Job) -> None:
         self.instruct(StartTasks(job.id, job.attempt))
+        if job.relimited:
+            self._limit_time(job)
+        elif job.limit_at is not None:
+            self.instruct(WakeAt(job.id, job.limit_at))
+
+    def _limit_time(self, job: Job) -> None:
+        self.instruct(LimitTime(job.id, job.attempt))
         if job.limit_at is not None:
             self.instruct(WakeAt(job.id, job.limit_at))
 

@@ -111,6 +111,8 @@ class Job(EngineJob):
         self.exit_code: int | None = None
         #: whether somebody holds it, until it is released
         self.held_by_hand = False
+        #: whether its time limit is another one than when this attempt was started
+        self.relimited = False
         #: when its backoff ends
         self.retry_at: float | None = None
         #: endings of the tasks of this attempt that have ended, by rank: the fields of their event
@@ -140,7 +142,7 @@ class Job(EngineJob):
             case JobEvent.STARTED:
                 self.attempt += 1
                 self.port, self.floor = int(data["port"]), data.get("floor")
-                self.exit_code, self.endings = None, {}
+                self.exit_code, self.endings, self.relimited = None, {}, False
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
             case JobEvent.REQUEUED:
@@ -161,8 +163,11 @@ class Job(EngineJob):
         return effect
 
     def _edit(self, changes: Mapping[str, object]) -> None:
-        """Ask for something else; it is in no queue."""
+        """Ask for something else; it is in no queue, or asks for another time limit alone."""
         spec = self.spec = self.spec.model_copy(update=changes)
+        if self.holds:
+            self.entry.duration, self.relimited = spec.time_limit_s, True
+            return
         self.size, self.gpus = spec.tasks, spec.gpus * spec.tasks
         entry, asked = self.entry, spec.request(self.name)
         entry.duration, entry.key = spec.time_limit_s, ()
@@ -187,6 +192,8 @@ class Job(EngineJob):
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.held_by_hand:
             plain["held_by_hand"] = True
+        if self.relimited:
+            plain["relimited"] = True
         if self.entry.request.priority != self.spec.priority:
             plain["asks_with"] = self.entry.request.priority
         if self.priority != self.spec.priority:
@@ -207,6 +214,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
+        job.relimited = status.get("relimited", False)
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
         if "asks_with" in status:
             job.entry.ask(status["asks_with"])

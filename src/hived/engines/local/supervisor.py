@@ -9,6 +9,7 @@ needs nothing but the standard library and a few files of FOLDER:
                 the task starts
     stop        written by the engine before it signals: a task that has not started yet will not start. It holds a
                 grace, which may be shorter, the signal that comes first and the task's mark
+    limit       another time limit since the start of the task, in seconds, and its mark: replaced by the engine
     exit        how the task ended, and its mark. Its space on the disk is allocated before the claim, so a full disk
                 cannot lose it
     output      what the task prints
@@ -126,7 +127,9 @@ class _Supervisor:
         fence: str | None = None,
         is_kept_in: bool = False,
         most_output: int = 0,
+        limit_file: str = "limit",
     ) -> None:
+        self._limit_file = limit_file
         self._most_output, self._output = most_output, -1
         self._reader, self._problem = -1, b""
         self._fence, self._is_kept_in = fence, is_kept_in
@@ -271,7 +274,8 @@ class _Supervisor:
 
     def _watch(self) -> None:
         """Return once the task and all processes that it has started have ended."""
-        limit_at = None if self._limit is None else time.monotonic() + self._limit
+        started = time.monotonic()
+        limit_at = None if self._limit is None else started + self._limit
         warn_at = None if limit_at is None or self._warning is None else limit_at - self._warning[1]
         while True:
             alive = self._reap()
@@ -281,6 +285,10 @@ class _Supervisor:
             now = time.monotonic()
             self._hear()
             self._cut_output()
+            if (other := self._other_limit()) != self._limit:
+                self._limit = other
+                limit_at = None if other is None else started + other
+                warn_at = None if limit_at is None or self._warning is None else limit_at - self._warning[1]
             if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
                 self._saves = False
                 self._signal_all(signal.SIGTERM)
@@ -322,6 +330,26 @@ class _Supervisor:
         self._signal_all(signal.SIGCONT)  # a process stopped by SIGSTOP has its grace too
         self._stopped_at = now
         self._kill_at = now + self._grace_left()
+
+    def _other_limit(self) -> float | None:
+        """The time limit that the engine has written since the start of the task, if it has; ``None``: there is none.
+
+        One that is for another task, by the mark in it, and one that cannot be read change nothing.
+        """
+        try:
+            file = os.open(self._limit_file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return self._limit
+        try:
+            seconds, mark = os.read(file, 512).decode().split()
+            limit = float(seconds)
+        except (OSError, ValueError):
+            return self._limit
+        finally:
+            os.close(file)
+        if not self._mark.startswith(mark) or not limit > 0:
+            return self._limit
+        return limit if limit < float("inf") else None
 
     def _grace_left(self) -> float:
         """The task's own grace, or the one that the engine has written to ``stop``, if that is shorter."""
@@ -384,9 +412,9 @@ class _Supervisor:
         since a process that keeps forking cannot escape a signal to its group.
         """
         done = {os.getpgrp()}
-        if self._status is None:
+        # it has no group of its own yet, perhaps, and joins it before the look below
+        if self._status is None and _signal_group(self._main, number):
             done.add(self._main)
-            _signal_group(self._main, number)
         for pid in _children():
             try:
                 group = os.getpgid(pid)
@@ -476,11 +504,13 @@ def _end_group(fence: str) -> None:
         return
 
 
-def _signal_group(group: int, number: int) -> None:
+def _signal_group(group: int, number: int) -> bool:
+    """Signal a group; whether there is one that may be."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
-        return  # as above
+        return False  # as above
+    return True
 
 
 def _complain(writer: int, text: str) -> None:

@@ -39,6 +39,8 @@ _KEPT = ("LD_LIBRARY_PATH",)
 #: flags of opening a file for the supervisor, whatever a task may have put in its place
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+#: name of the file of another time limit
+LIMIT = "limit"
 #: bytes read of a small file, at most: a task is of the same user, and may have put anything in its place
 _MOST = 65_536
 
@@ -86,6 +88,7 @@ class Work:
     fence: str | None = None  #: its control group; None: it has none
     is_kept_in: bool = False  #: whether it must not run outside of that
     most_output: int = 0  #: bytes of what it prints that are kept, the last ones; 0: all
+    limit_file: str = LIMIT  #: where another time limit is looked for while it runs
 
 
 class Task:
@@ -234,6 +237,20 @@ class Task:
         elif problem is not None:
             raise problem
         return fd is not None
+
+    def takes_time_limits(self) -> bool:
+        """Whether its supervisor looks for another time limit: one of the version before does not."""
+        try:
+            return "limit_file" in json.loads((self.folder / "task.json").read_text(encoding="ascii"))
+        except (OSError, ValueError, RecursionError, TypeError):
+            return False
+
+    def limit_time(self, limit_s: float | None) -> None:
+        """Have it keep another time limit, since its start; None: none. Within a second; ``OSError`` on a full disk."""
+        draft = self.folder / f"{LIMIT}.part"
+        with os.fdopen(os.open(draft, _WRITE, 0o600), "w", encoding="ascii") as file:
+            file.write(f"{inf if limit_s is None else limit_s} {self.mark}")
+        draft.replace(self.folder / LIMIT)
 
     def ending(self) -> Ending:
         """How it ended, once it is neither unclaimed nor alive."""
