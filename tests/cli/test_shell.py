@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -65,6 +66,7 @@ def test_program_is_on_this_terminal(machine: Machine) -> None:
         terminal.press("hello\r")
         terminal.until("got hello")
         assert terminal.code() == 7
+    assert f"command      sh -c {shlex.quote(script)}\n" in machine.run("explain", "--details", "1")
     job = machine.ended(1)
     assert (job["state"], job["process"]["exit_code"], job["name"]) == ("failed", 7, "shell-1")
 
@@ -76,8 +78,18 @@ def test_it_has_the_size_of_this_terminal(machine: Machine) -> None:
             fcntl.ioctl(terminal._end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             terminal.until(f"{rows} {columns}")
         machine.run("cancel", "1")
-        assert terminal.code() != 0
+        assert terminal.code() == 143
         assert "shell-1 was stopped: cancelled by" in terminal.seen
+
+
+def test_its_name_folder_and_variables(machine: Machine, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    options = ("--name", "look", "--cwd", str(here), "--env", "MINE=7")
+    with machine.shell(*options, "--", "sh", "-c", 'echo "[$PWD $MINE]"') as terminal:
+        terminal.until(f"[{here} 7]")
+        assert terminal.code() == 0
+    assert machine.ended(1)["name"] == "look-1"
 
 
 def test_much_that_is_typed_at_once(machine: Machine) -> None:

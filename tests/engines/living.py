@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hived import Cluster, RecordedCluster, replay
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobState
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
@@ -187,7 +187,7 @@ def record_faults(store: Store) -> tuple[list[str], Counter[str]]:
     events = store.events(0, 1 << 40, None)
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
         faults.append("event numbers have gaps")
-    kept = {job.id: job for job in store.jobs((), None, 1 << 40, None)[0]}
+    kept = {job.id: job for job in store.jobs(JobFilter(), 1 << 40, None)[0]}
     jobs = replayed(events, {number: job.spec for number, job in kept.items()})
     different = [n for n, job in jobs.items() if json.dumps(job.status()) != json.dumps(kept[n].status())]
     if different:

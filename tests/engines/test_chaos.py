@@ -23,6 +23,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engines.local.environment import MARK
 from hived.engines.local.model import Job
@@ -183,7 +184,7 @@ class Chaos:
         with closing(Store(self.state)) as store:
             told = {(event.job, event.data["attempt"]) for event in store.events(0, 1 << 40, None)
                     if event.kind == "stopping"}  # fmt: skip
-            jobs, _ = store.jobs((), None, 1 << 40, None)
+            jobs, _ = store.jobs(JobFilter(), 1 << 40, None)
             faults, counts = record_faults(store)
             mark = store.value("mark")
         if len(jobs) != self.jobs:

@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engines.local.environment import MARK, environments
 from hived.engines.local.store import Store
@@ -159,7 +160,7 @@ class Turns:
     def check(self) -> None:
         """Their own lines, the record, and what is left of processes."""
         with closing(Store(self.state)) as store:
-            jobs, _ = store.jobs((), None, 1 << 40, None)
+            jobs, _ = store.jobs(JobFilter(), 1 << 40, None)
             mark = store.value("mark")
             assert record_faults(store)[0] == []
         owners = {str(job.id) for job in jobs if job.spec.priority >= 0 and not job.spec.early}

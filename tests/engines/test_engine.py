@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import asdict
 
 from hived import InfeasibleError, RequestError
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
 from hived.engines.local import supervisor
@@ -260,7 +260,7 @@ def test_submissions_are_counted_per_tenant(lives: Lives) -> None:
     async def more(engine: Engine) -> list[tuple[str, int]]:
         for vc in ("vision", "speech", "speech"):
             engine.submit(shell(vc, "true", 1))
-        return [(job.vc, job.entry.view.sequence) for job in engine.store.jobs((), None, 9, None)[0]]
+        return [(job.vc, job.entry.view.sequence) for job in engine.store.jobs(JobFilter(), 9, None)[0]]
 
     first = [("speech", 1), ("speech", 0), ("vision", 0)]
     assert lives.live(more, killed=True) == first

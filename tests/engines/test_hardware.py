@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from hived.cluster.explain.reasons import OutOfService
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.local.health import Health
 from hived.engines.local.job_scheduler import JobScheduler
@@ -168,6 +170,27 @@ def test_drained_device_that_changes_nothing(engine: Driver) -> None:
         assert "drain" not in engine.shortly(waiting)
     engine.drain([("node", 7)], undo=True)
     assert states(*holders, waits, loan) == "running running queued queued"
+
+
+def test_who_drained_it_and_why(engine: Driver) -> None:
+    def drain(**more: Any) -> None:
+        places = [("node", device) for device in range(8)]
+        engine.do(lambda jobs: jobs.drain(places, undo=False, now=False, what="node", at=engine.now, **more))
+
+    waits = engine.submit(job("vision", 4))
+    engine.end(waits)
+    drain(user="dana", reason="a fan, ticket 811")
+    waits = engine.submit(job("vision", 1))
+    assert engine.explain(waits).count("not drained (hived drain --undo): drained by dana: a fan, ticket 811") == 1
+    drain(user="dana", reason="the other fan")
+    drain(user="dana", reason="the other fan")
+    said = [event_text(event, "") for event in engine.events if event.kind == "drained"]
+    assert said == [
+        "node is drained by dana: no new jobs there (a fan, ticket 811)",
+        "node is drained by dana: no new jobs there (the other fan)",
+    ]
+    drain()
+    assert "(hived drain --undo)\n" in engine.explain(waits) + "\n"
 
 
 def test_fewest_drained_devices_are_named() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hived import ConflictError
+from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engines.local import ownership
 from hived.engines.local.engine import Engine
@@ -556,7 +557,7 @@ def test_older_database_whose_newer_jobs_have_no_files(lives: Lives, tmp_path: P
 
 
 async def states_of(engine: Engine) -> dict[int, str]:
-    return {job.id: job.state.value for job in engine.store.jobs((), None, 100, None)[0]}
+    return {job.id: job.state.value for job in engine.store.jobs(JobFilter(), 100, None)[0]}
 
 
 def test_folder_of_links_to_another(lives: Lives, tmp_path: Path) -> None:

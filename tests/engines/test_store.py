@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hived import ConflictError
 from hived.access import Tokens
 from hived.cli.up import _Door
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobState
 from hived.engines.local.engine import Keeping
 from hived.engines.local.model import Job
@@ -63,16 +64,16 @@ def store(folder: Path) -> Iterator[Store]:
     made.close()
 
 
-def submitted(store: Store, number: int, vc: str = "vision", name: str = "train", at: float = 1.0) -> Job:
+def submitted(store: Store, number: int, vc: str = "vision", name: str = "train", at: float = 1.0, **more: Any) -> Job:
     """A job that has come, kept."""
-    found = Job(number, job(vc, name=name), at)
+    found = Job(number, job(vc, name=name, **more), at)
     event = Event(store.last_event() + 1, at, "submitted", number, {"name": found.name})
     store.keep([event], [found])
     return found
 
 
-def ended(store: Store, found: Job) -> None:
-    event = Event(store.last_event() + 1, 2.0, "cancelled", found.id, {"why": "cancelled"})
+def ended(store: Store, found: Job, at: float = 2.0) -> None:
+    event = Event(store.last_event() + 1, at, "cancelled", found.id, {"why": "cancelled"})
     found.apply(event)
     store.keep([event], [found])
 
@@ -304,7 +305,7 @@ def test_jobs_of_the_version_before_go_on(folder: Path) -> None:
     assert all(5 < version <= len(MIGRATIONS) for version in SINCE.values()), "a former version has to refuse them"
     written = rows(folder, "SELECT id, status FROM jobs ORDER BY id")
     with closing(Store(folder)) as store:
-        jobs, _ = store.jobs([], None, 100, None)
+        jobs, _ = store.jobs(JobFilter(), 100, None)
         assert {found.name: found.state.value for found in reversed(jobs)} == IN_EACH_STATE
         now = [(found.id, json.loads(json.dumps(found.status()))) for found in reversed(jobs)]
         assert now == [(number, json.loads(str(status))) for number, status in written]
@@ -362,7 +363,7 @@ def test_seventh_version_is_taken_over(folder: Path) -> None:
             "host-2": ("stopping", False), "owner-3": ("running", False), "held-4": ("suspended", False),
             "guest-5": ("running", True), "waits-6": ("reserved", False),
         }  # fmt: skip
-        specs = {found.id: found.spec for found in store.jobs((), None, 100, None)[0]}
+        specs = {found.id: found.spec for found in store.jobs(JobFilter(), 100, None)[0]}
         again = replayed(told, specs)
         assert {found.id: found.status() for found in active} == {
             found.id: again[found.id].status() for found in active
@@ -370,7 +371,7 @@ def test_seventh_version_is_taken_over(folder: Path) -> None:
         assert {(spec.user, spec.uid, spec.is_limited, spec.waits_for) for spec in specs.values()} == {
             ("ann", -1, False, ())
         }
-        assert store.jobs((), None, 100, None, user="ann")[1] == 6
+        assert store.jobs(JobFilter(user="ann"), 100, None)[1] == 6
         assert (store.latest("owner", "ann"), store.latest("owner", "bob")) == (3, None)
         assert {holding.key for holding in store.open_holdings()} == {"2", "3", "4", "5"}
         assert Tokens.restored(json.loads(store.value("tokens") or "[]")).plain() == []
@@ -439,7 +440,7 @@ def test_damaged_page_is_one_clear_error(folder: Path) -> None:
         Store.last_event,
         Store.counts,
         lambda made: made.job("1"),
-        lambda made: made.jobs((), None, 10, None),
+        lambda made: made.jobs(JobFilter(), 10, None),
         lambda made: made.events(0, 10, None),
         lambda made: list(made.decisions()),
         lambda made: made.value("mark"),
@@ -516,15 +517,33 @@ def test_jobs_come_page_by_page(store: Store) -> None:
         found = submitted(store, number, vc="speech" if number % 2 else "vision")
         if number > 5:
             ended(store, found)
-    page, total = store.jobs((), None, 3, None)
+    page, total = store.jobs(JobFilter(), 3, None)
     assert ([found.id for found in page], total) == ([7, 6, 5], 7)
-    page, total = store.jobs((), None, 3, 5)
+    page, total = store.jobs(JobFilter(), 3, 5)
     assert ([found.id for found in page], total) == ([4, 3, 2], 7)
-    page, total = store.jobs(("queued",), "speech", 10, None)
+    page, total = store.jobs(JobFilter(("queued",), "speech"), 10, None)
     assert ([found.id for found in page], total) == ([5, 3, 1], 3)
-    page, total = store.jobs(("queued", "cancelled"), "vision", 10, None)
+    page, total = store.jobs(JobFilter(("queued", "cancelled"), "vision"), 10, None)
     assert ([found.id for found in page], total) == ([6, 4, 2], 3)
-    assert store.jobs(("failed",), None, 10, None) == ([], 0)
+    assert store.jobs(JobFilter(("failed",)), 10, None) == ([], 0)
+
+
+def test_jobs_that_are_chosen(store: Store) -> None:
+    """By their ends, names and arrays: what others answer is not read for it."""
+    jobs = [submitted(store, number, array_id=3 if 2 < number < 6 else 0) for number in range(1, 8)]
+    for at, number in ((10.0, 1), (20.0, 4), (30.0, 2)):
+        ended(store, jobs[number - 1], at)
+
+    def found(**chosen: Any) -> list[int]:
+        jobs, total = store.jobs(JobFilter(**chosen), 100, None)
+        assert total == len(jobs)
+        return [job.id for job in jobs]
+
+    assert (found(array=3), found(array=4), found(array=3, ended_since=0.0)) == ([5, 4, 3], [], [4])
+    assert (found(name="in-4"), found(name="IN-4"), found(name="%")) == ([4], [], [])
+    assert (found(ended_since=20.0), found(ended_before=20.0), found(ended_since=31.0)) == ([4, 2], [1], [])
+    assert found(ended_since=5.0, ended_before=25.0, vc="vision") == [4, 1]
+    assert found(ended_since=5.0, states=("queued",)) == []
 
 
 def test_events_after_a_number_or_the_latest(store: Store) -> None:

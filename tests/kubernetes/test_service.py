@@ -8,6 +8,7 @@ import pytest
 
 from hived.access import NOBODY
 from hived.cli.formats import exit_code
+from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.errors import NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
@@ -27,7 +28,7 @@ def test_evicted_gang_is_not_finished() -> None:
     job = service.job("t/lent")
     assert (job.state, job.finished, exit_code(job)) == (JobState.ENDED, False, 143)
     assert job.why == ["its last pod is gone"]
-    assert [one.id for one in service.jobs([JobState.ENDED], None, None, 9, None).jobs] == ["t/lent"]
+    assert [one.id for one in service.jobs(JobFilter([JobState.ENDED]), 9, None).jobs] == ["t/lent"]
 
 
 def test_gang_made_anew_is_listed_once() -> None:
@@ -37,7 +38,7 @@ def test_gang_made_anew_is_listed_once() -> None:
     world.run(pod("first", 4, "vision", more={"group": "own", "group_size": "1"}))
     world.gone("first")
     world.create(pod("second", 4, "vision", more={"group": "own", "group_size": "1"}))
-    page = service.jobs([JobState.QUEUED, JobState.ENDED], None, None, 1, None)
+    page = service.jobs(JobFilter([JobState.QUEUED, JobState.ENDED]), 1, None)
     assert ([job.state for job in page.jobs], page.total, page.next) == ([JobState.QUEUED], 1, None)
 
 

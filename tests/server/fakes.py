@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -15,8 +16,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from hived.access import Access, Person, Role, Session, Sessions, Tokens
-from hived.cli.jobs import attempt_of
+from hived.cli.logs import attempt_of
 from hived.engine.holdings import Use
+from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.submission import Model
@@ -335,15 +337,19 @@ class FakeService(LocalService):
             jobs=[schema.PlannedJob(name=submission.name or "true", vc=submission.vc, gpus=gpus, **found)]
         )
 
-    def jobs(
-        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
-    ) -> schema.Jobs:
+    def jobs(self, chosen: JobFilter, limit: int, page: str | None) -> schema.Jobs:
         self.check()
         before = None if page is None else whole_number("page", page)
         matching = [
             job
             for job in reversed(self.all)
-            if (not states or job.state in states) and vc in (None, job.vc) and user in (None, job.user)
+            if (not chosen.states or job.state in chosen.states)
+            and chosen.vc in (None, job.vc)
+            and chosen.user in (None, job.user)
+            and (chosen.name or "") in job.name
+            and (chosen.array is None or (job.process is not None and job.process.array == chosen.array))
+            and (chosen.ended_since is None or (job.ended_at or 0.0) >= chosen.ended_since)
+            and (chosen.ended_before is None or (job.ended_at or inf) < chosen.ended_before)
         ]
         found = [job for job in matching if before is None or int(job.id) < before]
         more = found[limit - 1].id if len(found) > limit else None
@@ -755,10 +761,9 @@ class FakeKubernetes(EngineService):
             ],
         )  # fmt: skip
 
-    def jobs(
-        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
-    ) -> schema.Jobs:
+    def jobs(self, chosen: JobFilter, limit: int, page: str | None) -> schema.Jobs:
         self._check()
+        states, vc = chosen.states, chosen.vc
         found = sorted(
             (group for group in self.all if vc in (None, group.vc) and (not states or group.state in states)),
             key=lambda group: group.name,

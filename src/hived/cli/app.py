@@ -25,6 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 from hived import __version__
 from hived.errors import HivedError, InputError
 
+from . import slurm
 from .console import messages, show_verbs
 from .escaping import clean_lines
 
@@ -78,8 +79,8 @@ def _noun(name: str, line: str, *verbs: tuple[str, str, str, str]) -> Verb:
 VERBS = (
     Verb(_JOBS, "submit", "Run a command on GPUs of a virtual cluster", "submit", settings=_WITH_A_COMMAND),
     Verb(_JOBS, "shell", "A shell on GPUs, on this terminal", "shell", settings=_WITH_A_COMMAND),
-    Verb(_JOBS, "ps", "Jobs that run and wait", "jobs"),
-    Verb(_JOBS, "logs", "What a job prints", "jobs"),
+    Verb(_JOBS, "ps", "Jobs that run and wait", "job_lists"),
+    Verb(_JOBS, "logs", "What a job prints", "logs"),
     Verb(_JOBS, "explain", "Why a job waits, where it runs, how it ended", "jobs"),
     Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
@@ -89,7 +90,7 @@ VERBS = (
     Verb(_JOBS, "requeue", "Queue jobs again that run, or have ended", "jobs"),
     Verb(_JOBS, "edit", "Another size or time limit of a job that waits", "jobs", "edit"),
     Verb(_JOBS, "priority", "Another priority of a job that waits or takes turns", "jobs", "priority_"),
-    Verb(_JOBS, "history", "Jobs that have ended: how, when, after how long", "jobs"),
+    Verb(_JOBS, "history", "Jobs that have ended: how, when, after how long", "job_lists"),
     Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),
     Verb(
         _CLUSTER,
@@ -174,24 +175,6 @@ VERBS = (
 )
 
 
-#: what does here as a program of Slurm's
-_OF_SLURM = {
-    "sbatch": "submit",
-    "srun": "submit --follow, or with a terminal hived shell",
-    "salloc": "shell",
-    "squeue": "ps",
-    "sstat": "ps",
-    "scancel": "cancel",
-    "sinfo": "devices, and hived vc ls",
-    "sacct": "history",
-    "sreport": "usage",
-    "sshare": "usage, and hived explain",
-    "sprio": "explain",
-    "sattach": "logs -f",
-    "scontrol": "explain, hold, release, requeue, edit or drain",
-}
-
-
 class Verbs(TyperGroup):
     """A group of verbs, each imported when it is called."""
 
@@ -211,7 +194,7 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that ``args`` begin with, imported."""
-        if args and args[0] not in self._verbs and (here := _OF_SLURM.get(args[0])) is not None:
+        if args and args[0] not in self._verbs and (here := slurm.PROGRAMS.get(args[0])) is not None:
             raise InputError(f"{args[0]} is Slurm's; here it is hived {here} (docs/howto/from-slurm.md)")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or command is None else self._verbs[name].loaded(), rest
@@ -285,7 +268,8 @@ def main(command: Callable[..., Any] = app) -> None:
         code = error.exit_code
     except _UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "hived"
-        _complain(f"{' '.join(error.format_message().split())} (see {path} --help)")
+        text = slurm.option_here(str(getattr(error, "option_name", ""))) or " ".join(error.format_message().split())
+        _complain(f"{text} (see {path} --help)")
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130

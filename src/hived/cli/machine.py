@@ -164,6 +164,9 @@ def drain(
     now: Annotated[
         bool, typer.Option("--now", help="Whoever runs there is preempted and queued again; else it may end.")
     ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why, for whoever looks.", show_default="none")
+    ] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let jobs come again.")] = False,
 ) -> None:
     """Keep new jobs off a device, a node, or all of the machine; jobs that run there may end.
@@ -171,13 +174,14 @@ def drain(
     On Kubernetes: cordon a node. Whoever runs there runs on.
 
     \bExamples:
-      hived drain node-0 --device 3
+      hived drain node-0 --device 3 --reason "fan, ticket 811"
       hived drain --now
       hived drain --undo
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
+    wanted = {"node": node, "device": device, "undo": undo, "now": now} | ({"reason": reason} if reason else {})
     with ask.connect() as there:
-        answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
+        answer = there.post("/v1/drain", wanted)
         drained = there.parsed(Drained, answer)
     if ask.printed(answer):
         return
@@ -255,9 +259,11 @@ def node_rows(nodes: Iterable[Node]) -> Iterator[tuple[str | Text, ...]]:
 
 def _state(node: Node, device: Device) -> str:
     words: list[str] = [device.state]
+    why = node.why or device.why
     if device.drained:
-        words.append("drained")
-    if why := node.why or device.why:
+        words.append("drained" + (f" {clean(why)}" if why and device.healthy and not node.why else ""))
+        why = "" if device.healthy and not node.why else why
+    if why:
         words.append(("" if device.healthy and not node.why else "bad: ") + clean(why))
     elif not device.healthy:
         words.append("bad")

@@ -25,7 +25,7 @@ from hived.server.schema import Job, LogPage
 from .client import Engine, LostAnswerError, Retrying, path_of
 from .console import note
 from .escaping import clean
-from .jobs import attempt_of, log_pages
+from .logs import attempt_of, log_pages
 from .options import Asking, GpusOption, asks_engine, duration_option, resources, vc_option
 from .submit import environment, folder
 

@@ -28,7 +28,7 @@ from hived.server.schema import Job
 from .client import Engine, path_of
 from .console import note
 from .escaping import clean
-from .formats import status_text
+from .formats import exit_code, status_text
 from .options import (
     Asking,
     GpusOption,
@@ -39,7 +39,7 @@ from .options import (
     resources,
     vc_option,
 )
-from .submit import environment, folder
+from .submit import CwdOption, EnvOption, environment, folder
 
 #: seconds between two looks at a job that has not started
 _LOOKS_S = 0.5
@@ -62,8 +62,11 @@ def shell(
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
     time_limit: Annotated[
-        float | None, duration_option(help="Longest run, with its unit: 90s, 30m, 2h or 1d.", show_default="none")
+        float | None, duration_option(help="Longest run: 90s, 30m, 2h, or 1-12:00:00.", show_default="none")
     ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The job's name; its id is added.")] = "shell",
+    cwd: CwdOption = None,
+    env: EnvOption = None,
 ) -> None:
     """Open a shell on GPUs, on this terminal, as soon as they are free. It is a job: exit ends it, and gives them back.
 
@@ -79,12 +82,12 @@ def shell(
     with ask.connect() as there, _listening() as (listening, path):
         if not there.local:
             raise InputError("hived shell works on the machine of the engine: log in there, and leave --engine out")
-        own = folder(None)
+        own = folder(cwd)
         submission = resources(vc, gpus, 1, priority, opportunistic) | {
             "command": [sys.executable, "-I", "-S", terminal.__file__, path, *program],
-            "name": "shell",
+            "name": name,
             "cwd": own,
-            "environment": environment(os.environ, (), False, own),
+            "environment": environment(os.environ, env or (), False, own),
             "share": False,
         }
         submission |= {} if time_limit is None else {"time_limit_s": time_limit}
@@ -98,7 +101,8 @@ def shell(
         finally:
             job = _let_go(there, job, over)
     if isinstance(over, _Over):
-        raise ConflictError(f"{clean(job.name)} was stopped: {clean('; '.join(job.why) or job.state)}")
+        note(f"hived: {clean(job.name)} was stopped: {clean('; '.join(job.why) or job.state)}")
+        over = exit_code(job) or 128 + signal.SIGTERM
     raise typer.Exit(over)
 
 

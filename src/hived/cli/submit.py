@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -22,7 +23,7 @@ from .client import Engine, path_of
 from .console import note
 from .escaping import clean, is_text
 from .formats import exit_code, read_duration, status_text
-from .jobs import Output, follow_job
+from .logs import Output, follow_job
 from .options import (
     Asking,
     GpusOption,
@@ -50,6 +51,14 @@ _DIRECTIVES = 16_384  #: bytes of a script that are looked at
 _A_MOMENT_S = 2.0  #: within which a job that fits has started
 
 
+EnvOption = Annotated[
+    list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.")
+]
+CwdOption = Annotated[
+    Path | None, typer.Option("--cwd", "-C", metavar="DIR", help="Folder to run in.", show_default="this one")
+]
+
+
 @asks_engine
 def submit(
     ask: Asking,
@@ -72,7 +81,7 @@ def submit(
     ] = None,
     retries: Annotated[int, typer.Option(metavar="N", help="How often it is started again when it fails.", min=0)] = 0,
     time_limit: Annotated[
-        float | None, duration_option(help="Longest run, with its unit: 90s, 30m, 2h or 1d.", show_default="none")
+        float | None, duration_option(help="Longest run: 90s, 30m, 2h, or 1-12:00:00.", show_default="none")
     ] = None,
     grace: Annotated[
         float | None,
@@ -123,13 +132,9 @@ def submit(
             show_default="as its VC's policy shares GPUs",
         ),
     ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.")
-    ] = None,
+    env: EnvOption = None,
     no_env: Annotated[bool, typer.Option("--no-env", help="Send only PATH, HOME, LANG and what --env says.")] = False,
-    cwd: Annotated[
-        Path | None, typer.Option("--cwd", "-C", metavar="DIR", help="Folder to run in.", show_default="this one")
-    ] = None,
+    cwd: CwdOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print its output until it ends, and exit as it did.")
     ] = False,
@@ -208,6 +213,8 @@ def _check_program(command: Sequence[str], cwd: str, path: str) -> None:
     ``path``: where the job looks for programs; relative to where it runs.
     """
     name = command[0]
+    if len(command) == 1 and name.split()[1:] and not (Path(cwd) / name).exists():
+        raise InputError(f"{name!r}: no program of that name; what a shell is to read: -- sh -c {shlex.quote(name)}")
     with suppress(OSError, ValueError):  # the job finds out
         if (Path(cwd) / name).is_file():
             places = os.pathsep.join(str(Path(cwd) / part) for part in path.split(os.pathsep))

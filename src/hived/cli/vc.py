@@ -15,7 +15,7 @@ from .client import path_of
 from .console import note
 from .escaping import clean
 from .formats import Fact, columns, print_facts, print_table, styled
-from .jobs import job_table
+from .job_lists import job_table
 from .options import Asking, asks_engine, complete_vc
 
 _VC_COLUMNS = columns("VC RESERVED USED BORROWED WAITING", right="RESERVED USED BORROWED WAITING")

@@ -157,7 +157,8 @@ class Explainer(Generic[J]):
             return [*self._running(job, at), *_by(job)]
         since = "" if at is None else f", for {duration(at - job.since)} now"
         if job.state.aside:
-            return [f"{job.name} of {job.vc} waits{since}:", *self._aside(job, at), *_by(job)]
+            what = "is held" if job.state is JobState.HELD else "waits"
+            return [f"{job.name} of {job.vc} {what}{since}:", *self._aside(job, at), *_by(job)]
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
         lines = lines or [self._about(job)]

@@ -5,7 +5,7 @@ Sentences for people are made from events at the edge (CLI, server).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Reversible
+from collections.abc import Iterator, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,6 +67,18 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits(0, 1.0, "", 0.0)
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are asked for: all, but for what is given here."""
+
+    states: Sequence[str] = ()
+    vc: str | None = None
+    user: str | None = None
+    name: str | None = None  #: a part of theirs
+    array: int | None = None  #: id of the first job of their array
+    ended_since: float | None = None  #: seconds since the epoch
+    ended_before: float | None = None
 
 
 class EngineJob:

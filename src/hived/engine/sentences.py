@@ -34,7 +34,7 @@ _SENTENCES = {
     "ended": "{job} has ended: {why}",
     "device_bad": "device {device} of {node} is bad: {why}",
     "device_healthy": "device {device} of {node} is healthy again",
-    "drained": "{what} is drained{by}: no new jobs there",
+    "drained": "{what} is drained{by}: no new jobs there{why}",
     "undrained": "{what} takes jobs again{by}",
     "signed_in": "{user} signed in to the dashboard ({id})",
     "signed_out": "{of} was signed out of the dashboard ({id}){by}",
@@ -105,7 +105,9 @@ def event_text(event: Event, job: str = "") -> str:
             )
     if event.kind in EVENTS:
         return _of_the_market(event)
-    return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, "by": _by(data), **data})
+    return _SENTENCES.get(event.kind, event.kind).format(
+        **{"job": job, "by": _by(data), "why": f" ({data['reason']})" if data.get("reason") else "", **data}
+    )
 
 
 def _by(data: Mapping[str, Any]) -> str:

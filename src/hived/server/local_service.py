@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from hived.access import NOBODY, SESSION, Access, Person, Role, Session, Sessions, Token
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
@@ -269,18 +269,15 @@ class LocalService(Service[Job]):
         return schema.Plan(jobs=[found])
 
     def _within_limits(self, found: schema.PlannedJob, spec: schema.Submission, person: Person) -> schema.PlannedJob:
-        """A plan, or that it would be refused, or held by a limit of its member."""
-        outcome, why = "never", ""
-        try:
-            if self._check_permitted(spec, person) and spec.priority >= 0:
-                outcome, why = "waits", self.scheduler().holds.why_not_yet(spec.vc, person.name, found.gpus)
-        except ForbiddenError as error:
-            why = str(error)
+        """A plan, or that a limit of its member would hold it. Raises :class:`~hived.errors.ForbiddenError`."""
+        why = ""
+        if self._check_permitted(spec, person) and spec.priority >= 0:
+            why = self.scheduler().holds.why_not_yet(spec.vc, person.name, found.gpus)
         if not why:
             return found
-        text = why if outcome == "never" else f"{counted(found.gpus, 'GPU')} of {spec.vc}: held: {why}"
+        text = f"{counted(found.gpus, 'GPU')} of {spec.vc}: held: {why}"
         return found.model_copy(
-            update={"outcome": outcome, "text": text, "placement": [], "victims": [], "reasons": []}
+            update={"outcome": "waits", "text": text, "placement": [], "victims": [], "reasons": []}
         )
 
     def explainer(self) -> JobExplainer:
@@ -291,12 +288,10 @@ class LocalService(Service[Job]):
         """See :meth:`Service.clock`."""
         return self._engine.clock()
 
-    def jobs(
-        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
-    ) -> schema.Jobs:
-        """Jobs in one of ``states`` (none: all), the latest first; a page is the number that theirs are below."""
+    def jobs(self, chosen: JobFilter, limit: int, page: str | None) -> schema.Jobs:
+        """Jobs as they are chosen, the latest first; a page is the number that theirs are below."""
         before = None if page is None else whole_number("page", page)
-        found, total = self._engine.store.jobs(states, vc, limit, before, user=user)
+        found, total = self._engine.store.jobs(chosen, limit, before)
         here = self._engine.job_scheduler.jobs
         more = str(found[-1].id) if len(found) == limit and found[-1].id > 1 else None
         return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total, next=more)
@@ -488,7 +483,7 @@ class LocalService(Service[Job]):
     # -- the machine ----------------------------------------------------------------------------------------------
 
     async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
-        chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now, user)
+        chosen = self._engine.drain(drain.node, drain.device, drain.undo, drain.now, user, drain.reason)
         nodes = groupby(chosen, key=itemgetter(0))
         return schema.Drained(
             nodes=[self.node(name, (device for _, device in of)) for name, of in nodes], undone=drain.undo
@@ -657,5 +652,5 @@ class _Running:
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """All ended jobs in the store, the latest submitted first."""
         states = [state.value for state in JobState if state.ended]
-        found, total = self._engine.store.jobs(states, None, limit, None, offset)
+        found, total = self._engine.store.jobs(JobFilter(states), limit, None, offset)
         return ended_jobs(found, total)

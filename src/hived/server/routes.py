@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
+from hived.engine.job import JobFilter
 from hived.engine.states import PHASES, JobState, Phase
 from hived.engines.submission import ANY_TEXT, Model
 from hived.errors import HivedError, RequestError
@@ -106,6 +107,7 @@ def _event(name: str, data: Model, number: int) -> ServerSentEvent:
 
 _TELLING = (404, 409, 503)  #: statuses of what a training job is told, beside those of a body
 _LARGEST = 2**63 - 1  #: integer that the engine can store
+_LATEST = 4e9  #: seconds since the epoch: in more than fifty years
 _REF_WORDS = (
     "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them). On Kubernetes "
     "an affinity group by its name, or by a pod of it: `namespace/name`, or `name` in the namespace `default`."
@@ -169,6 +171,18 @@ Phases = Annotated[
 ]
 OfVc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
 OfUser = Annotated[str | None, Query(min_length=1, max_length=253, pattern=ANY_TEXT, description="Only of this user.")]
+Named = Annotated[
+    str | None, Query(min_length=1, max_length=253, pattern=ANY_TEXT, description="Only with this in their names.")
+]
+OfArray = Annotated[
+    int | None, Query(ge=1, le=_LARGEST, description="Only of the array whose first job has this id.", examples=[12])
+]
+EndedSince = Annotated[
+    float | None, Query(ge=0, le=_LATEST, description="Only ended since then, in seconds since the epoch.")
+]
+EndedBefore = Annotated[
+    float | None, Query(ge=0, le=_LATEST, description="Only ended before then, in seconds since the epoch.")
+]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Page = Annotated[
     str | None,
@@ -275,12 +289,16 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         phases: Phases = [],  # noqa: B006
         vc: OfVc = None,
         user: OfUser = None,
+        name: Named = None,
+        array: OfArray = None,
+        ended_since: EndedSince = None,
+        ended_before: EndedBefore = None,
         limit: AtMost = 100,
         page: Page = None,
     ) -> schema.Jobs:
         """Jobs: the latest first; on Kubernetes affinity groups by name, those that have ended only if asked for."""
-        chosen = [*states, *(state for state in JobState if PHASES[state] in phases and state not in states)]
-        return service.jobs(chosen, vc, user, limit, page)
+        wanted = [*states, *(state for state in JobState if PHASES[state] in phases and state not in states)]
+        return service.jobs(JobFilter(wanted, vc, user, name, array, ended_since, ended_before), limit, page)
 
     @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def cancel_job(ref: Ref, request: Request) -> schema.Job:

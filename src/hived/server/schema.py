@@ -430,6 +430,8 @@ class Drain(Model):
     undo: StrictBool = False
     now: StrictBool = False
     """Whoever runs there is preempted and queued again."""
+    reason: Annotated[str, StringConstraints(max_length=253, pattern=ANY_TEXT)] = ""
+    """For others, who see it where jobs and devices are explained."""
 
 
 class Drained(Model):

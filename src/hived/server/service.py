@@ -18,7 +18,7 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
 from hived.engine.explaining import Explainer
-from hived.engine.job import EngineJob, Event
+from hived.engine.job import EngineJob, Event, JobFilter
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
@@ -67,10 +67,8 @@ class Service(ABC, Generic[J]):
         """A job that is known: it waits, runs, or has ended."""
 
     @abstractmethod
-    def jobs(
-        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
-    ) -> schema.Jobs:
-        """Jobs of a virtual cluster and a user (None: of any) in one of ``states`` (none: all).
+    def jobs(self, chosen: JobFilter, limit: int, page: str | None) -> schema.Jobs:
+        """Jobs as they are chosen, at most ``limit``.
 
         From the ``page`` on that an answer before this one has named.
         """
@@ -275,6 +273,8 @@ class Service(ABC, Generic[J]):
         """Drain devices, or undo that, told so by ``user``. Returns those that it is about, as they are now."""
         if drain.undo and drain.now:
             raise RequestError("now", "sends away who runs there, and undoing a drain sends nobody away: leave one out")
+        if drain.undo and drain.reason:
+            raise RequestError("reason", "is of a drain, and undoing one takes it away: leave one out")
         return await self._drain(drain, user)
 
     def job(self, ref: str) -> schema.Job:

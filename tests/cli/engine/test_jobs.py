@@ -208,10 +208,31 @@ def test_history_of_some(hived: Hived, engine: FakeService) -> None:
         "--state FAILED: names the engine's folder; for jobs in a state: --status failed"
     )
     assert ids("--name", "ne") == ["2"]
+    assert ids("--until", "1h") == ["1"]
+    assert ids("--since", "50s", "-E", "10s") == ["3"]
     assert ids("--since", "1h", "-n", "1") == ["3"]
     assert hived("history", "--name", "nothing").err == "no such job has ended\n"
     assert refused(hived("history", "--since", "soon")).startswith("--since soon: is no time; write 30d")
     assert "no state of a job" in refused(hived("history", "--status", "broken"))
+    assert refused(hived("history", "--status", "PENDING")).endswith("what Slurm calls so: queued, held or reserved")
+
+
+def test_those_of_an_array_that_wait_are_a_line(hived: Hived, engine: FakeService) -> None:
+    """An array of 200 was 196 lines that said the same."""
+    for number in range(7):
+        engine.change(engine.add(name="sweep", gpus=4), array=1, array_index=number + 1)
+    other = engine.change(engine.add(name="other", gpus=4), array=8, array_index=3)
+    engine.change(engine.all[5], why=["another reason"])
+    engine.change(engine.all[3], state="cancelled", why=[])
+    lines = [line.split()[:3] for line in hived("ps").out.splitlines()[1:]]
+    assert lines == [
+        ["1", "1_1", "sweep-1"],
+        ["2", "1_2", "sweep-2"],
+        ["3", "1_[3,5,7]", "sweep-3"],
+        ["6", "1_6", "sweep-6"],
+        [other.id, "8_3", other.name],
+    ]
+    assert len(hived("ps", "--each").out.splitlines()) == 1 + 7
 
 
 def test_details(hived: Hived, engine: FakeService) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.cli.jobs import harmless
+from hived.cli.logs import harmless
 
 from ...server.fakes import FakeService, Running
 from ..helpers import Hived, tree

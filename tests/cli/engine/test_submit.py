@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,28 @@ def test_script_that_cannot_be_run(
     assert hived("submit", "--vc", "vision", "--", "sh", "job.sh", "\udcff").code in (0, 2)
     assert not hived("submit", "--vc", "vision", "--", "sh", "job.sh").err
     assert hived("submit", "--vc", "vision", "--", "x" * 5000).code == 0, "the job finds out"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("submit --vc a --mem 4G -- true", "--mem. What Slurm calls so is here: GPUs are what is shared out"),
+        ("submit --vc a -J name -- true", "-J. What Slurm calls so is here: --name (see"),
+        ("submit --vc a --dependency=afterok:12 -- true", "here: --after JOB, --after JOB:ok (see"),
+        ("ps --me", "--me. What Slurm calls so is here: --user $USER (see"),
+        ("submit --vc a --wrap 'sleep 1'", "here: -- sh -c '...' (see"),
+        ("submit --vc a --nothing -- true", "--nothing (see hived submit --help)"),
+    ],
+)
+def test_options_of_slurm(hived: Hived, line: str, words: str) -> None:
+    assert words in refused(hived(*shlex.split(line)))
+
+
+def test_a_line_for_a_shell(hived: Hived) -> None:
+    """It "ran", and failed at once."""
+    assert refused(hived("submit", "--vc", "vision", "--", "echo hi; sleep 1")) == (
+        "'echo hi; sleep 1': no program of that name; what a shell is to read: -- sh -c 'echo hi; sleep 1'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,10 @@ class Engine:
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
         drained = json.loads(self.store.value("drained") or "[]")
-        self.job_scheduler.health.set_drained([(self._names.get(node, node), device) for node, device in drained], True)
+        why = json.loads(self.store.value("drained_why") or "[]")  # the version before has not said
+        for number, (node, device) in enumerate(drained):
+            place = self._names.get(node, node), device
+            self.job_scheduler.health.set_drained([place], True, why[number] if number < len(why) else "")
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
@@ -405,14 +408,16 @@ class Engine:
         return self._about(ref, lambda job, at: self.job_scheduler.cancel(job, at, user))
 
     def drain(
-        self, node: str | None, device: int | None, undo: bool, now: bool, user: str = ""
+        self, node: str | None, device: int | None, undo: bool, now: bool, user: str = "", reason: str = ""
     ) -> list[tuple[str, int]]:
         """Drain devices (None: of all nodes; all of the node), or undo that. Survives a restart."""
         chosen = self.chosen(node, device)
         where = node or ("the machine" if device is None else "every node")
         what = where if device is None else f"device {device} of {where}"
-        self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user)
-        self._values["drained"] = json.dumps([list(place) for place in self.job_scheduler.health.drained])
+        self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user, reason)
+        drained = self.job_scheduler.health.drained
+        self._values["drained"] = json.dumps([list(place) for place in drained])
+        self._values["drained_why"] = json.dumps(list(drained.values()))
         self._advance_or_raise()
         return chosen
 

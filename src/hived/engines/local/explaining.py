@@ -40,12 +40,13 @@ class JobExplainer(Explainer[Job]):
         self.pod = _by_rank(tasks)
 
     def say(self, reason: Reason) -> str:
-        """See :meth:`Explainer.say`; of a broken GPU also what is wrong with it."""
-        if not isinstance(reason, OutOfService) or not reason.broken:
+        """See :meth:`Explainer.say`; of a broken or drained GPU also what is wrong with it, and who says so."""
+        if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
             return super().say(reason)
-        node, devices = reason.broken[0]
+        node, devices = out[0]
         why = self._jobs.health.why((node, devices[0]))
-        return super().say(reason) + (f": {why}" if why else "")
+        drained = "drained " if why and not reason.broken else ""
+        return super().say(reason) + (f": {drained}{why}" if why else "")
 
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""
@@ -60,6 +61,8 @@ class JobExplainer(Explainer[Job]):
         return behind(*self._jobs.scheduler.ahead(job.entry, 3)) or self.but_the_line(self._of_core(job))
 
     def _aside(self, job: Job, at: float | None) -> list[str]:
+        if job.held_by_hand:
+            return [f"it is kept out of line {job.reason}", f"hived release {job.name} lets it into line"]
         if job.state is not JobState.BACKOFF or at is None:
             return super()._aside(job, at)
         left = max(0.0, (job.retry_at or at) - at)

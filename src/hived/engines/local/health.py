@@ -16,8 +16,8 @@ class Health(Hardware):
         super().__init__(cluster)
         #: bad devices, and why
         self.bad: dict[Device, str] = {}
-        #: drained devices: an ordered set
-        self.drained: dict[Device, None] = {}
+        #: drained devices, by whom and why
+        self.drained: dict[Device, str] = {}
         #: devices held by jobs to which the core cannot attribute them
         self.claimed: set[Device] = set()
 
@@ -32,16 +32,19 @@ class Health(Hardware):
         self._changed.add(place[0])
         return True
 
-    def set_drained(self, chosen: Iterable[Device], drained: bool) -> bool:
-        """Drain devices, or undo that. Returns whether that is a change."""
-        changed = [place for place in chosen if (place in self.drained) is not drained]
-        for place in changed:
+    def set_drained(self, chosen: Iterable[Device], drained: bool, why: str = "") -> bool:
+        """Drain devices, or undo that; ``why``: and by whom. Returns whether that is a change."""
+        changed = False
+        for place in chosen:
+            is_drained = place in self.drained
+            changed |= is_drained is not drained or (drained and self.drained[place] != why)
+            if is_drained is not drained:
+                self._changed.add(place[0])
             if drained:
-                self.drained[place] = None
+                self.drained[place] = why
             else:
-                del self.drained[place]
-            self._changed.add(place[0])
-        return bool(changed)
+                self.drained.pop(place, None)
+        return changed
 
     @property
     def faulty(self) -> Collection[Device]:
@@ -55,7 +58,7 @@ class Health(Hardware):
 
     def why(self, place: Device) -> str:
         """See :meth:`Hardware.why`."""
-        return self.bad.get(place, "")
+        return self.bad.get(place) or self.drained.get(place, "")
 
     def set_claimed(self, places: Iterable[Device]) -> None:
         """Set the devices held by jobs to which the core cannot attribute them."""

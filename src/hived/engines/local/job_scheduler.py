@@ -274,12 +274,21 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._hardware_changed(at)
 
     def drain(
-        self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float, user: str = ""
+        self,
+        places: Collection[tuple[str, int]],
+        undo: bool,
+        now: bool,
+        what: str,
+        at: float,
+        user: str = "",
+        reason: str = "",
     ) -> None:
         """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
-        if self.health.set_drained(places, not undo):
+        why = f"by {user}" * bool(user) + ": " * bool(user and reason) + reason
+        if self.health.set_drained(places, not undo, why):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
             data |= {"user": user} if user else {}
+            data |= {"reason": reason} if reason else {}
             self.note("undrained" if undo else "drained", None, at, data)
         if now and not undo:
             wanted = set(places)

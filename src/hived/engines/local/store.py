@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from hived.engine.holdings import Holding, Holdings, Use
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobEvent, JobState
+from hived.engines.submission import MOST_OF_AN_ARRAY
 from hived.errors import ConflictError, InputError, InvariantError, StorageError
 from hived.events.codec import from_line, from_plain, to_line, to_plain
 from hived.events.journal import Opened, Reconfigured
@@ -405,26 +406,30 @@ class Store:
         rows = self._rows(query, (base, user))
         return rows[0][0] if rows else None
 
-    def jobs(
-        self,
-        states: Sequence[str],
-        vc: str | None,
-        limit: int,
-        before: int | None,
-        offset: int = 0,
-        user: str | None = None,
-    ) -> tuple[list[Job], int]:
-        """Jobs, the latest first, without the first ``offset``; and how many match in all."""
+    def jobs(self, chosen: JobFilter, limit: int, before: int | None, offset: int = 0) -> tuple[list[Job], int]:
+        """Jobs as they are chosen, the latest first, without the first ``offset``; and how many there are in all.
+
+        Only those with ids below ``before``. O(jobs in these states), or O(those that ended in the time asked for).
+        """
         where, values = ["1 = 1"], []  # type: list[str], list[object]
-        if states:
-            where.append(f"state IN ({', '.join('?' * len(states))})")
-            values += states
-        if vc is not None:
-            where.append("vc = ?")
-            values.append(vc)
-        if user is not None:
-            where.append("user = ?")
-            values.append(user)
+        if chosen.states:
+            where.append(f"state IN ({', '.join('?' * len(chosen.states))})")
+            values += chosen.states
+        if chosen.array is not None:  # they were submitted one after another
+            where.append("id >= ? AND id < ? AND json_extract(spec, '$.array_id') = ?")
+            values += [chosen.array, chosen.array + MOST_OF_AN_ARRAY, chosen.array]
+        if chosen.name is not None:
+            where.append("instr(name, ?)")
+            values.append(chosen.name)
+        if chosen.ended_since is not None or chosen.ended_before is not None:
+            where.append(f"id IN ({_HAS_ENDED}) AND state IN ({_ENDED})")
+            since, until = chosen.ended_since, chosen.ended_before
+            values.append(0 if since is None else _number_at(self._db, since))
+            values.append(1 << 62 if until is None else _number_at(self._db, until))
+        for name, value in (("vc", chosen.vc), ("user", chosen.user)):
+            if value is not None:
+                where.append(f"{name} = ?")
+                values.append(value)
         total = self._rows(f"SELECT count(*) FROM jobs WHERE {' AND '.join(where)}", values)[0][0]
         if before is not None:
             where.append("id < ?")

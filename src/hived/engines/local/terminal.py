@@ -26,16 +26,28 @@ import sys
 import termios
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: bytes of one message at most
 MOST = 65_536
 #: seconds that a program has to end after it was hung up on
 _HANGS_UP_S = 5.0
 _HEAD = struct.Struct("<cI")
+#: words of a command before its program: python -I -S terminal.py SOCKET
+_OWN = 5
 
 
 def framed(kind: bytes, data: bytes = b"") -> bytes:
     """A message."""
     return _HEAD.pack(kind, len(data)) + data
+
+
+def shown(command: Sequence[str]) -> Sequence[str]:
+    """What a command runs, where it is this file; any other as it is."""
+    is_this = len(command) > _OWN and command[_OWN - 2].endswith("/engines/local/terminal.py")
+    return command[_OWN:] if is_this else command
 
 
 class Messages:

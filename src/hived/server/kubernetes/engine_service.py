@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -11,6 +11,7 @@ from hived.access import Access, Person
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member, Request
+from hived.engine.job import JobFilter
 from hived.engine.job import after as events_after
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
@@ -63,22 +64,14 @@ class EngineService(Service[Gang]):
             raise _unknown(ref)
         return gang
 
-    def jobs(
-        self, states: Sequence[str], vc: str | None, user: str | None, limit: int, page: str | None
-    ) -> schema.Jobs:
-        """Gangs by name, ended ones only where ``states`` has that; a page is the name before it. O(gangs)."""
+    def jobs(self, chosen: JobFilter, limit: int, page: str | None) -> schema.Jobs:
+        """Gangs by name, ended ones only where that state is chosen; a page is the name before it. O(gangs)."""
         gang_scheduler = self.scheduler()
         # one that is made anew under its name is that name's
-        ended = gang_scheduler.ended if JobState.ENDED in states else {}
+        ended = gang_scheduler.ended if JobState.ENDED in chosen.states else {}
         gone = (gang for gang in ended.values() if gang.name not in gang_scheduler.gangs)
         found = sorted(
-            (
-                gang
-                for gang in (*gang_scheduler.gangs.values(), *gone)
-                if (vc is None or gang.vc == vc)
-                and (user is None or gang.entry.view.user == user)
-                and (not states or gang.state in states)
-            ),
+            (gang for gang in (*gang_scheduler.gangs.values(), *gone) if _is_chosen(gang, chosen)),
             key=lambda gang: gang.name,
         )
         left = found if page is None else [gang for gang in found if gang.name > page]
@@ -161,6 +154,10 @@ class EngineService(Service[Gang]):
             raise UnsupportedError(
                 f"on Kubernetes nodes are drained whole; to keep single devices from jobs: kubectl annotate node "
                 f"{drain.node} {keys.BAD_DEVICES}={drain.device}"
+            )
+        if drain.reason:
+            raise UnsupportedError(
+                f"a cordon of Kubernetes has no reason; leave it out, or kubectl annotate node {drain.node} with it"
             )
         if drain.now:
             raise UnsupportedError(
@@ -291,4 +288,17 @@ def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
 def _unknown(ref: str) -> NotFoundError:
     return NotFoundError(
         f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived ps lists the groups"
+    )
+
+
+def _is_chosen(gang: Gang, chosen: JobFilter) -> bool:
+    since, before, ended_at = chosen.ended_since, chosen.ended_before, gang.ended_at
+    return (
+        (not chosen.states or gang.state in chosen.states)
+        and chosen.vc in (None, gang.vc)
+        and chosen.user in (None, gang.entry.view.user)
+        and (chosen.name or "") in gang.name
+        and chosen.array is None  # there are none
+        and (since is None or (ended_at is not None and ended_at >= since))
+        and (before is None or (ended_at is not None and ended_at < before))
     )
