@@ -66,7 +66,7 @@ def test_program_is_on_this_terminal(machine: Machine) -> None:
         terminal.press("hello\r")
         terminal.until("got hello")
         assert terminal.code() == 7
-    assert f"command      sh -c {shlex.quote(script)}\n" in machine.run("explain", "--details", "1")
+    assert f"command     sh -c {shlex.quote(script)}\n" in machine.run("explain", "--details", "1")
     job = machine.ended(1)
     assert (job["state"], job["process"]["exit_code"], job["name"]) == ("failed", 7, "shell-1")
 
