@@ -121,6 +121,24 @@ def test_outlives_its_engine(lives: Lives) -> None:
     lives.live(second)
 
 
+def test_folder_says_whose_it_is(lives: Lives) -> None:
+    """Numbers of jobs and attempts come again, in another database: what is another's is told nothing."""
+
+    async def story(engine: Engine) -> None:
+        job = await training(engine, trains())
+        folder = JobFolder(lives.folder / "training" / "1.1")
+        assert folder.about() == {"task": job.mark(engine.store.database), "user": ""}
+        await engine.training.suspend(engine.find("train"), 20.0)
+        folder.write_about({"task": "another/1."})
+        with pytest.raises(ConflictError, match="does not run under the runtime"):
+            await engine.training.limit(engine.find("train"), Limiting(None, 0.5))
+        folder.write_about({})  # of the version before
+        await engine.training.limit(engine.find("train"), Limiting(None, 0.5))
+        await engine.training.resume(engine.find("train"), 20.0)
+
+    lives.live(story)
+
+
 def test_folder_is_deleted_under_a_suspended_job(lives: Lives) -> None:
     """It is woken, and goes on, though it obeys no more."""
 
@@ -193,7 +211,7 @@ def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RequestError, match="share: hived-runtime is not installed where the engine runs"):
             engine.submit(trains())
 
-    monkeypatch.setattr(engine_module, "installed_agent", lambda folder: None)
+    monkeypatch.setattr(engine_module, "installed_agent", lambda folder, database: None)
     lives.live(not_installed)
 
 
@@ -357,7 +375,7 @@ def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pyte
         ("antman:limits=false", "only simulated"),
     ):
         lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
-        monkeypatch.setattr(engine_module, "installed_agent", lambda folder: None)
+        monkeypatch.setattr(engine_module, "installed_agent", lambda folder, database: None)
         with pytest.raises(PolicyError, match=why):
             lives.live(story)
 

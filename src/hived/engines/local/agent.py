@@ -28,8 +28,9 @@ from .model import Job, Limiting, Obeying, RefusedError
 class Agent:
     """The training jobs of an engine, each in a folder of its own below ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, database: str) -> None:
+        """``database``: the id of the engine's, which the folders name beside the submission and its user."""
+        self.folder, self._database = folder, database
 
     # -- a task begins ------------------------------------------------------------------------------------------------
 
@@ -40,6 +41,7 @@ class Agent:
         """
         self._path(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
+        JobFolder(self._path(job)).write_about({"task": job.mark(self._database), "user": job.spec.user})
         path = os.pathsep.join(filter(None, (str(LAUNCH), given.get("PYTHONPATH"))))
         found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name, SESSION: "own"}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
@@ -61,8 +63,11 @@ class Agent:
             shutil.rmtree(folder, ignore_errors=True)
 
     def obeys(self, job: Job) -> bool:
-        """Whether a job was started under the runtime."""
-        return job.attempt > 0 and self._path(job).is_dir()
+        """Whether a job was started under the runtime: its folder is there, and is not another submission's."""
+        if job.attempt == 0 or not self._path(job).is_dir():
+            return False
+        whose = JobFolder(self._path(job)).about().get("task")  # None: of the version before, which does not say
+        return whose is None or whose == job.mark(self._database)
 
     # -- what it does, and is told ------------------------------------------------------------------------------------
 

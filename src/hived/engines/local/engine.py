@@ -148,7 +148,7 @@ class Engine:
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
-        self._agent = installed_agent(self.folder / "training")
+        self._agent = installed_agent(self.folder / "training", database)
         policies.forbid_sharing(self._why_not_shared)
         self.job_scheduler = JobScheduler(
             cluster, policies, free_port, store.last_event(), self._trading, shares=True, past_use=self._past_use

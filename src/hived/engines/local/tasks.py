@@ -242,6 +242,8 @@ class Task:
         """Whether its supervisor looks for another time limit: one of the version before does not."""
         try:
             return "limit_file" in json.loads((self.folder / "task.json").read_text(encoding="ascii"))
+        except FileNotFoundError:  # it has not started yet, and will with the limit of then
+            return True
         except (OSError, ValueError, RecursionError, TypeError):
             return False
 

@@ -310,7 +310,7 @@ def told_by(user: str) -> str:
     return f"told so by {user or 'hand'}"
 
 
-def installed_agent(folder: Path) -> Agent | None:
+def installed_agent(folder: Path, database: str) -> Agent | None:
     """The agent, where the runtime of training jobs is installed."""
     try:
         from .agent import Agent
@@ -318,4 +318,4 @@ def installed_agent(folder: Path) -> Agent | None:
         if error.name is None or not error.name.startswith("hived_control"):
             raise
         return None
-    return Agent(folder)
+    return Agent(folder, database)
