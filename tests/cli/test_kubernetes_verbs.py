@@ -233,11 +233,14 @@ def test_vc_with_cells_and_groups(hived: Hived, cluster: str, service: FakeKuber
     assert (answer.code, answer.err) == (0, "")
     facts, running, waiting = answer.out.split("\n\n")
     assert facts.splitlines() == [
-        "VC      vision",
-        "in use  4 of 8 reserved GPUs, 0 borrowed",
-        "cells   1 x RACK.NODE of 4 GPUs",
-        "        1 x RACK.NODE of 4 GPUs, pinned: corner",
-        r"doomed  NODE of RACK, on n\x1b9",
+        "VC        vision",
+        "in use    4 of 8 reserved GPUs, 0 borrowed",
+        "policy    fair",
+        "members   ann, group:gpu",
+        "a member  at most 1,000 jobs that have not ended, 4 GPUs of guaranteed jobs",
+        "cells     1 x RACK.NODE of 4 GPUs",
+        "          1 x RACK.NODE of 4 GPUs, pinned: corner",
+        r"doomed    NODE of RACK, on n\x1b9",
     ]
     assert lines(running) == [
         ["running:"],

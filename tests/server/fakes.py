@@ -884,6 +884,7 @@ def vc_of(jobs: Sequence[schema.Job], name: str, vcs: list[schema.VcUsage], doom
     of = [job for job in jobs if job.vc == name]
     return schema.Vc(
         usage=usage,
+        rules=schema.Rules(policy="fair", members=("ann", "group:gpu"), max_jobs=1000, max_gpus=4) if of else None,
         cells=cells,
         doomed=doomed,
         running=[job for job in of if job.kind is not None][:100],

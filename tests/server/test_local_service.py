@@ -504,6 +504,10 @@ async def test_plan_is_within_the_limits_of_who_asks(engine: Engine) -> None:
         replace(spec, virtual_clusters=tuple(replace(vc, access=access) for vc in spec.virtual_clusters))
     )
 
+    rules = service.vc("vision").rules
+    assert rules is not None
+    assert (rules.members, rules.max_priority, rules.max_gpus, rules.max_jobs) == (("ben",), 5, 2, None)
+
     def plan(person: Person, **more: Any) -> tuple[str, str]:
         (found,) = service.plan(schema.PlanRequest(job=wish("true", **more)), person).jobs
         return found.outcome, found.text

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hived.server.schema import Reserved, Usage, Vc, VcUsage
+from hived.server.schema import Reserved, Rules, Usage, Vc, VcUsage
 from hived.words import counted
 
 from .client import path_of
@@ -78,6 +78,7 @@ def _print_vc(vc: Vc) -> None:
     summary = vc.usage
     used = f"{summary.used:,} of {counted(summary.reserved, 'reserved GPU')}, {summary.borrowed:,} borrowed"
     facts: list[Fact] = [("VC", Text(clean(summary.name), "bold")), ("in use", used)]
+    facts += [] if vc.rules is None else list(_rules(vc.rules))
     facts += [("cells" if n == 0 else "", _cells(cells)) for n, cells in enumerate(vc.cells)]
     facts += [("doomed" if n == 0 else "", styled(words, "red")) for n, words in enumerate(vc.doomed)]
     print_facts(facts)
@@ -89,6 +90,24 @@ def _print_vc(vc: Vc) -> None:
             note(f"the first {_MOST}; all of them: hived ps --vc {clean(summary.name)} -n 0")
     if not vc.running and not vc.waiting:
         note("no jobs")
+
+
+def _rules(rules: Rules) -> Iterator[Fact]:
+    """Who may use it, and how much of it."""
+    yield "policy", clean(rules.policy)
+    if rules.admins:
+        yield "admins", clean(", ".join(rules.admins))
+    if rules.members:
+        yield "members", clean(", ".join(rules.members))
+    limits = (
+        (rules.max_jobs, "{:,} jobs that have not ended"),
+        (rules.max_gpus, "{:,} GPUs of guaranteed jobs"),
+        (rules.max_priority, "priority {:,}"),
+    )
+    if each := [words.format(most) for most, words in limits if most is not None]:
+        yield "a member", f"at most {', '.join(each)}"
+    if rules.file_group:
+        yield "files", f"read by the group {clean(rules.file_group)} too"
 
 
 def _cells(cells: Reserved) -> str:

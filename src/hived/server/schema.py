@@ -469,10 +469,29 @@ class VcUsage(Model):
     """Jobs."""
 
 
+class Rules(Model):
+    """Who may use a virtual cluster, and how much, by the spec; None: there is no limit."""
+
+    policy: str
+    """By which its jobs have their turns."""
+    members: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    max_priority: int | None = None
+    """That a member may ask for."""
+    max_jobs: int | None = None
+    """Of a member, that have not ended."""
+    max_gpus: int | None = None
+    """Of a member's guaranteed jobs that run or are in line; others of theirs are held."""
+    file_group: str = ""
+    """Of the machine, who may read the files of its jobs."""
+
+
 class Vc(Model):
     """One virtual cluster: what it has reserved, what runs in it, what waits."""
 
     usage: VcUsage
+    rules: Rules | None = None
+    """None: the spec has it no more."""
     cells: list[Reserved]
     doomed: list[str]
     """Cells that cannot be healthy any more, in words."""

@@ -377,11 +377,20 @@ class Service(ABC, Generic[J]):
         line = [job for job in scheduler.waiting(scheduler.usage.waiting.total()) if job.vc == name]
         return schema.Vc(
             usage=self._of_vc(name),
+            rules=self._rules(name),
             cells=[] if found is None else found.reserved,
             doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
             running=[self.shown(job) for job in islice(holders, _SHOWN)],
             waiting=[self.shown(job) for job in line[:_SHOWN]],
         )
+
+    def _rules(self, name: str) -> schema.Rules | None:
+        scheduler = self.scheduler()
+        found = next((vc for vc in scheduler.cluster.spec.virtual_clusters if vc.name == name), None)
+        if found is None:
+            return None
+        access = {} if found.access is None else asdict(found.access)
+        return schema.Rules(policy=scheduler.policies[name].name, **access)
 
     def usage(self) -> schema.Usage:
         """GPUs and jobs. O(VCs + bad GPUs + jobs with a reservation)."""
