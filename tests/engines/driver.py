@@ -198,7 +198,15 @@ class Driver:
     # -- what comes of them ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run the scheduler, carry out the instructions, check all invariants."""
+        """Run the scheduler, carry out the instructions, check all invariants; again where a trade is to end by that."""
+        self._settle()
+        for _ in range(9):
+            if self.job_scheduler.trading.next_change > self.now:
+                return
+            self._settle()
+        raise AssertionError("trades end without an end")
+
+    def _settle(self) -> None:
         self.job_scheduler.trading.due(self.now)
         self.job_scheduler.dispatch(self.now)
         turn = self.job_scheduler.turn()

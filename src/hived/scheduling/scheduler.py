@@ -164,6 +164,8 @@ class Scheduler:
         # otherwise
         self._regained: dict[str, None] = {}
         self._any_regained = self._all_otherwise = False
+        #: version of the cluster when those that wait for loans were last looked at
+        self._reserved_at = -1
         # how many were made
         self._reservations = 0
         self._weights = _weights(cluster.spec)
@@ -680,13 +682,19 @@ class Scheduler:
 
     @property
     def _regains(self) -> bool:
-        return self._all_otherwise or self._any_regained or bool(self._regained)
+        return self._all_otherwise or self._any_regained or bool(self._regained) or self._loans_otherwise
+
+    @property
+    def _loans_otherwise(self) -> bool:
+        """Whether a reservation that waits for loans may be otherwise, since anything has changed."""
+        return bool(self._reserved_on_loans) and self._reserved_at != self.cluster.version
 
     def _reservations_due(self) -> list[Entry]:
         """The reservations that may be otherwise since this was last asked, in their order. O(these).
 
         One that waits for jobs of its own VC is, once that was given GPUs back; one that waits for loans alone, once
-        any GPUs may be idle. Under a quota all VCs wait for the same GPUs.
+        any GPUs are idle, or others have started: it may have had no idle cells but those that stood before better
+        ones, which are taken now. Under a quota all VCs wait for the same GPUs.
         """
         found: dict[int, Entry] = {}
         if self._all_otherwise or self._quota or (self._extension is not None and self._extension.frees_cells):
@@ -694,10 +702,11 @@ class Scheduler:
         else:
             for vc in self._regained:
                 found |= self._reserved_in.get(vc, {})
-            if self._any_regained or self._regained:
+            if self._any_regained or self._regained or self._loans_otherwise:
                 found |= self._reserved_on_loans
         self._regained.clear()
         self._any_regained = self._all_otherwise = False
+        self._reserved_at = self.cluster.version
         return sorted(found.values(), key=_by_reservation)
 
     def _reservation_changed(self, entry: Entry) -> bool:
