@@ -198,7 +198,7 @@ class Driver:
     # -- what comes of them ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run the scheduler, carry out the instructions, check all invariants; again where a trade is to end by that."""
+        """Run the scheduler, carry out the instructions, check all invariants; again where a trade ends by that."""
         self._settle()
         for _ in range(9):
             if self.job_scheduler.trading.next_change > self.now:

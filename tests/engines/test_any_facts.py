@@ -182,7 +182,9 @@ def fair(spec: ClusterSpec) -> ClusterSpec:
 #: in the first, ranks of jobs became stale that had GPUs and were given other ones or none; in the last, a job whose
 #: virtual cluster a new spec lacks lost a reservation before the scheduler knew of it. In 60 a reservation that waited
 #: for loans had idle cells once those were taken that stood before better ones
-@pytest.mark.parametrize("seed", [23, 40, 52, 60, 140, 243, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20))])
+@pytest.mark.parametrize(
+    "seed", [23, 40, 52, 60, 140, 243, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20))]
+)
 def test_invariants_hold_under_fair_share(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.OTHER_SPECS", tuple(map(fair, OTHER_SPECS)))
     choose = random.Random(seed)

@@ -10,7 +10,7 @@ import pytest
 
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
-from hived.engines.local.holds import Holds
+from hived.engines.local.holds import Holds, some_fails
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.submission import After, indexes_of
 from hived.errors import ConflictError, NotFoundError, RequestError
@@ -136,6 +136,41 @@ def test_after(engine: Driver, when: str, ending: dict[str, object], becomes: st
     assert states(second) == becomes
     if becomes == "cancelled":
         assert f"it was to run once {first.name}" in second.reason
+    engine.check_record()
+
+
+@pytest.mark.parametrize("fails", [[], [0], [1], [2], [0, 2]])
+def test_after_an_array_of_which_one_fails(engine: Driver, fails: list[int]) -> None:
+    """All of them had to fail, so that what cleans up after a failure was cancelled by the first that succeeded."""
+    array = [engine.submit(job("vision", array_id=1, array_index=n)) for n in range(3)]
+    cleans = engine.submit(job("speech", waits_for=tuple((one.id, some_fails(1)) for one in array)))
+    assert "have ended" not in engine.explain(cleans)
+    assert "and one of its array has failed at least" in engine.explain(cleans)
+    for n, one in enumerate(array):
+        assert states(cleans) == "held"
+        engine.end(one, FAILED if n in fails else WELL)
+        *array, cleans = engine.restart(*array, cleans)
+    assert states(cleans) == ("running" if fails else "cancelled")
+    if not fails:
+        assert cleans.reason == "it was to run once one of array 1 had failed, and all have succeeded"
+    assert cleans.failed_of == ((1,) if fails else ())
+    engine.check_record()
+
+
+def test_held_by_hand_though_one_of_an_array_has_failed(engine: Driver) -> None:
+    array = [engine.submit(job("vision", array_id=1, array_index=n)) for n in range(6)]
+    cleans = engine.submit(job("speech", waits_for=tuple((one.id, some_fails(1)) for one in array)))
+    assert "until 6 jobs have ended, and one has failed at least, 1 to 6" in engine.explain(cleans)
+    hold(engine, cleans)
+    for one in array:
+        if one.state is not JobState.RUNNING:
+            engine.cancel(one)
+    assert states(cleans) == "held"
+    release(engine, cleans)
+    assert "and one of its array" not in engine.explain(cleans)
+    for one in [one for one in array if not one.state.ended]:
+        engine.end(one)
+    assert states(cleans) == "running"
     engine.check_record()
 
 
@@ -279,7 +314,10 @@ def held_fact(engine: Driver, choose: random.Random) -> None:
                 found = choose.choice(running)
                 engine.do(lambda jobs: jobs.requeue(found, choose.random() < 0.3, "ann", engine.now))
         case 3 | 4 if there:
-            waits_for = tuple((found.id, choose.choice(("any", "ok", "fail"))) for found in choose.sample(there, 1))
+            some = some_fails(choose.choice(there).spec.array_id)
+            waits_for = tuple(
+                (found.id, choose.choice(("any", "ok", "fail", some))) for found in choose.sample(there, 1)
+            )
             engine.submit(job(vc, choose.randint(1, 2), waits_for=waits_for, hold=choose.random() < 0.1))
         case 5:
             array(engine, choose.randint(1, 4), choose.randint(1, 2), vc)
@@ -298,6 +336,24 @@ def test_an_array_of_real_jobs(lives: Lives) -> None:
         assert [engine.find(str(n)).state.value for n in range(2, 5)] == ["held", "held", "held"]
         await ended(engine, last)
         assert [await printed(engine, engine.find(str(n)), "\n") for n in (1, 2, 3)] == ["1.3\n", "1.4\n", "1.5\n"]
+
+    lives.live(story)
+
+
+def test_after_an_array_of_which_one_fails_or_has(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        script = '[ "$HIVED_ARRAY_INDEX" != 2 ]'
+        engine.submit(shell("vision", script, array="1-3%1", name="some"))
+        clean = engine.submit(shell("speech", "echo cleaned", after=(After(job="1", when="fail"),)))
+        await ended(engine, clean)
+        assert (clean.state, await printed(engine, clean, "\n")) == (JobState.SUCCEEDED, "cleaned\n")
+        again = engine.submit(shell("speech", "true", after=(After(job="some", when="fail"),)))
+        assert again.state is not JobState.HELD, "one of it has failed, and all have ended"
+        well = engine.submit(shell("vision", "true", array="1-2"))
+        for one in (again, engine.find(str(well.id + 1)), well):
+            await ended(engine, one)
+        with pytest.raises(ConflictError, match="fail: all of it has succeeded, so this could never run"):
+            engine.submit(shell("vision", "true", after=(After(job=str(well.id), when="fail"),)))
 
     lives.live(story)
 

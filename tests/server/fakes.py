@@ -359,7 +359,8 @@ class FakeService(LocalService):
         self.check()
         self.asked.append(ref)
         for job in reversed(self.all):
-            if ref in (job.id, job.name, job.name.rpartition("-")[0]):
+            process = process_of(job)
+            if ref in (job.id, job.name, job.name.rpartition("-")[0], f"{process.array}_{process.array_index}"):
                 return job
         raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from hived.engine.states import JobState
 from hived.engines.local import terminal
+from hived.engines.submission import indexes_of
 from hived.errors import ConflictError, ForbiddenError, HivedError, InputError, NotFoundError
 from hived.server.schema import Explanation, Job
 from hived.words import counted
@@ -22,6 +27,7 @@ from .console import messages, note
 from .escaping import clean, clean_lines
 from .formats import (
     Fact,
+    Form,
     duration,
     exit_code,
     print_facts,
@@ -42,6 +48,7 @@ from .options import (
     duration_option,
 )
 
+_SOME_OF_AN_ARRAY = re.compile(r"([0-9]+)_\[([0-9,:-]+)\]")
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
 _OUT_OF_TIME = 124  #: as in timeout(1)
 
@@ -110,14 +117,15 @@ def cancel(
 ) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
 
-    By name, or those of a user, of a virtual cluster, or all, after a question. One that cannot be cancelled does not
-    keep the others from it; the exit code is then of the first such.
+    By name, or those of a user, of a virtual cluster, or all, after a question. An array by the id of its first job, or
+    by its name, is all of it; 12_3 is index 3 of array 12. One that cannot be cancelled does not keep the others from
+    it; the exit code is then of the first such.
 
     \bExamples:
       hived cancel train-12
       hived cancel 12 13 14
       hived cancel 12_3
-      hived cancel --array 12
+      hived cancel 12_[3-5]
       hived cancel --user $USER --vc vision
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
@@ -129,20 +137,14 @@ def cancel(
     if every and (user or vc):
         raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
     with ask.connect() as there:
-        if by_sort:
-            chosen = _chosen(there, user, vc, yes)
-            refs = [job.id for job in sorted(chosen, key=lambda job: job.state.holds)]
-        else:
-            refs = list(_waiting_first(there, _arrays(there, jobs or (), array)))
+        chosen = _Chosen(_chosen(there, user, vc, yes), True) if by_sort else _named(there, jobs or (), array)
     said = {True: "is cancelled", False: "is being stopped"}
-    one = len(refs) == 1 and not array
 
     def told(job: Job) -> str:
-        of = job.process.array if one and job.process is not None else None
-        rest = "" if of is None else f"; it is one of array {of}, which --array cancels whole"
-        return f"{clean(job.name)} {said[job.state == 'cancelled']}{rest}"
+        return f"{clean(job.name)} {said[job.state == 'cancelled']}"
 
-    _each(ask, refs, "/cancel", told)
+    # those that wait first: none starts on what another one has given up
+    _each(ask, replace(chosen, jobs=sorted(chosen.jobs, key=lambda job: job.state.holds)), "/cancel", told)
 
 
 def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
@@ -161,49 +163,92 @@ def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[
     return found
 
 
-def _arrays(there: Engine, refs: Sequence[str], whole: bool) -> Sequence[str]:
-    """The jobs of these names; ``whole``: with those of their arrays that have not ended."""
-    if not whole:
-        return refs
-    arrays: dict[int, None] = {}
-    for ref in refs:
-        job = there.parsed(Job, there.get(path_of("jobs", ref)))
-        if job.process is None or job.process.array is None:
-            raise InputError(f"--array: {clean(job.name)} is of no array")
-        arrays[job.process.array] = None
-    found = [job.id for array in arrays for job in listed(there, asked_for([], False, None), {"array": array}, 0).jobs]
-    if not found:
-        note("all of it has ended")
-    return found
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Jobs that something is to be done to; ``several``: of a kind, and those of them are meant that can."""
+
+    jobs: Sequence[Job]
+    several: bool = False
+    unknown: HivedError | None = None  #: of the first name that is no job's
 
 
-def _waiting_first(there: Engine, refs: Sequence[str]) -> Sequence[str]:
-    """In an order in which none starts on what another one has given up."""
+def _named(
+    there: Engine, refs: Sequence[str], whole: bool, may: Callable[[JobState], bool] = lambda state: not state.ended
+) -> _Chosen:
+    """The jobs of these names; an array by the id of its first job or its name is those of it that ``may``.
 
-    def holds(ref: str) -> bool:
+    ``whole``: so it is by any job of it. ``12_[3-5,7]``, as hived ps has it, is so many of array 12.
+    """
+    found: dict[str, Job] = {}
+    several, unknown = False, None
+    names = [each for given in refs for each in _one_by_one(given)]
+    for ref in names:
         try:
-            return there.parsed(Job, there.get(path_of("jobs", ref))).state.holds
-        except HivedError:  # it is said when it is cancelled
-            return False
+            job = there.parsed(Job, there.get(path_of("jobs", ref)))
+        except NotFoundError as error:  # it keeps no other from it
+            if len(names) == 1:
+                raise
+            messages().print(f"hived: {clean(str(error))}", markup=False)
+            unknown = unknown or error
+            continue
+        array = _array_of(job, ref, whole)
+        if array is None:
+            found[job.id] = job
+            continue
+        those = listed(there, asked_for([], False, None), {"array": array}, 0).jobs
+        if not those:
+            note(f"all of array {array} has ended")
+        several = True
+        # where it can be done to none of them, it is said of the first why
+        found |= {one.id: one for one in [one for one in those if may(one.state)] or those[:1]}
+    return _Chosen([*found.values()], several, unknown)
 
-    return refs if len(refs) < 2 else sorted(refs, key=holds)
+
+def _one_by_one(ref: str) -> Sequence[str]:
+    """Names of the jobs of ``12_[3-5,7]``; of anything else, itself."""
+    match = _SOME_OF_AN_ARRAY.fullmatch(ref)
+    return [ref] if match is None else [f"{match[1]}_{index}" for index in indexes_of(match[2])[0]]
 
 
-def _each(ask: Asking, jobs: Sequence[str], rest: str, said: Callable[[Job], str], body: object = None) -> None:
+def _array_of(job: Job, ref: str, whole: bool) -> int | None:
+    """The array that a name means as a whole; None: the job alone. ``whole``: it is to be the array."""
+    array = None if job.process is None else job.process.array
+    if whole and array is None:
+        raise InputError(f"--array: {clean(job.name)} is of no array")
+    return array if whole or ref in (str(array), job.name.removesuffix(f"-{job.id}")) else None
+
+
+#: that many jobs are not said one by one
+_MANY = 12
+
+
+def _each(ask: Asking, chosen: _Chosen, rest: str, said: Callable[[Job], str], body: object = None) -> None:
     """Have something done to jobs; one that refuses keeps no other from it, and gives the exit code."""
-    failed: HivedError | None = None
+    failed = chosen.unknown
+    conflict: ConflictError | None = None
+    done: list[Job] = []
     with ask.connect() as there:
-        for ref in jobs:
+        for one in chosen.jobs:
+            path = path_of("jobs", one.id, rest)
             try:
-                answer = there.post(path_of("jobs", ref, rest), body)
+                answer = there.post(path, body)
             except (InputError, ConflictError, ForbiddenError) as error:
-                if len(jobs) == 1:
+                if chosen.several and isinstance(error, ConflictError):
+                    conflict = conflict or error
+                    continue
+                if len(chosen.jobs) == 1:
                     raise
                 messages().print(f"hived: {clean(str(error))}", markup=False)
                 failed = failed or error
                 continue
-            if not ask.printed(answer, one_of_many=True):
-                typer.echo(said(there.parsed(Job, answer)))
+            done.append(there.parsed(Job, answer))
+            if not ask.printed(answer, one_of_many=True) and len(chosen.jobs) <= _MANY:
+                typer.echo(said(done[-1]))
+    if conflict is not None and not done and failed is None:
+        raise conflict
+    if len(chosen.jobs) > _MANY and done and ask.form is Form.TABLE:
+        states = Counter(clean(job.state) for job in done)
+        typer.echo(f"{counted(len(done), 'job')}: {', '.join(f'{many:,} {state}' for state, many in states.items())}")
     if failed is not None:
         raise typer.Exit(failed.exit_code)
 
@@ -217,8 +262,8 @@ def hold(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) -> No
       hived hold 12 13 14
     """
     with ask.connect() as there:
-        refs = _arrays(there, jobs, array)
-    _each(ask, refs, "/hold", status_text)
+        chosen = _named(there, jobs, array, lambda state: state.waits)
+    _each(ask, chosen, "/hold", status_text)
 
 
 @asks_engine
@@ -230,8 +275,8 @@ def release(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) ->
       hived release 12 13 14
     """
     with ask.connect() as there:
-        refs = _arrays(there, jobs, array)
-    _each(ask, refs, "/release", status_text)
+        chosen = _named(there, jobs, array, lambda state: state is JobState.HELD)
+    _each(ask, chosen, "/release", status_text)
 
 
 @asks_engine
@@ -249,7 +294,9 @@ def priority_(
       hived priority train-12 10
       hived priority 12 0
     """
-    _each(ask, [job], "/priority", lambda job: f"{clean(job.name)}: priority {job.priority}", {"priority": priority})
+    with ask.connect() as there:
+        chosen = _named(there, [job], False, lambda state: state.waits)
+    _each(ask, chosen, "/priority", lambda job: f"{clean(job.name)}: priority {job.priority}", {"priority": priority})
 
 
 @asks_engine
@@ -287,7 +334,7 @@ def edit(
     \bExamples:
       hived edit train-12 --gpus 2 --time-limit 4h
       hived edit 12 13 --no-time-limit
-      hived edit --array 12 --time-limit 8h
+      hived edit 12_3 --time-limit 8h
     """
     wish = {"gpus": gpus, "tasks": nodes, "time_limit_s": time_limit, "retries": retries, "grace_s": grace}
     body = {name: value for name, value in wish.items() if value is not None}
@@ -295,9 +342,12 @@ def edit(
         body["no_time_limit"] = True
     if not body:
         raise InputError("nothing to change; give --gpus, --nodes, --time-limit, --retries or --grace")
+    only_limit = body.keys() <= {"time_limit_s", "no_time_limit"}
+    if wrong := next((ref for ref in jobs if "=" in ref), None):
+        raise InputError(f"{wrong}: is no job; options say what changes, --time-limit 4h")
     with ask.connect() as there:
-        refs = _arrays(there, jobs, array)
-    _each(ask, refs, "/edit", _edited, body)
+        chosen = _named(there, jobs, array, lambda state: state.waits or (only_limit and not state.ended))
+    _each(ask, chosen, "/edit", _edited, body)
 
 
 def _edited(job: Job) -> str:
@@ -330,15 +380,17 @@ def requeue(
       hived requeue --hold train-12
     """
     with ask.connect() as there:
-        over = [ref for ref in jobs if there.parsed(Job, there.get(path_of("jobs", ref))).state.ended]
+        found = _named(there, jobs, False, lambda state: state.holds)
+    over = [job for job in found.jobs if job.state.ended]
     if over and hold:
-        raise InputError(f"--hold: {clean(over[0])} has ended, and is not stopped; submit it again, and hold that")
-    running = [ref for ref in jobs if ref not in over]
+        raise InputError(f"--hold: {clean(over[0].id)} has ended, and is not stopped; submit it again, and hold that")
+    running = [job for job in found.jobs if not job.state.ended]
     if running:
         stopped = "{} is being stopped, to start again"
-        _each(ask, running, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
+        asked = replace(found, jobs=running)
+        _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
     if over:
-        _each(ask, over, "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
+        _each(ask, _Chosen(over), "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
 
 
 @asks_engine
@@ -360,7 +412,9 @@ def wait(
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
     with ask.connect() as there:
-        open_jobs = {key: job for ref in jobs for key, job in _with_its_array(there, ref)}
+        open_jobs = {
+            key: job for given in jobs for ref in _one_by_one(given) for key, job in _with_its_array(there, ref)
+        }
         order = list(open_jobs)
         ids = {ref: job.id for ref, job in open_jobs.items()}  # a name may come to mean a later job
         ended: dict[str, Job] = {}
@@ -386,8 +440,8 @@ def wait(
 def _with_its_array(there: Engine, ref: str) -> Iterator[tuple[str, Job]]:
     """A job by what it is called; or all jobs of an array, that was named by the id of its first one or by its name."""
     job = there.parsed(Job, there.get(path_of("jobs", ref)))
-    array = None if job.process is None else job.process.array
-    if array is None or ref not in (str(array), job.name.removesuffix(f"-{job.id}")):
+    array = _array_of(job, ref, False)
+    if array is None:
         yield ref, job
         return
     number = array

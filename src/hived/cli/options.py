@@ -101,14 +101,13 @@ OfUserOption = Annotated[
 ]
 NumberOption = Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)]
 _JOBS = (
-    "(12; 12_3: index 3 of array 12), {0} (train-12), or the {0} you gave (train: the latest of them); on Kubernetes "
-    "{1}, or {2}, NAMESPACE/NAME."
+    "(12; 12_3: index 3 of array 12), {0} (train-12), or the {0} you gave (train: the latest of them{3}); on "
+    "Kubernetes {1}, or {2}, NAMESPACE/NAME."
 )
-JobArgument = Annotated[str, _job(metavar="JOB", help="Id " + _JOBS.format("name", "a group", "a pod"))]
-JobsArgument = Annotated[list[str], _job(metavar="JOB", help="Ids " + _JOBS.format("names", "groups", "pods"))]
-SomeJobsArgument = Annotated[
-    list[str] | None, _job(metavar="[JOB]...", help="Ids " + _JOBS.format("names", "groups", "pods"))
-]
+_ONE, _SOME = ("name", "a group", "a pod", ""), ("names", "groups", "pods", ", or all of the array")
+JobArgument = Annotated[str, _job(metavar="JOB", help="Id " + _JOBS.format(*_ONE))]
+JobsArgument = Annotated[list[str], _job(metavar="JOB", help="Ids " + _JOBS.format(*_SOME))]
+SomeJobsArgument = Annotated[list[str] | None, _job(metavar="[JOB]...", help="Ids " + _JOBS.format(*_SOME))]
 WholeArrayOption = Annotated[bool, typer.Option("--array", help="With all of their arrays that have not ended.")]
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]
 NodesOption = Annotated[

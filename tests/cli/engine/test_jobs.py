@@ -110,7 +110,9 @@ def test_cancel_begins_with_those_that_wait(hived: Hived, engine: FakeService) -
     engine.change(engine.all[0], array=1, array_index=5)
     engine.change(engine.all[2], array=1, array_index=7)
     assert "1_5 first-1 " in hived("ps").out
-    assert hived("cancel", "--array", "third").out.splitlines() == said[::2]
+    assert hived("cancel", "1").out.splitlines() == said[::2]
+    engine.change(engine.all[0], state="running", why=[])
+    assert hived("cancel", "--array", "third").out.splitlines() == said[2:3]
     assert refused(hived("cancel", "--array", "second")) == "--array: second-2 is of no array"
     engine.all.clear()
     for how in (["--all", "--yes"], ["second", "first", "fourth", "third"]):
@@ -263,5 +265,26 @@ def test_wait_for_an_array(hived: Hived, engine: FakeService) -> None:
     ]
     assert hived("wait", "3").out == "a-3 has succeeded.\n"
     assert hived("wait", "a-1").out == "a-1 has succeeded.\n"
-    one = engine.change(engine.add(name="b"), array=5, array_index=0)
-    assert hived("cancel", one.id).out.endswith("; it is one of array 5, which --array cancels whole\n")
+
+
+def test_an_array_is_all_of_it(hived: Hived, engine: FakeService) -> None:
+    """By the id of its first job, or its name: verbs took the last of them, or the first, which may have ended."""
+    for number in range(4):
+        engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
+    engine.end(engine.all[0])
+    assert [job.state for job in engine.all] == ["succeeded", "running", "queued", "queued"]
+    assert hived("hold", "1").out.splitlines() == [f"a-{n} is held: by {engine.owner.name}" for n in (3, 4)]
+    assert hived("release", "a").out.count("\n") == 2
+    assert "a-2 is running" in refused(hived("hold", "a-2"))
+    assert hived("priority", "a", "7").out.splitlines() == ["a-3: priority 7", "a-4: priority 7"]
+    assert hived("cancel", "1_[2-3]").out.splitlines() == ["a-3 is cancelled", "a-4 is cancelled"]
+    assert hived("cancel", "1").out == "a-2 is being stopped\n"
+    engine.end(engine.all[1])
+    assert "all of array 1 has ended" in hived("cancel", "1").err
+    assert "is no job; options say" in refused(hived("edit", "2", "TimeLimit=120", "--gpus", "1"))
+
+
+def test_many_are_counted(hived: Hived, engine: FakeService) -> None:
+    for number in range(20):
+        engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
+    assert hived("cancel", "a").out == "20 jobs: 18 cancelled, 2 stopping\n"

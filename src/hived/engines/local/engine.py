@@ -60,6 +60,7 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .fences import Fence, Fences
+from .holds import some_fails
 from .instructions import (
     Instruction,
     LimitTasks,
@@ -321,7 +322,9 @@ class Engine:
         ]
 
     def _awaited(self, spec: JobSpec) -> tuple[tuple[int, str], ...]:
-        """The jobs that have to end before one, without those that have. An array by its id or name is all of it.
+        """The jobs that have to end before one, without those that have. An array by its id or name is all of it:
+
+        of it ``fail`` is that all have ended, and one has failed at least.
 
         Raises :class:`NotFoundError`, and :class:`ConflictError` for one that has ended otherwise than it is to.
         """
@@ -329,7 +332,13 @@ class Engine:
         for after in spec.after:
             one = self.find(after.job)
             whole = [*self._array(one)] if after.job in (str(one.spec.array_id), one.spec.name) else []
-            every += [(job, after.when) for job in whole or [one]]
+            how: str = after.when
+            if whole and how == "fail":
+                ended_badly = any(job.state.ended and job.state is not JobState.SUCCEEDED for job in whole)
+                how = "any" if ended_badly else some_fails(one.spec.array_id)
+                if not ended_badly and all(job.state.ended for job in whole):
+                    raise ConflictError(f"after {after.job}:fail: all of it has succeeded, so this could never run")
+            every += [(job, how) for job in whole or [one]]
         if len(every) * (1 if spec.array is None else len(indexes_of(spec.array)[0])) > MOST_AWAITED:
             raise RequestError("after", f"would be more than {MOST_AWAITED:,} waits of one job for another")
         found = []
@@ -337,7 +346,7 @@ class Engine:
             good = job.state is JobState.SUCCEEDED
             if not job.state.ended:
                 found.append((job.id, when))
-            elif when != "any" and good is not (when == "ok"):
+            elif when in ("ok", "fail") and good is not (when == "ok"):
                 ended = "has succeeded" if good else f"is {job.state.value}"
                 raise ConflictError(f"after {job.name}:{when}: {job.name} {ended} already, so this could never run")
         return tuple(found)

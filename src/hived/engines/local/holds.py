@@ -16,6 +16,17 @@ from hived.words import counted
 from .model import Job
 
 _HOW = {"any": "has ended", "ok": "has succeeded", "fail": "has failed"}
+#: of several
+_HOW_MANY = {"any": "have ended", "ok": "have succeeded", "fail": "have failed"}
+#: how a job has to end that is of an array of which one has to fail at least; the array's id follows
+_SOME_FAILS = "fail:"
+
+
+def some_fails(array: int) -> str:
+    """How the jobs of an array have to end, for a job that is to run once all have, and one has failed at least."""
+    return f"{_SOME_FAILS}{array}"
+
+
 #: jobs that are named
 _NAMED = 3
 
@@ -48,8 +59,9 @@ class Holds:
         self._jobs = line
         #: by job, those that wait for its end, and how it has to end for each
         self._waiting: defaultdict[int, dict[int, list[str]]] = defaultdict(dict)
-        #: for how many jobs each still waits
+        #: for how many jobs each still waits; and of them, by their array, those of which one has to fail
         self._left: Counter[int] = Counter()
+        self._left_of: Counter[tuple[int, str]] = Counter()
         #: by array: those of it that are out (in line, at work, or held for another reason); and those that wait
         self._out: defaultdict[int, set[int]] = defaultdict(set)
         self._next: defaultdict[int, dict[int, None]] = defaultdict(dict)
@@ -97,6 +109,8 @@ class Holds:
                 ways = self._waiting[number].setdefault(job.id, [])
                 self._left[job.id] += not ways
                 ways.append(when)
+                if when.startswith(_SOME_FAILS):
+                    self._left_of[job.id, when] += 1
 
     def _fill(self, array: int) -> list[int]:
         """Those of an array that may be out now."""
@@ -112,13 +126,18 @@ class Holds:
 
     def forget(self, job: Job) -> None:
         """A job whose submission was not stored."""
-        self._left.pop(job.id, None)
+        self._forget(job)
         for number, _ in job.spec.waits_for:
             if (others := self._waiting.get(number)) is not None:
                 others.pop(job.id, None)
                 if not others:
                     del self._waiting[number]
         self._leave(job)
+
+    def _forget(self, job: Job) -> None:
+        self._left.pop(job.id, None)
+        for _, when in job.spec.waits_for:
+            self._left_of.pop((job.id, when), None)
 
     def _leave(self, job: Job) -> None:
         """It is held by no limit, and out no more."""
@@ -142,10 +161,14 @@ class Holds:
     def why(self, job: Job) -> str:
         """What keeps a job out of line, as a sentence; "": nothing."""
         if self._left[job.id] > _NAMED:  # the same text until few are left: each end would be an event otherwise
-            numbers = [number for number, _ in job.spec.waits_for]
-            return f"until {counted(len({*numbers}), 'job')} have ended, {min(numbers)} to {max(numbers)}"
+            numbers, ways = [number for number, _ in job.spec.waits_for], {when for _, when in job.spec.waits_for}
+            how = next(iter(ways)) if len(ways) == 1 else "any"
+            said = _HOW_MANY.get(how, "have ended, and one has failed at least")
+            return f"until {counted(len({*numbers}), 'job')} {said}, {min(numbers)} to {max(numbers)}"
         if pending := self._pending(job):
-            return f"until {', '.join(f'{self._jobs.jobs[number].name} {_HOW[when]}' for number, when in pending)}"
+            names = [f"{self._jobs.jobs[number].name} {_HOW.get(when, 'has ended')}" for number, when in pending]
+            some = any(when not in _HOW and int(when[len(_SOME_FAILS) :]) not in job.failed_of for _, when in pending)
+            return f"until {', '.join(names)}" + (", and one of its array has failed at least" if some else "")
         if self._is_next(job):
             return f"{job.spec.array_most} of its array are out, and no more may be"
         if job.gpus <= self._room(job):
@@ -229,7 +252,13 @@ class Holds:
                 if number in self._left:
                     self._left[number] -= 1
                 waiting = self._jobs.jobs.get(number)
-                if waiting is not None and waiting.state.waits and (why := _in_vain(ways, ended)):
+                if waiting is None or not waiting.state.waits:
+                    continue
+                why = _in_vain(ways, ended)
+                for when in ways:
+                    if when.startswith(_SOME_FAILS):
+                        why = self._of_array(waiting, when, ended, at) or why
+                if why:
                     self._jobs.becomes(waiting, JobEvent.CANCELLED, None, at, {"why": why})
             self._let_go(at)  # those that have waited for room, before those that come to wait for it
             few = [number for number in again if self._left[number] <= _NAMED]
@@ -241,6 +270,20 @@ class Holds:
             for number in sorted(every):
                 self.review(number, at)
         self._let_go(at)
+
+    def _of_array(self, waiting: Job, when: str, ended: Job, at: float) -> str:
+        """Take in the end of one of an array of which one has to fail; why that was in vain for a job, "": it was not.
+
+        That one has failed is an event of who waits for it, by which it is known after a restart.
+        """
+        self._left_of[waiting.id, when] -= 1
+        array = int(when[len(_SOME_FAILS) :])
+        if ended.state is not JobState.SUCCEEDED and array not in waiting.failed_of:
+            data = {"why": waiting.reason, "by_hand": waiting.held_by_hand, "failed_of": array}
+            self._jobs.becomes(waiting, JobEvent.HELD, None, at, data)
+        if self._left_of[waiting.id, when] or array in waiting.failed_of:
+            return ""
+        return f"it was to run once one of array {array} had failed, and all have succeeded"
 
     def _let_go(self, at: float) -> None:
         """Put into line what there is room for where members have given up GPUs, the oldest of those that fit first."""
@@ -268,7 +311,7 @@ class Holds:
     def ended(self, job: Job) -> None:
         """A job has ended."""
         self._leave(job)
-        self._left.pop(job.id, None)
+        self._forget(job)
         if job.id in self._waiting or job.spec.array_id:
             self._ended.append(job)
 
@@ -292,5 +335,7 @@ def _in_vain(ways: Sequence[str], ended: Job) -> str:
     good = ended.state is JobState.SUCCEEDED
     if ("fail" if good else "ok") not in ways:
         return ""
-    ended_so = "it has succeeded" if good else f"it was {ended.reason or ended.state.value}"
-    return f"cancelled: it was to run once {ended.name} {_HOW['fail' if good else 'ok']}, and {ended_so}"
+    ended_so = (
+        "it has succeeded" if good else f"it is {ended.state.value}" + (f": {ended.reason}" if ended.reason else "")
+    )
+    return f"it was to run once {ended.name} {_HOW['fail' if good else 'ok']}, and {ended_so}"

@@ -111,6 +111,8 @@ class Job(EngineJob):
         self.exit_code: int | None = None
         #: whether somebody holds it, until it is released
         self.held_by_hand = False
+        #: arrays of which one has failed, of those that it waits for so
+        self.failed_of: tuple[int, ...] = ()
         #: whether its time limit is another one than when this attempt was started
         self.relimited = False
         #: when its backoff ends
@@ -154,6 +156,8 @@ class Job(EngineJob):
                 self.retry_at, self.held_by_hand = None, False
             case JobEvent.HELD:
                 self.held_by_hand = bool(data.get("by_hand"))
+                if (array := data.get("failed_of")) is not None:
+                    self.failed_of += (int(array),)
             case JobEvent.STOPPING if data["cause"] == "requeued":
                 self.held_by_hand = bool(data.get("hold"))
             case JobEvent.EDITED:
@@ -192,6 +196,8 @@ class Job(EngineJob):
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.held_by_hand:
             plain["held_by_hand"] = True
+        if self.failed_of:
+            plain["failed_of"] = list(self.failed_of)
         if self.relimited:
             plain["relimited"] = True
         if self.entry.request.priority != self.spec.priority:
@@ -214,6 +220,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
+        job.failed_of = tuple(status.get("failed_of", ()))
         job.relimited = status.get("relimited", False)
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
         if "asks_with" in status:
