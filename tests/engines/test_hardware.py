@@ -193,6 +193,22 @@ def test_who_drained_it_and_why(engine: Driver) -> None:
     assert "(hived drain --undo)\n" in engine.explain(waits) + "\n"
 
 
+def test_drained_while_it_is_used(engine: Driver) -> None:
+    """It was said to start when that has ended, and did not."""
+    runs = engine.submit(job("vision", 4))
+    waits = engine.submit(job("vision", 1))
+    assert "it starts when that ends, or with a higher priority" in engine.explain(waits)
+    engine.drain()
+    said = engine.explain(waits)
+    assert f"held by {runs.name} (4), of which 4 cannot be used after that; it starts when enough of all these" in said
+    assert "can be used (node GPUs 0-3: drained)" in said
+    engine.drain([("node", 0)], undo=True)
+    said = engine.explain(waits)
+    assert "of which 3 cannot be used after that; it starts when that ends, or with a higher priority" in said
+    engine.end(runs)
+    assert states(waits) == "running"
+
+
 def test_fewest_drained_devices_are_named() -> None:
     engine = Driver(shares(("vision", 8)))
     engine.drain()

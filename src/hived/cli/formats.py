@@ -127,8 +127,17 @@ def read_bytes(text: str) -> int:
     return int(float(match[1]) * base ** _STEPS.index(unit[:1] or "B"))
 
 
+_OF_TODAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
+
+
 def time_of(option: str, text: str, now: float) -> float:
-    """A duration before now, or a date, or a time of one."""
+    """A duration before now, or a date, or a time of one; ``today``, and a time of today."""
+    text = text.removeprefix("now-") if text.startswith("now-") else text
+    midnight = datetime.fromtimestamp(now).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    if text in ("now", "today"):
+        return now if text == "now" else midnight.timestamp()
+    if _OF_TODAY.fullmatch(text):
+        text = f"{midnight.date()}T{text}"
     try:
         return max(0.0, now - read_duration(text))
     except ValueError:
@@ -136,7 +145,9 @@ def time_of(option: str, text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise InputError(f"{option} {text}: is no time; write 30d, 12h, 2026-11-01 or 2026-11-01T08:00") from None
+        raise InputError(
+            f"{option} {text}: is no time; write 30d, 12h, today, 08:00, 2026-11-01 or 2026-11-01T08:00"
+        ) from None
 
 
 def clock(at: float, now: float | None = None) -> str:

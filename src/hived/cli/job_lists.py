@@ -108,7 +108,7 @@ def asked_for(states: Sequence[str], every: bool, folder: Path | None) -> list[A
     Jobs with GPUs are first, so that they are cut off last. An engine of another version may have other states.
     """
     known = [state.value for state in JobState]
-    states = [name.lower() for name in states]
+    states = [name for given in states for name in given.lower().split(",")]
     if folder is not None and (state := str(folder).lower()) in known:
         raise InputError(f"--state {folder}: names the engine's folder; for jobs in a state: --status {state}")
     for name in states:

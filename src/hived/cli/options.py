@@ -19,6 +19,7 @@ import typer
 from hived.engine.states import Phase
 from hived.errors import HivedError, InputError
 
+from . import slurm
 from .client import Engine, connect
 from .formats import Form, print_answer, read_duration
 from .shared_options import with_options
@@ -169,6 +170,8 @@ class Asking:
 
     def connect(self) -> AbstractContextManager[Engine]:
         """The engine."""
+        if self.state is not None and slurm.is_state(str(self.state)) and not self.state.exists():
+            raise InputError(f"--state {self.state}: names the engine's folder, and no state; see the verb's --help")
         return connect(self.engine, self.state, self.token_file, context=self.context)
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:

@@ -17,12 +17,34 @@ PROGRAMS = {
     "sprio": "explain",
     "sattach": "logs -f",
     "scontrol": "explain, hold, release, requeue, edit or drain",
+    "sacctmgr": "in the spec: members, maxJobs, maxGpus, maxPriority of a virtual cluster; hived vc show",
+    "seff": "explain --details",
+    "sdiag": "events",
+    "requeuehold": "requeue --hold",
+    "suspend": "hold, or of a training job hived train suspend",
+    "resume": "release; of a drained device hived drain --undo; of a training job hived train resume",
+    "show": "explain --details, hived devices or hived vc show",
+    "update": "edit, hived priority or hived drain",
 }
 _NO_CPUS = "GPUs are what is shared out, and hived up --fence memory,cpu gives a job their share of both"
 _GPUS = "--gpus N, for each task"
 #: options, of the verbs that take none of that name
 _OPTIONS = {
     "--account": "--vc",
+    "--comment": "--name",
+    "--deadline": "--time-limit",
+    "--exclude": "none: hived drain keeps jobs off a node",
+    "--format": "-o json",
+    "--immediate": "hived plan, which says whether it would start now",
+    "--job": "hived explain --details JOB",
+    "--jobs": "hived explain --details JOB",
+    "--mail-type": "none: hived wait JOB; mail ...",
+    "--mail-user": "none: hived wait JOB; mail ...",
+    "--name": "its name, as it is: hived cancel NAME",
+    "--nodelist": "none: cells are placed by affinity",
+    "--priority": "hived priority JOB N",
+    "--signal": "hived submit --signal, or --checkpoint-signal",
+    "--start": "hived explain JOB",
     "--begin": "hived submit --hold, and hived release then",
     "--chdir": "--cwd",
     "--constraint": "none: a virtual cluster has its kinds of GPUs",
@@ -55,10 +77,22 @@ _OPTIONS = {
     "--wait": "--follow, or hived wait",
     "--wrap": "-- sh -c '...'",
     "-A": "--vc",
+    "-D": "--cwd",
+    "-G": "--gpus N, for each task",
+    "-H": "--hold",
+    "-M": "--context",
+    "-W": "--follow, or hived wait",
+    "-X": "always: a line for each job",
+    "-a": "--array INDEXES; of hived ps and history all are shown by --all",
+    "-j": "hived explain --details JOB",
+    "-l": "hived explain --details JOB",
+    "-n": "--nodes N: so many tasks that start together",
+    "-w": "none: cells are placed by affinity",
+    "-x": "none: hived drain keeps jobs off a node",
     "-J": "--name",
     "-c": _NO_CPUS,
     "-d": "--after JOB, --after JOB:ok",
-    "-t": "--time-limit, or of hived ps and history --status",
+    "-t": "--time-limit of hived submit, --status of hived ps and history",
 }
 #: states of jobs
 STATES = {
@@ -78,6 +112,24 @@ STATES = {
     "s": "suspended",
     "requeued": "queued",
 }
+
+
+def is_state(text: str) -> bool:
+    """Whether this is a state of jobs or nodes there."""
+    return text.lower() in STATES or text.lower() in ("drain", "drained", "draining", "resume", "idle", "down", "fail")
+
+
+#: values of options of ours that have another meaning there, by a word of the error
+_VALUES = {
+    "'--priority' / '-p'": "Slurm's -p is --vc here",
+    "'-o' / '--output'": "what a job prints is kept: hived logs JOB; as JSON: -o json",
+    "'--gpus' / '-g'": "a number, of the kinds of GPUs that the virtual cluster has",
+}
+
+
+def value_here(message: str) -> str:
+    """What is added to an error of a value that fits an option of Slurm's; "": nothing."""
+    return next((f" ({here})" for option, here in _VALUES.items() if option in message), "")
 
 
 def option_here(name: str) -> str:

@@ -183,7 +183,7 @@ def submit(
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         sent = environment(os.environ, env or [], no_env, str(submission["cwd"]))
         if there.local:
-            _check_program(command, str(submission["cwd"]), sent.get("PATH", ""))
+            _check_program(command, str(submission["cwd"]), sent.get("PATH", ""), bool(after or hold))
         submission["environment"] = sent
         # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
@@ -207,21 +207,25 @@ def submit(
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 
 
-def _check_program(command: Sequence[str], cwd: str, path: str) -> None:
+def _check_program(command: Sequence[str], cwd: str, path: str, later: bool) -> None:
     """Refuse a script that cannot be run as it is called, and say of directives of Slurm's that nobody reads them.
 
-    ``path``: where the job looks for programs; relative to where it runs.
+    ``path``: where the job looks for programs; relative to where it runs. ``later``: it may come to be there until it
+    runs.
     """
     name = command[0]
     if len(command) == 1 and name.split()[1:] and not (Path(cwd) / name).exists():
         raise InputError(f"{name!r}: no program of that name; what a shell is to read: -- sh -c {shlex.quote(name)}")
     with suppress(OSError, ValueError):  # the job finds out
         if (Path(cwd) / name).is_file():
-            places = os.pathsep.join(str(Path(cwd) / part) for part in path.split(os.pathsep))
-            if "/" not in name and path and shutil.which(name, path=places) is None:
+            if "/" not in name and path and shutil.which(name, path=_places(cwd, path)) is None:
                 raise InputError(f"{name}: no program of that name; the file here is ./{name}")
             if "/" in name and not os.access(Path(cwd) / name, os.X_OK):
                 raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- bash {name}")
+        elif "/" in name and not later and not os.path.lexists(Path(cwd) / name):
+            raise InputError(f"{name}: no program of that name" + ("" if name.startswith("/") else f" in {cwd}"))
+        elif "/" not in name and path and not later and shutil.which(name, path=_places(cwd, path)) is None:
+            raise InputError(f"{name}: no program of that name in the PATH that goes along")
         for part in command[:2]:  # the script, or what it is run by
             if (Path(cwd) / part).is_file():
                 with (Path(cwd) / part).open("rb") as script:
@@ -229,6 +233,11 @@ def _check_program(command: Sequence[str], cwd: str, path: str) -> None:
                 if many := sum(line.startswith(b"#SBATCH") for line in lines):
                     what = f"hived does not read its {counted(many, '#SBATCH line')}"
                     note(f"{clean(part)}: {what}; give the options to hived submit (docs/howto/from-slurm.md)")
+
+
+def _places(cwd: str, path: str) -> str:
+    """A PATH as the job reads it, which runs elsewhere."""
+    return os.pathsep.join(str(Path(cwd) / part) for part in path.split(os.pathsep))
 
 
 def folder(given: Path | None) -> str:

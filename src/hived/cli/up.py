@@ -582,7 +582,7 @@ class _Up:
             warnings.append(f"{shut} is shut to other users, so root's jobs alone can run: --state /var/lib/hived")
         if (unknown := _unknown(self.chosen.spec)) and not self.is_demo:
             warnings.append(f"this machine has no {' and no '.join(unknown)}, whom the spec names")
-        if engine.folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
+        if engine.folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE) and not engine.devices.simulated:
             warnings.append(f"{OF_THE_MACHINE} has another engine, which may give out the same GPUs")
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)

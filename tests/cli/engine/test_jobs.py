@@ -276,7 +276,6 @@ def test_an_array_is_all_of_it(hived: Hived, engine: FakeService) -> None:
     assert hived("hold", "1").out.splitlines() == [f"a-{n} is held: by {engine.owner.name}" for n in (3, 4)]
     assert hived("release", "a").out.count("\n") == 2
     assert "a-2 is running" in refused(hived("hold", "a-2"))
-    assert hived("priority", "a", "7").out.splitlines() == ["a-3: priority 7", "a-4: priority 7"]
     assert hived("cancel", "1_[2-3]").out.splitlines() == ["a-3 is cancelled", "a-4 is cancelled"]
     assert hived("cancel", "1").out == "a-2 is being stopped\n"
     engine.end(engine.all[1])

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
-from hived.cluster.explain.reasons import BadHardware, OutOfService, Places, Reason
+from hived.cluster.explain.reasons import BadHardware, OutOfService, Places, Reason, VcExhausted, WaitingForGang
 from hived.cluster.explain.sentences import MAX_NAMED
 from hived.cluster.requests import Request
 from hived.engine.explaining import Explainer, behind
@@ -41,12 +41,26 @@ class JobExplainer(Explainer[Job]):
 
     def say(self, reason: Reason) -> str:
         """See :meth:`Explainer.say`; of a broken or drained GPU also what is wrong with it, and who says so."""
+        if isinstance(reason, VcExhausted) and reason.lost:
+            return super().say(reason) + self._lost_by({name for name, _ in reason.held_by})
+        if isinstance(reason, WaitingForGang):
+            return super().say(reason).replace(" pod", " task")
         if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
             return super().say(reason)
         node, devices = out[0]
         why = self._jobs.health.why((node, devices[0]))
         drained = "drained " if why and not reason.broken else ""
         return super().say(reason) + (f": {drained}{why}" if why else "")
+
+    def _lost_by(self, names: Collection[str]) -> str:
+        """Which GPUs cannot be used any more once these jobs have given them back, and why, in brackets."""
+        health = self._jobs.health
+        held = sorted(place for job in self._jobs.jobs.values() if job.name in names for place in job.devices())
+        lost = [(node, device) for node, device in held if (node, device) in health.bad_devices]
+        if not lost:
+            return ""
+        why = [f"drained {health.drained[at]}".rstrip() if at in health.drained else health.why(at) for at in lost]
+        return f" ({place_text({'pods': _by_node(lost)})}: {'; '.join(dict.fromkeys(filter(None, why)))})"
 
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""
