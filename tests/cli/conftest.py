@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,15 @@ from .helpers import JOBS, NODES, Answer, Completed, Hived, call
 def no_engine_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that the tests run on may have one in the folder where clients look for it."""
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path("/nowhere/hived"))
+
+
+@pytest.fixture(autouse=True)
+def program_x(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``x`` is a program wherever a test submits one and nobody runs it."""
+    places = tmp_path_factory.mktemp("bin")
+    (places / "x").write_text("#!/bin/sh\n", encoding="ascii")
+    (places / "x").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{places}")
 
 
 @pytest.fixture

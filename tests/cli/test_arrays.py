@@ -1,0 +1,31 @@
+"""Verbs for an array of a real engine: by its id or name all of it, of whatever it is made by then."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from .test_shell import Machine
+from .test_shell import machine as machine  # the fixture
+
+
+def states(machine: Machine) -> Counter[str]:
+    return Counter(job["state"] for job in json.loads(machine.run("ps", "-a", "-o", "json"))["jobs"])
+
+
+def test_an_array_is_all_of_it(machine: Machine) -> None:
+    submit = ("submit", "--vc", "vision", "--array", "1-4", "--name", "sweep")
+    machine.run(*submit, "--hold", "--", "sleep", "600")
+    lines = machine.run("ps").splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[:3] == ["1", "1_[1-4]", "sweep-1"]
+    assert machine.run("edit", "sweep", "--time-limit", "9m").count("asks for 1 GPU, time limit 9m; held") == 4
+    assert machine.run("priority", "1", "5").count(": priority 5\n") == 4
+    assert machine.run("release", "1_[2-4]").count("\n") == 3
+    assert states(machine) == {"running": 2, "queued": 1, "held": 1}
+    assert machine.run("edit", "1", "--time-limit", "8m").count("time limit 8m") == 4, "those that run too"
+    assert machine.run("cancel", "1_2", "1_1").splitlines() == ["sweep-1 is cancelled", "sweep-2 is being stopped"]
+    assert machine.run("cancel", "1").count("\n") == 2
+    for number in range(1, 5):
+        machine.ended(number)
+    assert states(machine) == {"cancelled": 4}
