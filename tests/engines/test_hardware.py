@@ -200,11 +200,13 @@ def test_drained_while_it_is_used(engine: Driver) -> None:
     assert "it starts when that ends, or with a higher priority" in engine.explain(waits)
     engine.drain()
     said = engine.explain(waits)
-    assert f"held by {runs.name} (4), of which 4 cannot be used after that; it starts when enough of all these" in said
-    assert "can be used (node GPUs 0-3: drained)" in said
+    assert (
+        f"held by {runs.name} (4), of which 4 cannot be used after that (node GPUs 0-3: drained); it starts when "
+        "enough of all these can be used"
+    ) in said
     engine.drain([("node", 0)], undo=True)
     said = engine.explain(waits)
-    assert "of which 3 cannot be used after that; it starts when that ends, or with a higher priority" in said
+    assert "of which 3 cannot be used after that (node GPUs 1-3: drained); it starts when that ends, or with" in said
     engine.end(runs)
     assert states(waits) == "running"
 

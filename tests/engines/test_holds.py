@@ -458,6 +458,44 @@ def array_of(engine: Driver, user: str, many: int, most: int) -> list[Job]:
     return [engine.submit(of(user, array_id=first, array_index=n, array_most=most)) for n in range(many)]
 
 
+def test_the_most_urgent_of_a_member_goes_first() -> None:
+    """It waited behind older ones of its user with a lower priority, and for those that were only in line."""
+    engine = Driver(limited(3))
+    runs, full = engine.submit(of("ann", 2, priority=9)), engine.submit(job("vision", 2, user="bob", priority=9))
+    low, other = engine.submit(of("ann")), engine.submit(of("ann"))
+    assert states(runs, full, low, other) == "running running queued held"
+    urgent = engine.submit(of("ann", priority=5))
+    assert states(low, other, urgent) == "held held queued", "low is only in line, and steps back"
+    engine.end(full)
+    assert states(low, other, urgent) == "held held running"
+    engine.do(lambda jobs: jobs.prioritize(other, 3, "ann", engine.now))
+    engine.end(urgent)
+    assert states(low, other) == "held running"
+    engine.end(runs)
+    assert states(low) == "running"
+    engine.check_record()
+
+
+def test_an_urgent_one_that_could_not_go_has_nobody_step_back() -> None:
+    engine = Driver(limited(4))
+    runs = engine.submit(of("ann", 3))
+    low = engine.submit(of("ann"))
+    assert states(runs, low) == "running running"
+    big = engine.submit(of("ann", 2, priority=5))
+    assert states(runs, low, big) == "running running held"
+    engine.check_record()
+
+
+def test_of_an_array_the_most_urgent_goes_first(engine: Driver) -> None:
+    first, second, third, fourth = array(engine, 4, 1)
+    engine.do(lambda jobs: jobs.prioritize(fourth, 5, "ann", engine.now))
+    engine.end(first)
+    assert states(second, third, fourth) == "held held running"
+    second, third, fourth = engine.restart(second, third, fourth)
+    engine.end(fourth)
+    assert states(second, third) == "running held"
+
+
 def test_what_is_over_the_limit_of_a_member_is_held() -> None:
     """It waits for jobs of its own user, not for GPUs: others pass it, and an admin has no such limit."""
     engine = Driver(limited(2))

@@ -245,6 +245,36 @@ def test_no_pause_is_longer_than_five_minutes(engine: Driver) -> None:
     assert flaky.retry_at == 800.0
 
 
+def test_cancelled_at_once(engine: Driver) -> None:
+    """Nobody could end a job before its own grace, which may be an hour."""
+    stubborn = engine.submit(job("vision", 1, grace_s=3600.0))
+    engine.cancel(stubborn, "ann")
+    with pytest.raises(ConflictError, match="already; it has 3600 s for that, hived cancel --now ends it at once"):
+        engine.cancel(stubborn, "ann")
+    engine.do(lambda jobs: jobs.cancel(stubborn, engine.now, "olga", now=True))
+    assert engine.job_scheduler.grace_s(stubborn) == 0.0
+    (stubborn,) = engine.restart(stubborn)
+    assert engine.job_scheduler.grace_s(stubborn) == 0.0
+    with pytest.raises(ConflictError, match=r"is being cancelled already$"):
+        engine.do(lambda jobs: jobs.cancel(stubborn, engine.now, "olga", now=True))
+    engine.gone(stubborn)
+    assert (states(stubborn), stubborn.reason) == ("cancelled", "cancelled by olga")
+    engine.check_record()
+
+
+def test_not_queued_again(engine: Driver) -> None:
+    """What is stopped for others ends so; by hand it is queued again all the same."""
+    loan = engine.submit(job("speech", 8, priority=-1, requeue=False))
+    mine = engine.submit(job("vision", 4))
+    engine.gone(loan)
+    assert (states(loan, mine), loan.reason) == ("cancelled running", f"preempted by {mine.name} of vision")
+    other = engine.submit(job("speech", 1, requeue=False))
+    engine.do(lambda jobs: jobs.requeue(other, False, "ann", engine.now))
+    engine.gone(other)
+    assert states(other) == "running"
+    engine.check_record()
+
+
 def test_time_limit_ends_a_job_for_good(engine: Driver) -> None:
     slow = engine.submit(job("vision", 1, time_limit_s=60.0, retries=3))
     engine.wait(60.4)

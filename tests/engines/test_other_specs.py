@@ -27,6 +27,26 @@ SHARED = shares(("vision", 4), ("speech", 4))
 FOUR = shares(("vision", 4), devices=4)
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+@pytest.mark.parametrize("total", range(2, 8))
+def test_a_gang_is_guaranteed_again_where_it_runs(total: int, gpus: int) -> None:
+    """A spec that took its cells, and was taken back, had it start anew: leaves of one node were confused."""
+    for tasks in range(1, total // gpus + 1):
+        with_it = shares(("vision", 8 - total), ("speech", total))
+        engine = Driver(with_it)
+        gang = engine.submit(job("speech", gpus, tasks=tasks))
+        if states(gang) != "running":
+            continue
+        assert gang.placement is not None
+        before = gang.placement.pods
+        engine.reconfigure(shares(("vision", 8 - total), ("speech", 1)))
+        engine.reconfigure(with_it)
+        engine.submit(job("vision"))
+        assert gang.placement is not None
+        assert (states(gang), gang.attempt, gang.guaranteed, gang.placement.pods) == ("running", 1, True, before)
+        engine.check_record()
+
+
 def two_nodes(*names: str) -> ClusterSpec:
     """Nodes of four, of which vision has one."""
     nodes = [{"cellType": "NODE", "cellAddress": name} for name in names]

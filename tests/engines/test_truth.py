@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from benchmarks.live import as_submitted, small
@@ -58,8 +58,8 @@ class Virtual(JobScheduler):
         self.decided[type(instruction)] += 1
         super()._carry_out(instruction)
 
-    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None, hold: bool = False) -> None:
-        super().stop(job, at, cause, why, by, hold)
+    def stop(self, job: Job, at: float, cause: str, why: str, *more: Any, **named: Any) -> None:
+        super().stop(job, at, cause, why, *more, **named)
         for rank in range(job.spec.tasks):
             self.task_ended(job.id, job.attempt, rank, STOPPED, at)
 

@@ -369,7 +369,7 @@ class FakeService(LocalService):
         text = f"{job.name} is {job.state}\n  {'; '.join(job.why)}"
         return schema.Explanation(job=job.id, task="", text=text, reasons=[{"kind": "need"}])
 
-    async def cancel(self, ref: str, user: str) -> schema.Job:
+    async def cancel(self, ref: str, user: str, now: bool = False) -> schema.Job:
         job = self.job(ref)
         if job.state in ENDED:
             raise ConflictError(f"{job.name} has ended already")

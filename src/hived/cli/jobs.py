@@ -113,6 +113,7 @@ def cancel(
     vc: OfVcOption = None,
     every: Annotated[bool, typer.Option("--all", help="All that have not ended.")] = False,
     array: WholeArrayOption = False,
+    now: Annotated[bool, typer.Option("--now", help="At once, without their grace, also where they are told.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
@@ -144,7 +145,8 @@ def cancel(
         return f"{clean(job.name)} {said[job.state == 'cancelled']}"
 
     # those that wait first: none starts on what another one has given up
-    _each(ask, replace(chosen, jobs=sorted(chosen.jobs, key=lambda job: job.state.holds)), "/cancel", told)
+    ordered = sorted(chosen.jobs, key=lambda job: job.state.holds)
+    _each(ask, replace(chosen, jobs=ordered), "/cancel" + "?now=true" * now, told)
 
 
 def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
@@ -386,11 +388,12 @@ def requeue(
         raise InputError(f"--hold: {clean(over[0].id)} has ended, and is not stopped; submit it again, and hold that")
     running = [job for job in found.jobs if not job.state.ended]
     if running:
-        stopped = "{} is being stopped, to start again"
+        stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
         asked = replace(found, jobs=running)
         _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
     if over:
         _each(ask, _Chosen(over), "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
+        note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
 
 
 @asks_engine

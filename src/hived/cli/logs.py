@@ -76,7 +76,7 @@ def logs(
         if attempt is not None and attempt > started:
             raise NotFoundError(f"--attempt {attempt}: {one.name} was started {started} time(s)")
         if one.size > 1 and rank == 0:
-            note(f"task 0 of {one.size:,}; others: --rank 1 to {one.size - 1}")
+            note(f"task 0 of {one.size:,}; others: --rank 1" + (f" to {one.size - 1}" if one.size > 2 else ""))
         start = 0
         if started and tail is not None:
             start = show_tail(there, one, rank, attempt or started, tail, out)

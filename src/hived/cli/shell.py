@@ -39,7 +39,7 @@ from .options import (
     resources,
     vc_option,
 )
-from .submit import CwdOption, EnvOption, environment, folder
+from .submit import CwdOption, EnvOption, environment, folder, own_umask
 
 #: seconds between two looks at a job that has not started
 _LOOKS_S = 0.5
@@ -89,6 +89,8 @@ def shell(
             "cwd": own,
             "environment": environment(os.environ, env or (), False, own),
             "share": False,
+            "requeue": False,
+            "umask": own_umask(),
         }
         submission |= {} if time_limit is None else {"time_limit_s": time_limit}
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -121,6 +121,9 @@ def submit(
             help="USR1@120s: that signal, so long before --time-limit ends it.",
         ),
     ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue/--no-requeue", help="Start it again where it is stopped for others.")
+    ] = True,
     lazy: Annotated[
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
     ] = False,
@@ -164,6 +167,7 @@ def submit(
             "retries": retries,
             "lazy_preemption": lazy,
             "early": early,
+            "umask": None if (umask := own_umask()) == _USUAL else umask,
             "name": name,
             "time_limit_s": time_limit,
             "grace_s": grace,
@@ -189,6 +193,8 @@ def submit(
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
         if share is not None:
             said["share"] = share
+        if not requeue:
+            said["requeue"] = False
         answer = there.post("/v1/jobs", said)
         job = there.parsed(Job, answer)
         if follow:
@@ -233,6 +239,16 @@ def _check_program(command: Sequence[str], cwd: str, path: str, later: bool) -> 
                 if many := sum(line.startswith(b"#SBATCH") for line in lines):
                     what = f"hived does not read its {counted(many, '#SBATCH line')}"
                     note(f"{clean(part)}: {what}; give the options to hived submit (docs/howto/from-slurm.md)")
+
+
+#: the umask that a job has where none is sent
+_USUAL = 0o022
+
+
+def own_umask() -> int:
+    """Ours, which cannot be asked for without changing it."""
+    os.umask(found := os.umask(0o077))
+    return found
 
 
 def _places(cwd: str, path: str) -> str:

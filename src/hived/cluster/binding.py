@@ -469,22 +469,27 @@ class Binding:
 
 
 class BindingHints:
-    """The nodes that an opportunistic group runs on, as preferred nodes of the virtual hosts chosen for it.
+    """Where an opportunistic group runs, as preferred places of the virtual hosts chosen for it.
 
-    Made once per request in O(levels * hosts); a hint costs O(levels + cells above node level that the group is in).
+    A host may be a whole node, or a cell in one, beside others that the group has there. Made once per request in
+    O(levels * hosts); a hint costs O(levels + cells above node level that the group is in).
     """
 
     def __init__(self, binding: Binding, hosts: Iterable[int], own: Sequence[tuple[int, int]]) -> None:
         """``own``: nodes and the group's leaves on them; ``hosts``: the virtual hosts to be bound, in any order."""
         self._binding = binding
         hierarchy = binding.virtual.hierarchy
-        #: leaves by node, of the nodes that no host is bound to yet
-        self._masks = dict(own)
+        #: by node, the group's leaves that no pod of it has yet
+        self._left: dict[int, int] = {}
+        for node, mask in own:
+            self._left[node] = self._left.get(node, 0) | mask
+        #: nodes in which more hosts may be bound
+        self._open = dict.fromkeys(self._left)
         #: per level from the nodes up: those nodes by their physical cell
         self._groups: dict[int, dict[int, dict[int, None]]] = {}
         for level in range(hierarchy.node_level, hierarchy.top + 1):
             groups = self._groups[level] = {}
-            for node in sorted(self._masks):
+            for node in sorted(self._open):
                 groups.setdefault(node // self._nodes(level), {})[node] = None
         #: number of the hosts in each virtual cell
         self._needed: dict[int, int] = {}
@@ -499,12 +504,15 @@ class BindingHints:
         return max(1, hierarchy.gpus[level] // hierarchy.node_size)
 
     def hint(self, host: int) -> tuple[int, int] | None:
-        """The preferred node of ``host``, and the group's leaves on it; None when all are taken.
+        """The preferred node of ``host``, and the group's leaves on it that are left; None when all are taken.
 
         Where cells above the host have to be bound for it, they should have as many of the group's nodes as its hosts
         need there, and no more, so that every host finds one.
         """
-        if not self._masks:
+        if self._binding.bound[host] >= 0:
+            node = self._binding.node_of(host)
+            return (node, left) if (left := self._left.get(node, 0)) else None
+        if not self._open:
             return None
         cells = self._binding.virtual.cells
         path = []  # the cells to be bound for the host, from it upward
@@ -512,7 +520,7 @@ class BindingHints:
         while cell >= 0 and self._binding.bound[cell] < 0:
             path.append(cell)
             cell = cells[cell].parent
-        inside: Collection[int] = self._masks
+        inside: Collection[int] = self._open
         if cell >= 0 and cell != host:
             inside = self._groups[cells[cell].level].get(self._binding.bound[cell]) or inside
         for cell in reversed(path):
@@ -522,11 +530,25 @@ class BindingHints:
                 best = min(groups, key=lambda g: (len(groups[g]) < wanted, abs(len(groups[g]) - wanted), g))
                 inside = groups[best]
         node = next(iter(inside))
-        return node, self._masks[node]
+        return node, self._left[node]
 
-    def remove(self, node: int) -> None:
-        """Remove a node to which a host was bound, if it is one of the group's."""
-        if self._masks.pop(node, None) is not None:
+    def cell(self, host: int, hint: tuple[int, int], leaves: int) -> int:
+        """The physical cell of an unbound host, of which so many ``leaves`` are needed: with as many of the group's."""
+        hierarchy = self._binding.virtual.hierarchy
+        gpus, (node, left) = hierarchy.gpus[self._binding.virtual.cells[host].level], hint
+        parts = max(1, hierarchy.node_size // gpus)
+        full = (1 << gpus) - 1
+        has = [(left >> part * gpus & full).bit_count() for part in range(parts)]
+        best = min(range(parts), key=lambda part: (has[part] < leaves, abs(has[part] - leaves), part))
+        return node * parts + best
+
+    def take(self, host: int, node: int, leaves: int) -> None:
+        """Leaves of a node were bound for a pod in ``host``: no host that is a node is bound there any more."""
+        left = self._left[node] = self._left.get(node, 0) & ~leaves
+        virtual = self._binding.virtual
+        whole = virtual.cells[host].level >= virtual.hierarchy.node_level
+        if (whole or not left) and node in self._open:
+            del self._open[node]
             for level, groups in self._groups.items():
                 cell = node // self._nodes(level)
                 del groups[cell][node]

@@ -12,6 +12,7 @@ since the last use have cost as much as building it anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -317,22 +318,22 @@ class Pool:
         return tuple(bad)
 
     def _bind_near(self, spots: Spots, near: Sequence[Part]) -> tuple[Part, ...] | None:
-        nodes, binding, hierarchy = self.nodes, self.binding, self.virtual.hierarchy
+        nodes, binding = self.nodes, self.binding
         own = [(node, mask) for chain, node, mask in near if chain == nodes.number]
         hints = BindingHints(binding, [host for host, _ in spots], own)
+        leaves_of: Counter[int] = Counter()
+        for host, mask in spots:
+            leaves_of[host] += mask.bit_count()
         parts = []
         for host, mask in spots:
-            hint = hints.hint(host)
-            cell = -1
+            hint, cell = hints.hint(host), -1
             if hint is not None and binding.bound[host] < 0:
-                gpus = hierarchy.gpus[self.virtual.cells[host].level]
-                low = (hint[1] & -hint[1]).bit_length() - 1
-                cell = hint[0] * (hierarchy.node_size // gpus) + low // gpus
+                cell = hints.cell(host, hint, leaves_of[host])
             binding.acquire(host, mask, cell)
             if binding.bad[host] & mask:
                 return None
             node, leaves = binding.bind_leaves(host, mask, nodes.lent, hint)
-            hints.remove(node)
+            hints.take(host, node, leaves)
             parts.append(Part(nodes.number, node, leaves))
         return tuple(parts)
 

@@ -84,6 +84,11 @@ class Submission(Model):
     """Whether it runs under the runtime of training jobs, by which it can be suspended and limited, and share GPUs.
     None: where the policy of its virtual cluster has jobs share them."""
 
+    requeue: StrictBool = True
+    """Whether it is queued again where it is stopped for others, or its machine is started anew; else it ends so."""
+    umask: Annotated[int, Field(strict=True, ge=0, le=0o777)] | None = None
+    """Of its processes; None: 022 for jobs of other users than the engine's, the engine's for its own."""
+
     @property
     def opportunistic(self) -> bool:
         """Whether it asks for idle GPUs of any tenant, by its priority."""

@@ -21,6 +21,7 @@ from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine
+from hived.engines.local.environment import PREVIOUS
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.job_users import uid_of
@@ -103,7 +104,9 @@ class LocalService(Service[Job]):
         plain = {name: getattr(spec, name) for name in schema.Submission.model_fields}
         # what it waited for is over, and of an array it is one
         array = str(spec.array_index) if spec.array_id else None
-        more = {"name": spec.name or None, "after": (), "array": array, "hold": False}
+        kept = str(self._engine.shared_folder(job))
+        environment = {**spec.environment, PREVIOUS: kept} if job.attempt else spec.environment
+        more = {"name": spec.name or None, "after": (), "array": array, "hold": False, "environment": environment}
         again = schema.Submission.model_construct(**plain | more)
         return await self.submit(again, person)
 
@@ -300,9 +303,9 @@ class LocalService(Service[Job]):
         """One job, as it is or as it ended."""
         return self._engine.find(ref)
 
-    async def cancel(self, ref: str, user: str) -> schema.Job:
+    async def cancel(self, ref: str, user: str, now: bool = False) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
-        return self.shown(self._engine.cancel(ref, user))
+        return self.shown(self._engine.cancel(ref, user, now))
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
         """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""

@@ -183,6 +183,7 @@ EndedSince = Annotated[
 EndedBefore = Annotated[
     float | None, Query(ge=0, le=_LATEST, description="Only ended before then, in seconds since the epoch.")
 ]
+AtOnce = Annotated[bool, Query(description="Without its grace.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Page = Annotated[
     str | None,
@@ -301,10 +302,10 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         return service.jobs(JobFilter(wanted, vc, user, name, array, ended_since, ended_before), limit, page)
 
     @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
-    async def cancel_job(ref: Ref, request: Request) -> schema.Job:
+    async def cancel_job(ref: Ref, request: Request, now: AtOnce = False) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
         person, ref = permits.of_job(request, ref, "cancel")
-        return await service.cancel(ref, person.name)
+        return await service.cancel(ref, person.name, now)
 
     @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
     async def hold_job(ref: Ref, request: Request) -> schema.Job:

@@ -140,7 +140,7 @@ class Service(ABC, Generic[J]):
         """Submit a job; it is on the disk when this returns."""
         raise self._unsupported("submit with kubectl apply -f FILE")
 
-    async def cancel(self, ref: str, user: str) -> schema.Job:
+    async def cancel(self, ref: str, user: str, now: bool = False) -> schema.Job:
         """Withdraw or stop a job, by ``user``. Raises :class:`~hived.errors.ConflictError` for one that has ended."""
         raise self._unsupported("end it with kubectl delete")
 

@@ -155,7 +155,7 @@ async def test_stop_amid_a_request(
         monkeypatch.setattr("hived.server.serving.GRACE_SECONDS", 0.2)
     begun, may_end = asyncio.Event(), asyncio.Event()
 
-    async def slow(ref: str, user: str) -> Any:
+    async def slow(ref: str, user: str, now: bool) -> Any:
         begun.set()
         await may_end.wait()
         return service.job(ref)

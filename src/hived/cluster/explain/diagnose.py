@@ -139,9 +139,7 @@ def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExha
     holders = [group for equals in alike for group in islice(equals, MAX_NAMED)]
     oldest = nsmallest(MAX_NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
-    bad, free = pool.binding.bad, pool.free
-    lost = sum([(bad[host] & ~free[host]).bit_count() for host in pool.binding.bad_hosts if host < len(free)])
-    return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, alike)) - len(held_by), lost)
+    return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, alike)) - len(held_by))
 
 
 def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:

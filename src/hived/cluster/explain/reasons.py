@@ -65,7 +65,6 @@ class VcExhausted:
     size: int  #: leaf cells of the VC of the requested kind
     held_by: tuple[tuple[str, int], ...]  #: some of the groups that hold the rest, oldest first, and their leaf cells
     more: int  #: how many groups are not named
-    lost: int = 0  #: leaf cells in use that cannot be used any more when they are given back
 
 
 @dataclass(frozen=True, slots=True)

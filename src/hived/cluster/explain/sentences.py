@@ -162,7 +162,6 @@ def _exhausted(reason: why.VcExhausted) -> str:
     if not reason.held_by and not reason.more:
         return f"{has}: the rest of its {reason.size} cannot be used now"
     by = ", ".join(f"{_name(group)} ({held})" for group, held in reason.held_by)
-    lost = f", of which {reason.lost} cannot be used after that" if reason.lost else ""
     if reason.more:
         others = _count(reason.more, "more job")
         taken = f"the rest of its {reason.size} are held by {f'{by}, {others}' if by else others}"
@@ -173,9 +172,7 @@ def _exhausted(reason: why.VcExhausted) -> str:
             by += f", and {unusable} cannot be used now; it starts when enough of all these can be used"
             return f"{has}: {held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken = f"{held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
-        taken += lost + (f", and {unusable} cannot be used now" if unusable > 0 else "")
-        if reason.have + held - reason.lost < reason.need:
-            return f"{has}: {taken}; it starts when enough of all these can be used"
+        taken += f", and {unusable} cannot be used now" if unusable > 0 else ""
     if len(reason.held_by) + reason.more == 1:
         return f"{has}: {taken}; it starts when that ends, or with a higher priority than its own"
     return f"{has}: {taken}; it starts when enough of them end, or with a higher priority than theirs"

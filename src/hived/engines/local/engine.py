@@ -412,9 +412,9 @@ class Engine:
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
         return answer
 
-    def cancel(self, ref: str, user: str = "") -> Job:
-        """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
-        return self._about(ref, lambda job, at: self.job_scheduler.cancel(job, at, user))
+    def cancel(self, ref: str, user: str = "", now: bool = False) -> Job:
+        """Withdraw or stop a job; ``now``: without its grace. Raises :class:`NotFoundError`, :class:`ConflictError`."""
+        return self._about(ref, lambda job, at: self.job_scheduler.cancel(job, at, user, now))
 
     def drain(
         self, node: str | None, device: int | None, undo: bool, now: bool, user: str = "", reason: str = ""
@@ -589,6 +589,11 @@ class Engine:
         output = output_of(folder, number, rank) if self.job_users.becomes(uid) else None
         return Task(folder / str(number) / str(rank), mark, output, -1 if output is None else uid)
 
+    def shared_folder(self, job: Job) -> Path:
+        """The folder of a job that all its attempts have."""
+        folder = self._job_folder(job.id)
+        return (own_folder(folder) if self.job_users.becomes(job.spec.uid) else folder) / "shared"
+
     def _job_folder(self, number: int) -> Path:
         return self.folder / "jobs" / str(number)
 
@@ -706,11 +711,11 @@ class Engine:
             numbers = job.placement.pods[rank].leaf_cells if job.placement is not None else ()
             visible = self.devices.visible(numbers, Fence.DEVICES in self._fences.asked)
             own: Mapping[str, str] = os.environ
+            shared = self.shared_folder(job)
             if run_as := self.job_users.becomes(spec.uid):
                 make_folder(folder, 0o011)
-                shared, own = own_folder(folder) / "shared", self.job_users.environment(spec.uid)
+                own = self.job_users.environment(spec.uid)
             else:
-                shared = folder / "shared"
                 make_folder(shared)
             environment = task_environment(job, rank, self.folder, shared, task.mark, visible, own)
             if self._shares(spec) and not run_as:
@@ -731,6 +736,7 @@ class Engine:
                 fence,
                 bool(self._fences.asked),
                 self.keeping.output,
+                umask=spec.umask,
             )
 
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)

@@ -82,6 +82,8 @@ def free_port() -> int:
 
 # -- the mark ---------------------------------------------------------------------------------------------------------
 
+#: the variable with the HIVED_JOB_DIR of the job that one was submitted again of
+PREVIOUS = "HIVED_PREVIOUS_JOB_DIR"
 #: the variable in the environment of every task that holds its mark
 MARK = "HIVED_TASK"
 #: how long to wait for killed processes to end, in seconds

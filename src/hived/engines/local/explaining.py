@@ -41,8 +41,8 @@ class JobExplainer(Explainer[Job]):
 
     def say(self, reason: Reason) -> str:
         """See :meth:`Explainer.say`; of a broken or drained GPU also what is wrong with it, and who says so."""
-        if isinstance(reason, VcExhausted) and reason.lost:
-            return super().say(reason) + self._lost_by({name for name, _ in reason.held_by})
+        if isinstance(reason, VcExhausted):
+            return self._exhausted(reason)
         if isinstance(reason, WaitingForGang):
             return super().say(reason).replace(" pod", " task")
         if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
@@ -52,15 +52,20 @@ class JobExplainer(Explainer[Job]):
         drained = "drained " if why and not reason.broken else ""
         return super().say(reason) + (f": {drained}{why}" if why else "")
 
-    def _lost_by(self, names: Collection[str]) -> str:
-        """Which GPUs cannot be used any more once these jobs have given them back, and why, in brackets."""
-        health = self._jobs.health
-        held = sorted(place for job in self._jobs.jobs.values() if job.name in names for place in job.devices())
-        lost = [(node, device) for node, device in held if (node, device) in health.bad_devices]
+    def _exhausted(self, reason: VcExhausted) -> str:
+        """With the GPUs that cannot be used any more once those who hold them have given them back, and why not."""
+        said, health = super().say(reason), self._jobs.health
+        names = {name for name, _ in reason.held_by}
+        held = [place for job in self._jobs.jobs.values() if job.name in names for place in job.devices()]
+        lost = sorted(place for place in held if place in health.bad_devices)
         if not lost:
-            return ""
+            return said
         why = [f"drained {health.drained[at]}".rstrip() if at in health.drained else health.why(at) for at in lost]
-        return f" ({place_text({'pods': _by_node(lost)})}: {'; '.join(dict.fromkeys(filter(None, why)))})"
+        where = f"{place_text({'pods': _by_node(lost)})}: {'; '.join(dict.fromkeys(filter(None, why)))}"
+        head, sign, then = said.partition("; it starts ")
+        if reason.have + len(held) - len(lost) < reason.need and not reason.more:
+            sign, then = "; it starts ", "when enough of all these can be used"
+        return f"{head}, of which {len(lost)} cannot be used after that ({where}){sign}{then}"
 
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""
@@ -76,7 +81,11 @@ class JobExplainer(Explainer[Job]):
 
     def _aside(self, job: Job, at: float | None) -> list[str]:
         if job.held_by_hand:
-            return [f"it is kept out of line {job.reason}", f"hived release {job.name} lets it into line"]
+            why = job.reason if job.reason.startswith("by ") else f": {job.reason}"
+            return [
+                f"it is kept out of line{' ' * (why[0] != ':')}{why}",
+                f"hived release {job.name} lets it into line",
+            ]
         if job.state is not JobState.BACKOFF or at is None:
             return super()._aside(job, at)
         left = max(0.0, (job.retry_at or at) - at)

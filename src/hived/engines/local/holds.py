@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Protocol
 
@@ -64,9 +65,11 @@ class Holds:
         self._left_of: Counter[tuple[int, str]] = Counter()
         #: by array: those of it that are out (in line, at work, or held for another reason); and those that wait
         self._out: defaultdict[int, set[int]] = defaultdict(set)
-        self._next: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        self._next: defaultdict[int, _ByPriority] = defaultdict(_ByPriority)
         #: by virtual cluster and user, and by their GPUs: those that the limit of a member holds
-        self._over: dict[tuple[str, str], dict[int, dict[int, None]]] = {}
+        self._over: dict[tuple[str, str], dict[int, _ByPriority]] = {}
+        #: by virtual cluster and user: those in line that such a limit is for
+        self._in_line: defaultdict[tuple[str, str], _ByPriority] = defaultdict(_ByPriority)
         #: whose jobs may go on: others of theirs have given up GPUs since the last :meth:`settle`
         self._freed: dict[tuple[str, str], None] = {}
         #: whether there may be other limits
@@ -78,12 +81,17 @@ class Holds:
     def add(self, job: Job) -> None:
         """A job that was just submitted. O(jobs that it waits for)."""
         self._follow(job)
+        self._lines_up(job)
         array, most = job.spec.array_id, job.spec.array_most
         if array and most:
             if len(self._out[array]) < most:
                 self._out[array].add(job.id)
             else:
-                self._next[array][job.id] = None
+                self._next[array].add(job)
+
+    def _lines_up(self, job: Job) -> None:
+        if _is_limited(job):
+            self._in_line[_whose(job)].add(job)
 
     def take_over(self, at: float) -> None:
         """Those that there are after a restart. O(jobs)."""
@@ -92,7 +100,7 @@ class Holds:
             array = job.spec.array_id
             if array and job.spec.array_most:
                 if job.state is JobState.HELD:
-                    self._next[array][job.id] = None
+                    self._next[array].add(job)
                 else:
                     self._out[array].add(job.id)
         for array in list(self._next):
@@ -116,8 +124,8 @@ class Holds:
         """Those of an array that may be out now."""
         found = []
         line, out = self._next[array], self._out[array]
-        while line and len(out) < self._jobs.jobs[first := next(iter(line))].spec.array_most:
-            del line[first]
+        while line and len(out) < self._jobs.jobs[first := line.first[1]].spec.array_most:
+            line.discard(first)
             out.add(first)
             found.append(first)
         if not (out or line):
@@ -141,9 +149,11 @@ class Holds:
 
     def _leave(self, job: Job) -> None:
         """It is held by no limit, and out no more."""
+        if (line := self._in_line.get(_whose(job))) is not None:
+            line.discard(job.id)
         if array := job.spec.array_id:
             self._out[array].discard(job.id)
-            self._next[array].pop(job.id, None)
+            self._next[array].discard(job.id)
             if not (self._out[array] or self._next[array]):
                 del self._out[array], self._next[array]
         self._goes_on(job)
@@ -151,8 +161,8 @@ class Holds:
     def _goes_on(self, job: Job) -> None:
         """The limit of a member holds it no more."""
         sizes = self._over.get(_whose(job), {})
-        if job.id in (jobs := sizes.get(job.gpus, {})):
-            del jobs[job.id]
+        if (jobs := sizes.get(job.gpus)) is not None and job.id in jobs:
+            jobs.discard(job.id)
             if not jobs:
                 del sizes[job.gpus]
             if not sizes:
@@ -211,13 +221,21 @@ class Holds:
 
     def changed(self, job: Job) -> None:
         """A job has changed: the limit of a member may hold it from now on, or it may have given up GPUs."""
-        held = job.state is JobState.HELD
+        held, whose = job.state is JobState.HELD, _whose(job)
         if held and not job.held_by_hand and _is_limited(job) and not (self._pending(job) or self._is_next(job)):
-            self._over.setdefault(_whose(job), {}).setdefault(job.gpus, {})[job.id] = None
+            self._over.setdefault(whose, {}).setdefault(job.gpus, _ByPriority()).add(job)
         else:
             self._goes_on(job)
-        if (held or job.state.ended) and _whose(job) in self._over:
-            self._freed[_whose(job)] = None
+        if job.state is JobState.QUEUED:
+            self._lines_up(job)
+        elif (line := self._in_line.get(whose)) is not None:
+            line.discard(job.id)
+            if not line:
+                del self._in_line[whose]
+        if self._is_next(job):
+            self._next[job.spec.array_id].add(job)  # perhaps with another priority
+        if (held or job.state.ended) and whose in self._over:
+            self._freed[whose] = None
 
     def resizes(self, job: Job) -> None:
         """A job is about to ask for another number of GPUs."""
@@ -266,7 +284,7 @@ class Holds:
                 self.review(number, at)
         if self._other_limits:
             self._other_limits = False
-            every = (number for sizes in self._over.values() for jobs in sizes.values() for number in jobs)
+            every = (number for sizes in self._over.values() for jobs in sizes.values() for _, number in jobs)
             for number in sorted(every):
                 self.review(number, at)
         self._let_go(at)
@@ -286,16 +304,35 @@ class Holds:
         return f"it was to run once one of array {array} had failed, and all have succeeded"
 
     def _let_go(self, at: float) -> None:
-        """Put into line what there is room for where members have given up GPUs, the oldest of those that fit first."""
+        """Put into line what there is room for where members have given up GPUs: of those that fit the most urgent.
+
+        By priority, and then the oldest. For a more urgent one jobs of its member that are only in line step back.
+        """
         while self._freed:
             whose, _ = self._freed.popitem()
             while sizes := self._over.get(whose):
-                oldest = [self._jobs.jobs[next(iter(jobs))] for jobs in sizes.values()]
-                room = self._room(oldest[0])
-                fit = [job.id for job in oldest if job.gpus <= room]
-                if not fit:
+                firsts = sorted(jobs.first for jobs in sizes.values())
+                urgent = self._jobs.jobs[firsts[0][1]]
+                room = self._room(urgent)
+                if urgent.gpus > room and (back := self._step_back(urgent, room)):
+                    for job in back:
+                        self.hold(job, self._over_limit(job.vc, job.spec.user, job.gpus), False, at)
+                    continue
+                fit = next((number for _, number in firsts if self._jobs.jobs[number].gpus <= room), None)
+                if fit is None:
                     break
-                self.review(min(fit), at)
+                self.review(fit, at)
+
+    def _step_back(self, urgent: Job, room: float) -> list[Job]:
+        """Less urgent jobs of its member in line, without which there is room for it; [] where that is not so."""
+        found: list[Job] = []
+        for _, number in reversed(list(self._in_line.get(_whose(urgent), ()))):
+            job = self._jobs.jobs[number]
+            if room >= urgent.gpus or job.priority >= urgent.priority:
+                break
+            found.append(job)
+            room += job.gpus
+        return found if room >= urgent.gpus else []
 
     def review(self, number: int, at: float) -> None:
         """Put a job into line that nothing keeps out of it, or say what does now."""
@@ -318,6 +355,39 @@ class Holds:
     def requeued(self, job: Job) -> None:
         """A job is back in line that somebody wants held."""
         self._to_hold.append(job)
+
+
+class _ByPriority:
+    """Jobs, the most urgent first, and of those the oldest."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, int]] = []
+        self._keys: dict[int, tuple[int, int]] = {}
+
+    def add(self, job: Job) -> None:
+        """Add a job, or move it to where its priority has it now. O(jobs) to move them, at most."""
+        self.discard(job.id)
+        key = self._keys[job.id] = (-job.priority, job.id)
+        insort(self._order, key)
+
+    def discard(self, number: int) -> None:
+        """Remove a job, if it is there."""
+        if (key := self._keys.pop(number, None)) is not None:
+            del self._order[bisect_left(self._order, key)]
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """Its priority, negated, and its number."""
+        return self._order[0]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._keys
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
 
 
 def _is_limited(job: Job) -> bool:

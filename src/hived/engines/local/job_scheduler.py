@@ -183,14 +183,18 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again{way}")
         self.stop(job, at, "requeued", f"queued again by {user or 'hand'}", hold=hold)
 
-    def cancel(self, job: Job, at: float, user: str = "") -> None:
-        """Cancel a job. Raises :class:`ConflictError` for a job that has ended or is being cancelled."""
-        if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
-            ended = job.state.value if job.state.ended else "being cancelled"
-            raise ConflictError(f"{job.name} is {ended} already")
+    def cancel(self, job: Job, at: float, user: str = "", now: bool = False) -> None:
+        """Cancel a job; ``now``: without its grace. Raises :class:`ConflictError` where that is so already."""
+        if job.state.ended:
+            raise ConflictError(f"{job.name} is {job.state.value} already")
+        if job.state is JobState.STOPPING and job.stopping_for == "cancelled" and (job.at_once or not now):
+            hint = (
+                "" if job.at_once else f"; it has {self.grace_s(job):g} s for that, hived cancel --now ends it at once"
+            )
+            raise ConflictError(f"{job.name} is being cancelled already{hint}")
         why = f"cancelled by {user}" if user else "cancelled"
         if job.state.holds:
-            self.stop(job, at, "cancelled", why)
+            self.stop(job, at, "cancelled", why, at_once=now)
             return
         self.becomes(job, JobEvent.CANCELLED, None, at, {"why": why})
 
@@ -687,14 +691,23 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.limit_at is not None:
             self.instruct(WakeAt(job.id, job.limit_at))
 
-    def stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None, hold: bool = False) -> None:
+    def stop(
+        self,
+        job: Job,
+        at: float,
+        cause: str,
+        why: str,
+        by: Job | None = None,
+        hold: bool = False,
+        at_once: bool = False,
+    ) -> None:
         """Have the tasks of a job stopped, for this cause; ``by``: the job that it makes room for.
 
-        ``hold``: it is held once it is back in line.
+        ``hold``: it is held once it is back in line. ``at_once``: it has no grace.
         """
-        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt} | (
-            {"hold": True} if hold else {}
-        )
+        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
+        data |= {"hold": True} if hold else {}
+        data |= {"at_once": True} if at_once else {}
         if by is not None:
             data["by"] = [by.name, by.vc, by.priority]
         self.becomes(job, JobEvent.STOPPING, None, at, data)
@@ -708,6 +721,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def grace_s(self, job: Job) -> float:
         """Seconds of a job between SIGTERM and SIGKILL: capped for a loan, or if a preemptor waits for its GPUs."""
+        if job.at_once:
+            return 0.0
         loan = job.spec.opportunistic or job.spec.early
         group = self._group(job)
         capped = not job.guaranteed and (loan or (group is not None and bool(group.preempted_by)))

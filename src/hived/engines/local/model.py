@@ -58,6 +58,8 @@ class JobSpec(Submission):
         """The inverse of :meth:`stored`, of this version or the one before it: its values were checked when it came."""
         found = {**plain, "command": tuple(plain["command"]), "environment": dict(plain["environment"])}
         found["after"] = ()
+        found.setdefault("requeue", True)
+        found.setdefault("umask", None)
         found["waits_for"] = tuple((int(number), str(when)) for number, when in plain.get("waits_for", ()))
         return cls.model_construct(**found)
 
@@ -111,6 +113,8 @@ class Job(EngineJob):
         self.exit_code: int | None = None
         #: whether somebody holds it, until it is released
         self.held_by_hand = False
+        #: whether it is stopped without its grace
+        self.at_once = False
         #: arrays of which one has failed, of those that it waits for so
         self.failed_of: tuple[int, ...] = ()
         #: whether its time limit is another one than when this attempt was started
@@ -144,7 +148,7 @@ class Job(EngineJob):
             case JobEvent.STARTED:
                 self.attempt += 1
                 self.port, self.floor = int(data["port"]), data.get("floor")
-                self.exit_code, self.endings, self.relimited = None, {}, False
+                self.exit_code, self.endings, self.relimited, self.at_once = None, {}, False, False
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
             case JobEvent.REQUEUED:
@@ -158,8 +162,10 @@ class Job(EngineJob):
                 self.held_by_hand = bool(data.get("by_hand"))
                 if (array := data.get("failed_of")) is not None:
                     self.failed_of += (int(array),)
-            case JobEvent.STOPPING if data["cause"] == "requeued":
-                self.held_by_hand = bool(data.get("hold"))
+            case JobEvent.STOPPING:
+                self.at_once = self.at_once or bool(data.get("at_once"))
+                if data["cause"] == "requeued":
+                    self.held_by_hand = bool(data.get("hold"))
             case JobEvent.EDITED:
                 self._edit({name: has for name, (_, has) in data["changes"].items()})
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
@@ -196,6 +202,8 @@ class Job(EngineJob):
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.held_by_hand:
             plain["held_by_hand"] = True
+        if self.at_once:
+            plain["at_once"] = True
         if self.failed_of:
             plain["failed_of"] = list(self.failed_of)
         if self.relimited:
@@ -220,6 +228,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
+        job.at_once = status.get("at_once", False)
         job.failed_of = tuple(status.get("failed_of", ()))
         job.relimited = status.get("relimited", False)
         job.guest, job.beside = status.get("guest", False), tuple(status.get("beside", ()))
@@ -293,9 +302,11 @@ def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
     if all(ending["code"] == 0 and not ending["stopped"] for ending in endings):
         return JobEvent.SUCCEEDED, {"code": 0, "why": ""}
     if (stopped := _STOPPED.get(job.stopping_for)) is not None:
+        if stopped is JobEvent.REQUEUED and not job.spec.requeue and job.stopping_for != "requeued":
+            stopped = JobEvent.CANCELLED
         return stopped, {"code": None, "why": job.reason}
     first = _blamed(endings)
-    if first["rebooted"]:
+    if first["rebooted"] and job.spec.requeue:
         return JobEvent.REQUEUED, {"code": None, "why": first["error"]}
     limited = first["limit"] or job.stopping_for == "time_limit"
     if limited:

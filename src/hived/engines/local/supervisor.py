@@ -127,8 +127,10 @@ class _Supervisor:
         fence: str | None = None,
         is_kept_in: bool = False,
         most_output: int = 0,
+        umask: int | None = None,
         limit_file: str = "limit",
     ) -> None:
+        self._umask = umask
         self._limit_file = limit_file
         self._most_output, self._output = most_output, -1
         self._reader, self._problem = -1, b""
@@ -258,6 +260,8 @@ class _Supervisor:
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
+            if self._umask is not None:
+                os.umask(self._umask)
             os.chdir(self._cwd)
             # ignored signals stay ignored over an exec: those of Python (SIGPIPE), or of the engine's parent (nohup)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

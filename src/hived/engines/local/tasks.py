@@ -88,6 +88,7 @@ class Work:
     fence: str | None = None  #: its control group; None: it has none
     is_kept_in: bool = False  #: whether it must not run outside of that
     most_output: int = 0  #: bytes of what it prints that are kept, the last ones; 0: all
+    umask: int | None = None  #: of its processes; None: the engine's, or 022 as another user
     limit_file: str = LIMIT  #: where another time limit is looked for while it runs
 
 
