@@ -96,6 +96,16 @@ def test_user_groups_home_and_environment(lives: Lives, monkeypatch: pytest.Monk
     lives.live(story)
 
 
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_umask_of_who_submits(lives: Lives, umask: int) -> None:
+    """It was 022 for everybody: what somebody kept to themselves was for all to read."""
+
+    async def story(engine: Engine) -> None:
+        assert await run(engine, ANN, "umask", umask=umask) == f"{umask:04o}\n"
+
+    lives.live(story)
+
+
 #: what a job of another user tries, and gets nothing of
 ATTACKS = {
     "reads the output of another's job": "cat {jobs}/1/own/1/0/output",

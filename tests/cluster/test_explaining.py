@@ -129,7 +129,7 @@ SENTENCES: list[tuple[Reason, str]] = [
     (
         Fragmented("research", need=8, have=12, largest_pod=8, largest_free=6, within=None),
         "VC research has 12 GPUs free for the 8 it needs, but not close enough together: a pod needs 8, and the most "
-        "free on one node are 6; it starts when others in the VC end, and sooner with smaller pods",
+        "free together are 6; it starts when others in the VC end, and sooner with smaller pods",
     ),
     (
         Fragmented("research", need=8, have=12, largest_pod=4, largest_free=4, within="NODE"),
@@ -180,18 +180,19 @@ SENTENCES: list[tuple[Reason, str]] = [
     (OutOfService((), (), (), (), ("job-1",)), "it waits for GPUs that are out of service, after job-1"),
     (
         OutOfService((("node", (0, 1, 5)),), (), (), ()),
-        "it would start with GPUs 0-1,5 of node not drained (hived drain --undo)",
+        "it would start with GPUs 0-1,5 of node not drained (an operator undoes that: hived drain node --device 0 "
+        "--device 1 --device 5 --undo)",
     ),
     (
         OutOfService((("node", (0,)),), (("node", (2,)), ("other", (1,))), (("other", (0,)),), ("job-1", "job-2")),
-        "it would start with GPU 0 of node not drained (hived drain --undo) and GPU 2 of node, GPU 1 of other healthy "
-        "and GPU 0 of other free, when job-1 and job-2 have ended",
+        "it would start with GPU 0 of node not drained (an operator undoes that: hived drain node --device 0 --undo) "
+        "and GPU 2 of node, GPU 1 of other healthy and GPU 0 of other free, when job-1 and job-2 have ended",
     ),
     (
         OutOfService(tuple((f"n{number}", (0, 1)) for number in range(10)), (), (), ()),
         "it would start with "
         + ", ".join(f"GPUs 0-1 of n{number}" for number in range(8))
-        + " and 4 GPUs elsewhere not drained (hived drain --undo)",
+        + " and 4 GPUs elsewhere not drained (an operator undoes that: hived drain NODE --undo)",
     ),
     (NothingIdle(need=8, idle=0), "it needs 8 idle GPUs, and none are idle; it starts once enough are"),
     (NothingIdle(need=8, idle=1), "it needs 8 idle GPUs, and 1 is idle; it starts once enough are"),

@@ -109,6 +109,7 @@ class FakeService(LocalService):
         self.names: tuple[str, ...] = NODES
         self.per_node = PER_NODE
         self.drained: set[tuple[str, int]] = set()
+        self.drain_reasons: dict[tuple[str, int], str] = {}
         self.names_of_vcs = list(VCS)
         self.asked: list[str] = []  #: jobs that somebody looked at
         self.pictures = 0  #: that were asked for
@@ -491,6 +492,7 @@ class FakeService(LocalService):
             if drain.node in (None, node.name) and drain.device in (None, one.device)
         }
         self.drained = self.drained - about if drain.undo else self.drained | about
+        self.drain_reasons |= dict.fromkeys(about, drain.reason)
         nodes = [
             node.model_copy(update={"devices": [one for one in node.devices if (node.name, one.device) in about]})
             for node in self._nodes()

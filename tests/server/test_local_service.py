@@ -130,6 +130,16 @@ async def test_refusals(engine: Engine) -> None:
     assert service.jobs(JobFilter(), 10, None).total == 0
 
 
+async def test_what_an_ended_job_has_kept(engine: Engine) -> None:
+    """Submitted again, it began anew, and nobody said where its last state was."""
+    service = LocalService(engine)
+    script = 'cat "$HIVED_PREVIOUS_JOB_DIR/state" || echo kept > $HIVED_JOB_DIR/state'
+    (first,) = await ended(engine, engine.find((await service.submit(wish("sh", "-c", script), ANN)).id))
+    (again,) = await ended(engine, engine.find((await service.resubmit(str(first.id), ANN)).id))
+    assert again.spec.environment["HIVED_PREVIOUS_JOB_DIR"] == str(engine.shared_folder(first))
+    assert await printed(engine, again, "kept\n") == "kept\n"
+
+
 async def test_list_of_jobs(engine: Engine) -> None:
     service = LocalService(engine)
     for vc in ("vision", "speech", "vision", "speech"):

@@ -55,11 +55,16 @@ def has_socket(folder: Path) -> bool:
 
 
 def engine_folder(given: Path | None) -> Path:
-    """The folder in which a client finds the engine: of the machine, where this user has none and nothing was said."""
+    """The folder in which a client finds the engine: of the machine, where this user has none and nothing was said.
+
+    Also of one that is down, for a user who has never had one: to start another is no help.
+    """
     own = state_folder(given)
     nothing_said = given is None and not os.environ.get("HIVED_STATE")
-    if nothing_said and not has_socket(own) and has_socket(OF_THE_MACHINE):
-        return OF_THE_MACHINE
+    if nothing_said and not has_socket(own):
+        is_there = os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112  # as above
+        if has_socket(OF_THE_MACHINE) or (is_there and not own.exists()):
+            return OF_THE_MACHINE
     return own
 
 

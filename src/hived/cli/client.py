@@ -112,9 +112,12 @@ def connect(
         engine = Engine(url_of(url), _token(token_file, variable), None, timeout_s)
         engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
     else:
-        engine = Engine("http://localhost", None, engine_folder(state) / "hived.sock", timeout_s)
+        folder = engine_folder(state)
+        engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s)
         engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
-        if state is None and not os.environ.get("HIVED_STATE"):
+        if folder == OF_THE_MACHINE and os.geteuid() != 0:
+            engine.start = "it is the machine's, whose jobs run on meanwhile: ask who runs it, and start no other"
+        elif state is None and not os.environ.get("HIVED_STATE"):
             engine.start += f", or say where one is: --state DIR, or HIVED_STATE={OF_THE_MACHINE}"
     return closing(engine)
 

@@ -159,7 +159,10 @@ def drain(
         ),
     ] = None,
     device: Annotated[
-        int | None, typer.Option("--device", "-d", metavar="N", help="Number of a device.", min=0, show_default="all")
+        list[int] | None,
+        typer.Option(
+            "--device", "-d", metavar="N", help="Number of a device; again for more.", min=0, show_default="all"
+        ),
     ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Whoever runs there is preempted and queued again; else it may end.")
@@ -179,12 +182,16 @@ def drain(
       hived drain --undo
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
-    wanted = {"node": node, "device": device, "undo": undo, "now": now} | ({"reason": reason} if reason else {})
+    wanted = {"node": node, "undo": undo, "now": now} | ({"reason": reason} if reason else {})
+    found: list[Node] = []
     with ask.connect() as there:
-        answer = there.post("/v1/drain", wanted)
-        drained = there.parsed(Drained, answer)
-    if ask.printed(answer):
+        for one in device or (None,):
+            answer = there.post("/v1/drain", wanted | {"device": one})
+            if not ask.printed(answer, one_of_many=device is not None and len(device) > 1):
+                found += there.parsed(Drained, answer).nodes
+    if not found:
         return
+    drained = Drained(nodes=found, undone=undo)
     typer.echo(_sentence(drained))
     print_table(NODE_COLUMNS, node_rows(drained.nodes))
 
@@ -219,7 +226,7 @@ def list_nodes(
     with ask.connect() as there:
         found = _nodes(there, name)
     if bad:
-        found = found.model_copy(update={"nodes": [node for node in found.nodes if _is_bad(node)]})
+        found = found.model_copy(update={"nodes": [_bad_part(node) for node in found.nodes if _is_bad(node)]})
     if ask.printed(found.model_dump(mode="json")):
         return
     if found.nodes:
@@ -244,6 +251,12 @@ def _nodes(there: Engine, name: str | None) -> Nodes:
 
 def _is_bad(node: Node) -> bool:
     return bool(node.why) or any(one.drained or not one.healthy for one in node.devices)
+
+
+def _bad_part(node: Node) -> Node:
+    """With those of its devices that take no jobs."""
+    bad = [one for one in node.devices if node.why or one.drained or not one.healthy]
+    return node.model_copy(update={"devices": bad})
 
 
 def node_rows(nodes: Iterable[Node]) -> Iterator[tuple[str | Text, ...]]:

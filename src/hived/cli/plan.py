@@ -41,6 +41,7 @@ def plan(
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
+    early: Annotated[bool, typer.Option("--early", help="Before its turn, where others leave GPUs idle.")] = False,
     files: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,7 +76,8 @@ def plan(
             raise InputError("--vc is missing: whose job would it be? On Kubernetes manifests can say it, -f job.yaml")
         manifests = []
         what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
-        wanted = {"job": resources(vc, gpus, nodes, priority, opportunistic) | {"command": ["true"]}}
+        asked = resources(vc, gpus, nodes, priority, opportunistic) | {"command": ["true"]}
+        wanted = {"job": asked | ({"early": True} if early else {})}
     with ask.connect() as there:
         try:
             answer = there.post("/v1/plan", wanted)

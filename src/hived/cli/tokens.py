@@ -37,7 +37,7 @@ def create(
 
     \bExamples:
       hived token create ann --vc vision --expires 30d
-      hived token create ann > ann.token
+      umask 077; hived token create ann > ann.token
     """  # fmt: skip
     with ask.connect() as there:
         body = {"user": user, "vcs": vc or None, "lasts_s": expires}
@@ -51,7 +51,8 @@ def create(
     roles = [f"{_ROLES[role]} {clean(vc)}" for vc, role in made.roles.items() if role in _ROLES]
     name = clean(made.token.user)
     nobody = "by no token does anybody act as root; STATE/token is the engine's own" if name == "root" else ""
-    looks = f"{name} only looks: {nobody or 'no virtual cluster has them as a member'}"
+    where = f"of {' and '.join(map(clean, vc))} they are no member" if vc else "no virtual cluster has them as a member"
+    looks = f"{name} only looks: {nobody or where}"
     note(f"{name} is {', '.join(roles)}" if roles else looks)
 
 

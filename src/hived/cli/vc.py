@@ -123,7 +123,7 @@ def _gpus(usage: Usage) -> Text:
     if usage.foreign:
         line.append(", ").append(f"{usage.foreign:,} of pods that HiveD did not place", "yellow")
     if usage.bad:
-        line.append(", ").append(f"{usage.bad:,} bad", "yellow")
+        line.append(", ").append(f"{usage.bad:,} bad or drained", "yellow")
     return line.append(f", {idle:,} idle")
 
 
@@ -143,7 +143,7 @@ def _now(reserved: int, unavailable: int, doomed: int) -> str | Text:
         return f"all {reserved:,} reserved GPUs can be had"
     left = reserved - unavailable
     are = "is" if unavailable == 1 else "are"
-    line = f"{left:,} of {reserved:,} reserved GPUs can be had; {unavailable:,} {are} bad or kept for others"
+    line = f"{left:,} of {reserved:,} reserved GPUs can be had; {unavailable:,} {are} bad, drained or kept for others"
     if doomed:
         line += f", {counted(doomed, 'reserved cell')} cannot be healthy (hived vc show VC)"
     return styled(line, "yellow")

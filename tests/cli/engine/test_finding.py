@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.cli import addresses
+from hived.cli import addresses, client
 from hived.cli.client import connect
 from hived.errors import UnavailableError
 from hived.server.failures import STATUS
@@ -49,6 +49,11 @@ def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, mon
         f"no engine answers on {nobody}/hived/hived.sock; start one with: hived up, or say where one is: --state DIR, "
         "or HIVED_STATE=/var/lib/hived"
     )
+    monkeypatch.setattr(addresses, "OF_THE_MACHINE", nobody)
+    monkeypatch.setattr(client, "OF_THE_MACHINE", nobody)
+    for user, words in ((1000, "it is the machine's, whose jobs run on meanwhile: ask who runs it"), (0, "start one")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert refused(hived("ps"), 69).startswith(f"no engine answers on {nobody}/hived.sock; {words}"), "it is down"
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", nobody / ("x" * 5000))  # as a folder that may not be passed
     assert "no engine answers" in refused(hived("ps"), 69)
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path(running.folder))

@@ -52,6 +52,11 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
     assert (answer.code, answer.out) == (4, "")
     assert "there are node-0, node-1" in answer.err
     engine.reset()
+    assert hived("drain", "node-1", "-d", 1, "-d", 2, "--reason", "a fan").out.startswith("2 GPUs: no new jobs\n")
+    assert [(place, engine.drain_reasons[place]) for place in (("node-1", 1), ("node-1", 2))] == [
+        (("node-1", n), "a fan") for n in (1, 2)
+    ]
+    assert len(hived("devices", "node-1", "--bad").out.splitlines()) == 2, "only what takes no jobs"
     assert hived("drain").out.startswith("8 GPUs: no new jobs\n")
     assert hived("drain", "--undo", "--device", 3).out.startswith("2 GPUs: jobs may come again\n")
     assert engine.drained == {(node, n) for node in ("node-0", "node-1") for n in range(3)}

@@ -106,10 +106,14 @@ def say(reason: why.Reason) -> str:
     assert_never(reason)
 
 
+#: devices that are given one by one
+_MOST_OPTIONS = 4
+
+
 def _out_of_service(reason: why.OutOfService) -> str:
     cures = []
     if reason.drained:
-        cures.append(f"{_places(reason.drained)} not drained (hived drain --undo)")
+        cures.append(f"{_places(reason.drained)} not drained ({_undrain(reason.drained)})")
     if reason.broken:
         cures.append(f"{_places(reason.broken)} healthy")
     if reason.kept:
@@ -124,6 +128,15 @@ def _places(places: why.Places) -> str:
     devices = [f"{'GPU' if len(of) == 1 else 'GPUs'} {ranges(of)} of {_name(node)}" for node, of in places[:MAX_NAMED]]
     left = sum(len(of) for _, of in places[MAX_NAMED:])
     return ", ".join(devices) + (f" and {_gpus(left)} elsewhere" if left else "")
+
+
+def _undrain(places: why.Places) -> str:
+    """How an operator undoes that."""
+    if len(places) > 1:
+        return "an operator undoes that: hived drain NODE --undo"
+    ((node, devices),) = places
+    some = "".join(f" --device {device}" for device in devices) if len(devices) <= _MOST_OPTIONS else ""
+    return f"an operator undoes that: hived drain {_name(node)}{some} --undo"
 
 
 def _moment(at: float) -> str:
@@ -182,7 +195,7 @@ def _fragmented(reason: why.Fragmented) -> str:
     has = f"VC {_name(reason.vc)} has {_gpus(reason.have)} free for the {reason.need} it needs"
     way_out = "it starts when others in the VC end, and sooner with"
     if reason.largest_pod > reason.largest_free:
-        most = f"the most free on one node {'are' if reason.largest_free != 1 else 'is'} {reason.largest_free}"
+        most = f"the most free together {'are' if reason.largest_free != 1 else 'is'} {reason.largest_free}"
         together = f"not close enough together: a pod needs {reason.largest_pod}, and {most}"
         return f"{has}, but {together}; {way_out} smaller pods"
     if reason.within is not None:

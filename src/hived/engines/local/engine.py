@@ -31,7 +31,6 @@ from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
-from hived.cluster.explain.sentences import say
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.engine.job import Event
@@ -59,6 +58,7 @@ from hived.words import counted
 
 from .devices import Devices
 from .environment import free_port, task_environment
+from .explaining import JobExplainer
 from .fences import Fence, Fences
 from .holds import some_fails
 from .instructions import (
@@ -300,7 +300,7 @@ class Engine:
         if answer.outcome == "never" and not (
             spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never"
         ):
-            raise NeverFitsError("; ".join(map(say, answer.reasons)))
+            raise NeverFitsError("; ".join(map(JobExplainer(self.job_scheduler).say, answer.reasons)))
         if loan and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
@@ -421,7 +421,8 @@ class Engine:
     ) -> list[tuple[str, int]]:
         """Drain devices (None: of all nodes; all of the node), or undo that. Survives a restart."""
         chosen = self.chosen(node, device)
-        where = node or ("the machine" if device is None else "every node")
+        names = {place[0] for place in chosen}
+        where = node or ("the machine" if device is None else next(iter(names)) if len(names) == 1 else "every node")
         what = where if device is None else f"device {device} of {where}"
         self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user, reason)
         drained = self.job_scheduler.health.drained

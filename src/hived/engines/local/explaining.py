@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations, groupby
@@ -9,7 +10,17 @@ from operator import itemgetter
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Wait
-from hived.cluster.explain.reasons import BadHardware, OutOfService, Places, Reason, VcExhausted, WaitingForGang
+from hived.cluster.explain.reasons import (
+    BadHardware,
+    Fragmented,
+    NeverFits,
+    OutOfService,
+    Places,
+    Reason,
+    VcExhausted,
+    WaitingForGang,
+    WaitingForPreemption,
+)
 from hived.cluster.explain.sentences import MAX_NAMED
 from hived.cluster.requests import Request
 from hived.engine.explaining import Explainer, behind
@@ -22,8 +33,10 @@ from hived.spec.compiled import Device
 from hived.words import counted, duration
 
 from .job_scheduler import JobScheduler
-from .model import Job
+from .model import DEFAULT_GRACE_S, Job
 
+#: what jobs consist of on Kubernetes
+_POD = re.compile(r"\bpod(?=s?\b)")
 #: jobs before another, at most, for which its cures are looked for
 _MOST_BEFORE = 16
 #: devices out of service, at most, of which those that would do alone are looked for
@@ -43,8 +56,11 @@ class JobExplainer(Explainer[Job]):
         """See :meth:`Explainer.say`; of a broken or drained GPU also what is wrong with it, and who says so."""
         if isinstance(reason, VcExhausted):
             return self._exhausted(reason)
-        if isinstance(reason, WaitingForGang):
-            return super().say(reason).replace(" pod", " task")
+        if isinstance(reason, WaitingForGang | Fragmented | NeverFits):
+            return _POD.sub("task", super().say(reason))
+        if isinstance(reason, WaitingForPreemption):
+            are = "is" if len(reason.victims) == 1 else "are"
+            return f"{super().say(reason)}, which {are} being stopped for it"
         if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
             return super().say(reason)
         node, devices = out[0]
@@ -145,6 +161,18 @@ class JobExplainer(Explainer[Job]):
             return "it goes on as a guest"
         signal = victim.spec.checkpoint_signal
         return f"it is told by SIG{signal} to save its state" if signal else ""
+
+    def _waits_on(self, job: Job, at: float | None) -> list[str]:
+        """Who may take long to make room."""
+        if job.state is not JobState.RESERVED or at is None:
+            return super()._waits_on(job, at)
+        victims = [
+            self._jobs.job(self._jobs.scheduler.by_name[name].number)
+            for name in self._jobs.cluster.group(job.name).victims[:MAX_NAMED]
+            if name in self._jobs.scheduler.by_name
+        ]
+        slow = [(one.name, self._jobs.grace_s(one)) for one in victims if one.state is JobState.STOPPING]
+        return [f"{name} has up to {duration(grace)} for that" for name, grace in slow if grace > DEFAULT_GRACE_S]
 
     def _beside(self, job: Job) -> list[str]:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"

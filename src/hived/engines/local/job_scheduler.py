@@ -288,6 +288,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         reason: str = "",
     ) -> None:
         """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
+        if now and not reason:  # of what is drained already: who runs there is sent away, for the reason that it has
+            reason = next((old for at in places if (old := self.health.drained.get(at, ""))), "").partition(": ")[2]
         why = f"by {user}" * bool(user) + ": " * bool(user and reason) + reason
         if self.health.set_drained(places, not undo, why):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
