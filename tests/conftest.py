@@ -73,3 +73,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [nodeid for nodeid, number in Counter(item.nodeid for item in items).items() if number > 1]
     if twice:
         raise pytest.UsageError(f"several tests have one id, and xdist would run one of them: {twice[:3]}")
+
+
+@pytest.fixture(autouse=True)
+def no_engine_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine that the tests run on may have one in the folder where clients look for it."""
+    monkeypatch.setattr("hived.cli.addresses.OF_THE_MACHINE", Path("/nowhere/hived"))

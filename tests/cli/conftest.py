@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hived.cli import addresses, options
+from hived.cli import options
 
 from ..server.fakes import Running
 from .helpers import JOBS, NODES, Answer, Completed, Hived, call
-
-
-@pytest.fixture(autouse=True)
-def no_engine_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine that the tests run on may have one in the folder where clients look for it."""
-    monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path("/nowhere/hived"))
 
 
 @pytest.fixture(autouse=True)

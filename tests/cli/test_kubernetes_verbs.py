@@ -201,14 +201,14 @@ def test_vc_ls(hived: Hived, cluster: str, service: FakeKubernetes) -> None:
             {"bad": 8, "unavailable": 8},
             [
                 "safety  no VC can take what the spec reserves for another, with 1 cell to spare",
-                "now     8 of 16 reserved GPUs can be had; 8 are bad or kept for others\n",
+                "now     8 of 16 reserved GPUs can be had; 8 are bad, drained or kept for others\n",
             ],
         ),
         ({"unavailable": 8, "doomed": 1}, ["kept for others, 1 reserved cell cannot be healthy (hived vc show VC)"]),
-        ({"bad": 8, "reserved": 4}, ["0 opportunistic, 4 kept for a job, 8 bad, 4 idle", "jobs    none"]),
+        ({"bad": 8, "reserved": 4}, ["0 opportunistic, 4 kept for a job, 8 bad or drained, 4 idle", "jobs    none"]),
         (
             {"reserved": 4, "bad": 2, "foreign": 3},
-            ["4 kept for a job, 3 of pods that HiveD did not place, 2 bad, 7 id"],
+            ["4 kept for a job, 3 of pods that HiveD did not place, 2 bad or drained, 7 id"],
         ),
         ({"vcs": [], "safety_margin": None}, ["safety  nothing is reserved"]),
         ({"safety_margin": -1}, ["safety  broken: some VC cannot have what it reserved"]),

@@ -55,7 +55,8 @@ def shown(jobs: Dispatcher[Any, Any], explainer: Explainer[Any], job: EngineJob)
     """What lists, counts and explanations say of the job."""
     counted = {kind: number for (vc, kind), number in waiting_jobs(jobs) if vc == job.vc}
     head, *lines = explainer.explain(job, None)
-    assert (job.vc in head, "waits" in head) == (True, True)
+    what = "is held" if job.state is JobState.HELD else "waits"
+    assert (job.vc in head, what in head) == (True, True)
     return {
         "listed": [other.name for other in jobs.waiting(10)],
         "counted": sum(counted.values()),
