@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 from .test_shell import Machine
@@ -29,3 +30,20 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
     for number in range(1, 5):
         machine.ended(number)
     assert states(machine) == {"cancelled": 4}
+
+
+def test_cancelled_at_once(machine: Machine) -> None:
+    script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
+    machine.run("submit", "--vc", "vision", "--grace", "1h", "--", "sh", "-c", script)
+    while "here" not in machine.run("logs", "1"):
+        pass
+    assert machine.run("cancel", "1") == "sh-1 is being stopped\n"
+    assert "it has 3600 s for that" in machine.run("explain", "1")
+    machine.run("cancel", "--now", "1")
+    assert machine.ended(1)["state"] == "cancelled"
+    assert re.search(r"it ran on +\S+ \(GPU \d\)|it ran on +\S+ GPU \d", machine.run("explain", "-d", "1"))
+
+
+def test_the_time_that_is_left(machine: Machine) -> None:
+    machine.run("submit", "--vc", "vision", "--time-limit", "1h", "--", "sleep", "600")
+    assert re.search(r"time limit +1h, 59m\S* left", machine.run("explain", "-d", "1"))

@@ -62,8 +62,9 @@ def engine_folder(given: Path | None) -> Path:
     own = state_folder(given)
     nothing_said = given is None and not os.environ.get("HIVED_STATE")
     if nothing_said and not has_socket(own):
-        is_there = os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112  # as above
-        if has_socket(OF_THE_MACHINE) or (is_there and not own.exists()):
+        # as above, without pathlib
+        is_down = os.path.isdir(OF_THE_MACHINE) and not os.path.exists(own)  # noqa: PTH110, PTH112
+        if has_socket(OF_THE_MACHINE) or is_down:
             return OF_THE_MACHINE
     return own
 

@@ -182,9 +182,9 @@ class Engine:
         """The engine's answer; parameters that are None are left out."""
         return self._ask("GET", path, query, None)
 
-    def post(self, path: str, body: object = None, longer_s: float = 0.0) -> Any:
+    def post(self, path: str, body: object = None, longer_s: float = 0.0, **query: Any) -> Any:
         """The answer to a request that changes something, which may take ``longer_s`` more than others."""
-        return self._ask("POST", path, {}, body, longer_s)
+        return self._ask("POST", path, query, body, longer_s)
 
     def stream(self, path: str, **query: Any) -> Generator[tuple[str, Any], None, None]:
         """Server-sent events, name and value, as they arrive; the first, ``open``, confirms the connection.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from hived.engine.states import JobState
 from hived.engines.local import terminal
 from hived.engines.submission import indexes_of
 from hived.errors import ConflictError, ForbiddenError, HivedError, InputError, NotFoundError
-from hived.server.schema import Explanation, Job
+from hived.server.schema import Events, Explanation, Job
 from hived.words import counted
 
 from .client import Engine, Retrying, path_of
@@ -73,11 +73,19 @@ def explain(
         answer = there.get(path_of("explain", job))
         explanation = there.parsed(Explanation, answer)
         known = there.parsed(Job, there.get(path_of("jobs", job))) if details else None
+        ran = None if known is None or not known.state.ended else _ran_on(there, known)
     if not ask.printed(answer):
         typer.echo(clean_lines(explanation.text.rstrip("\n")))
         if known is not None:
             typer.echo()
-            print_facts(_facts(known))
+            print_facts([*_facts(known), *([] if ran is None else [("it ran on", ran)])])
+
+
+def _ran_on(there: Engine, job: Job) -> str | None:
+    """Where a job that has ended ran last, by its events; None: that is not known, or it never ran."""
+    found = there.parsed(Events, there.get("/v1/events", job=job.id, limit=_EVENTS)).events
+    last = next((clean(event.text) for event in reversed(found) if event.kind == "started"), None)
+    return None if last is None else last.removeprefix(f"{clean(job.name)} runs on ")
 
 
 def _facts(job: Job) -> list[Fact]:
@@ -88,6 +96,8 @@ def _facts(job: Job) -> list[Fact]:
     ]
     if (process := job.process) is not None:
         limit = "none" if process.time_limit_s is None else duration(process.time_limit_s)
+        if process.time_limit_s is not None and job.state.holds and job.started_at is not None:
+            limit += f", {duration(max(0.0, job.started_at + process.time_limit_s - time.time()))} left"
         facts += [
             ("command", clean(shlex.join(terminal.shown(process.command)))),
             ("folder", clean(process.cwd)),
@@ -146,7 +156,7 @@ def cancel(
 
     # those that wait first: none starts on what another one has given up
     ordered = sorted(chosen.jobs, key=lambda job: job.state.holds)
-    _each(ask, replace(chosen, jobs=ordered), "/cancel" + "?now=true" * now, told)
+    _each(ask, replace(chosen, jobs=ordered), "/cancel", told, now="true" if now else None)
 
 
 def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
@@ -220,11 +230,15 @@ def _array_of(job: Job, ref: str, whole: bool) -> int | None:
     return array if whole or ref in (str(array), job.name.removesuffix(f"-{job.id}")) else None
 
 
+#: events of a job that are looked at, the latest
+_EVENTS = 100
 #: that many jobs are not said one by one
 _MANY = 12
 
 
-def _each(ask: Asking, chosen: _Chosen, rest: str, said: Callable[[Job], str], body: object = None) -> None:
+def _each(
+    ask: Asking, chosen: _Chosen, rest: str, said: Callable[[Job], str], body: object = None, **query: Any
+) -> None:
     """Have something done to jobs; one that refuses keeps no other from it, and gives the exit code."""
     failed = chosen.unknown
     conflict: ConflictError | None = None
@@ -233,7 +247,7 @@ def _each(ask: Asking, chosen: _Chosen, rest: str, said: Callable[[Job], str], b
         for one in chosen.jobs:
             path = path_of("jobs", one.id, rest)
             try:
-                answer = there.post(path, body)
+                answer = there.post(path, body, **query)
             except (InputError, ConflictError, ForbiddenError) as error:
                 if chosen.several and isinstance(error, ConflictError):
                     conflict = conflict or error

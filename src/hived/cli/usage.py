@@ -113,6 +113,7 @@ def usage(
         csv.writer(sys.stdout, lineterminator="\n").writerows([[name.lower() for name in names], *lines])
         return
     print_table(columns(" ".join(names), right=" ".join(names[len(chosen) + bool(per) :])), lines)
+    note("in GPU hours")
 
 
 def _line(row: Row, per: Per | None, by: Sequence[By], whole: bool, exactly: bool) -> list[str]:

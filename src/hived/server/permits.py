@@ -89,7 +89,11 @@ class Permits:
         person = asking(request)
         if person.token.startswith(SESSION):
             raise ForbiddenError("a browser that is signed in makes no tokens: ask on the machine, or with a token")
-        if person.name != user or person.token or not person.name:
+        if person.token and person.name == user:
+            raise ForbiddenError(
+                f"a token makes no token, so that none makes itself last longer: {user} asks on the machine"
+            )
+        if person.name != user or not person.name:
             self._engine.access().check_operator(person, f"make a token for {user}")
         if not person.owns and self._engine.owns(user):
             raise ForbiddenError(f"{person.name} may not make a token for {user}, whose the engine is: {user} makes it")

@@ -18,7 +18,7 @@ from ..helpers import Hived, refused
 
 def test_by_virtual_cluster(hived: Hived, engine: FakeService) -> None:
     answer = hived("usage", "--since", "30d")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, "in GPU hours\n")
     header, line = answer.out.splitlines()
     assert header.split() == [
         "VC", "JOBS", "GUARANTEED", "OPPORTUNISTIC", "GUEST", "SUSPENDED", "USED", "RESERVED", "IDLE",

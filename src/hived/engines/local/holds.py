@@ -326,7 +326,7 @@ class Holds:
     def _step_back(self, urgent: Job, room: float) -> list[Job]:
         """Less urgent jobs of its member in line, without which there is room for it; [] where that is not so."""
         found: list[Job] = []
-        for _, number in reversed(list(self._in_line.get(_whose(urgent), ()))):
+        for _, number in reversed(self._in_line.get(_whose(urgent), ())):
             job = self._jobs.jobs[number]
             if room >= urgent.gpus or job.priority >= urgent.priority:
                 break
@@ -385,6 +385,9 @@ class _ByPriority:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._order)
+
+    def __reversed__(self) -> Iterator[tuple[int, int]]:
+        return reversed(self._order)
 
     def __len__(self) -> int:
         return len(self._order)
