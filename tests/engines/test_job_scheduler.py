@@ -383,7 +383,8 @@ def test_story_of_jobs_in_words(engine: Driver) -> None:
         "train-3 succeeded",
         "train-2 runs on node GPUs 0-7, opportunistic (start number 2)",
         "train-2 is told to stop: cancelled by bob",
-        "the cluster has a new spec; 1 job went on as before",
+        "the cluster has a new spec (speech: other cells; vision is no more; research is no more); 1 job went on as "
+        "before",
         "task 0 of train-2 ended with signal 15",
         "train-2 was cancelled by bob",
     ]

@@ -20,6 +20,7 @@ from hived.scheduling import instructions as decided
 from hived.scheduling.exact import ExactScheduler
 from hived.scheduling.probe import Probe
 from hived.scheduling.scheduler import PastUse
+from hived.spec.changes import changes
 from hived.spec.compiled import ClusterSpec, Device
 
 from .hardware import Hardware
@@ -160,6 +161,10 @@ class Usage(Generic[J]):
         self.nodes[node] += sign
         if not self.nodes[node]:
             del self.nodes[node]
+
+
+#: changes of a new spec that are said
+_CHANGES = 12
 
 
 class Dispatcher(ABC, Generic[J, D]):
@@ -409,14 +414,15 @@ class Dispatcher(ABC, Generic[J, D]):
 
         Raises what the policies of the spec and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
-        policies = self._policies_of(spec)
+        policies, changed = self._policies_of(spec), list(islice(changes(self.trading.base, spec), _CHANGES))
         self.policies.check(policies)
         rebased = self.trading.market.under(spec)
         report = self.cluster.reconfigure(rebased.trades.in_force())
         self.policies.assign(policies)
         self.trading.adopt(rebased, at)
         down, lost = [list(pair) for pair in report.downgraded], [name for name, _ in report.lost]
-        data = {"kept": len(report.kept), "downgraded": down, "lost": lost} | ({"user": user} if user else {})
+        data: dict[str, object] = {"kept": len(report.kept), "downgraded": down, "lost": lost, "changes": changed}
+        data |= {"user": user} if user else {}
         self.note("reconfigured", None, at, data)
         self.trading.tell(at)
         self._reconfigured(report, NEW_SPEC, at)

@@ -87,9 +87,9 @@ def event_text(event: Event, job: str = "") -> str:
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
-            return (
-                f"the cluster has a new spec{_by(data)}; {counted(data['kept'], 'job')} went on as before{down}{lost}"
-            )
+            new = f" ({'; '.join(data['changes'])})" if data.get("changes") else ""
+            kept = f"{counted(data['kept'], 'job')} went on as before"
+            return f"the cluster has a new spec{_by(data)}{new}; {kept}{down}{lost}"
         case "token_created":
             until = "" if data["expires_at"] is None else f" for {duration(data['expires_at'] - event.at)}"
             only = "" if data["vcs"] is None else f", limited to {', '.join(data['vcs'])}"

@@ -1,0 +1,36 @@
+"""What a new spec changes, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hived.engines.local.devices import spec_for
+from hived.spec.changes import changes
+from hived.spec.compiled import AccessSpec
+
+OLD = spec_for("node", 8, "GPU", (("vision", 4), ("speech", 2)))
+
+
+def test_nothing() -> None:
+    assert list(changes(OLD, OLD)) == []
+
+
+def test_everything() -> None:
+    vision, _ = OLD.virtual_clusters
+    new = spec_for("node", 4, "GPU", (("vision", 2), ("research", 2)))
+    other = replace(
+        new.virtual_clusters[0], policy="fair", access=AccessSpec(("ann", "group:gpu"), max_gpus=3, max_priority=0)
+    )
+    new = replace(new, virtual_clusters=(other, *new.virtual_clusters[1:]), operators=("olga",))
+    assert list(changes(OLD, new)) == [
+        "the cluster has 4 GPUs (was 8)",
+        "operators olga (was none)",
+        "vision: other cells",
+        "vision: policy fair (was none)",
+        "vision: members ann, group:gpu (was none)",
+        "vision: maxPriority 0 (was none)",
+        "vision: maxGpus 3 (was none)",
+        "research is new",
+        "speech is no more",
+    ]
+    assert list(changes(OLD, replace(OLD, virtual_clusters=(vision,)))) == ["speech is no more"]
