@@ -32,6 +32,20 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
     assert states(machine) == {"cancelled": 4}
 
 
+def test_one_that_is_run_again_takes_nothing_from_its_array(machine: Machine) -> None:
+    """Its new job had the array's name, and all verbs took it for the array."""
+    machine.run("submit", "--vc", "vision", "--array", "1-3%1", "--name", "sweep", "--", "sh", "-c", "exit 3")
+    machine.ended(1)
+    machine.run("submit", "--vc", "speech", "--gpus", "2", "--", "sleep", "600")
+    assert machine.run("requeue", "1_1").startswith("sweep_1-5 is ")
+    machine.ended(3)
+    machine.ended(5)
+    machine.run("requeue", "1_2")
+    again = machine.ended(6)
+    assert (again["name"], again["process"]["array_index"]) == ("sweep_2-6", 2)
+    assert [line.split()[0] for line in machine.run("history", "--name", "sweep").splitlines()[1:]] == list("12356")
+
+
 def test_cancelled_at_once(machine: Machine) -> None:
     script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
     machine.run("submit", "--vc", "vision", "--grace", "1h", "--", "sh", "-c", script)

@@ -477,12 +477,62 @@ def test_the_most_urgent_of_a_member_goes_first() -> None:
 
 
 def test_an_urgent_one_that_could_not_go_has_nobody_step_back() -> None:
+    """Nor do less urgent ones pass it, by which it would never go."""
     engine = Driver(limited(4))
     runs = engine.submit(of("ann", 3))
     low = engine.submit(of("ann"))
     assert states(runs, low) == "running running"
     big = engine.submit(of("ann", 2, priority=5))
     assert states(runs, low, big) == "running running held"
+    engine.end(low)
+    small = engine.submit(of("ann"))
+    assert states(big, small) == "held held"
+    assert f"{big.name} of the same member is more urgent, and is held by maxGpus" in engine.explain(small)
+    other = engine.submit(of("ann", priority=5))
+    assert states(other) == "running", "as urgent, and it fits"
+    engine.end(runs)
+    assert states(big, small) == "running running"
+    engine.check_record()
+
+
+def test_one_in_line_that_is_less_urgent_by_now() -> None:
+    engine = Driver(limited(1))
+    engine.submit(job("vision", 4, user="bob", priority=9))
+    top, mid = engine.submit(of("ann", priority=5)), engine.submit(of("ann", priority=4))
+    assert states(top, mid) == "queued held"
+    engine.do(lambda jobs: jobs.prioritize(top, 1, "ann", engine.now))
+    assert states(top, mid) == "held queued"
+
+
+def test_one_that_no_limit_lets_go_is_in_nobodys_way() -> None:
+    engine = Driver(limited(3))
+    runs, big = engine.submit(of("ann", 3)), engine.submit(of("ann", 3, priority=5))
+    engine.reconfigure(limited(2))
+    assert "is 2 by now, and it needs 3 GPUs" in engine.explain(big)
+    engine.end(runs)
+    small = engine.submit(of("ann"))
+    assert states(big, small) == "held running"
+
+
+def test_what_somebody_holds_of_an_array_is_not_out(engine: Driver) -> None:
+    """An array stood still while GPUs were idle: the one that was held had the only place."""
+    first = len(engine.jobs) + 1
+    some = [engine.submit(job("vision", array_id=first, array_index=n, array_most=1, hold=True)) for n in range(3)]
+    release(engine, some[1])
+    release(engine, some[2])
+    assert states(*some) == "held running held"
+    assert "1 of its array are out" in engine.explain(some[2])
+    release(engine, some[0])
+    (*some,) = engine.restart(*some)
+    hold(engine, some[2])
+    assert states(*some) == "held running held"
+    engine.end(some[1])
+    assert states(*some) == "running succeeded held"
+    engine.do(lambda jobs: jobs.requeue(some[0], True, "ann", engine.now))
+    release(engine, some[2])
+    assert states(some[2]) == "held", "the first has its GPUs yet"
+    engine.gone(some[0])
+    assert states(some[0], some[2]) == "held running"
     engine.check_record()
 
 
@@ -543,10 +593,10 @@ def test_loans_are_beside_the_limit_of_a_member() -> None:
     assert states(more, again) == "held running"
     loan, own, more, again = engine.restart(loan, own, more, again)
     assert states(loan, own, more, again) == "running running held running"
-    assert engine.job_scheduler.holds.why_not_yet("vision", "ann", 1)
+    assert engine.job_scheduler.holds.why_not_yet("vision", "ann", 1, 0)
     engine.end(own)
     assert states(more) == "running"
-    assert not engine.job_scheduler.holds.why_not_yet("vision", "ann", 1)
+    assert not engine.job_scheduler.holds.why_not_yet("vision", "ann", 1, 0)
     engine.check_record()
 
 

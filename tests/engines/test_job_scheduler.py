@@ -262,6 +262,14 @@ def test_cancelled_at_once(engine: Driver) -> None:
     engine.check_record()
 
 
+def test_a_victim_that_may_take_long(engine: Driver) -> None:
+    slow = engine.submit(job("vision", 4, grace_s=3600.0))
+    urgent = engine.submit(job("vision", 4, priority=1))
+    said = engine.explain(urgent)
+    assert f"it starts once {slow.name} has ended, which is being stopped for it" in said
+    assert f"{slow.name} has up to 1 h to end" in said
+
+
 def test_not_queued_again(engine: Driver) -> None:
     """What is stopped for others ends so; by hand it is queued again all the same."""
     loan = engine.submit(job("speech", 8, priority=-1, requeue=False))
@@ -383,8 +391,8 @@ def test_story_of_jobs_in_words(engine: Driver) -> None:
         "train-3 succeeded",
         "train-2 runs on node GPUs 0-7, opportunistic (start number 2)",
         "train-2 is told to stop: cancelled by bob",
-        "the cluster has a new spec (speech: other cells; vision is no more; research is no more); 1 job went on as "
-        "before",
+        "the cluster has a new spec (speech: 8 reserved GPUs (was 2); vision is no more; research is no more); 1 job "
+        "went on as before",
         "task 0 of train-2 ended with signal 15",
         "train-2 was cancelled by bob",
     ]

@@ -47,6 +47,20 @@ def test_a_gang_is_guaranteed_again_where_it_runs(total: int, gpus: int) -> None
         engine.check_record()
 
 
+def test_what_a_spec_has_made_a_loan_ends_for_no_loan() -> None:
+    """A gang lost its work for one GPU of somebody's opportunistic job; a job that may preempt it still does."""
+    engine = Driver(shares(("vision", 5), ("speech", 3)))
+    gang = engine.submit(job("speech", 1, tasks=3))
+    owner = engine.submit(job("vision", 4))
+    engine.reconfigure(shares(("vision", 5), ("speech", 2)))
+    assert (states(gang), gang.guaranteed) == ("running", False)
+    small, other = engine.submit(job("vision", 1, priority=-1)), engine.submit(job("vision", 1, priority=-1))
+    assert states(owner, gang, small, other) == "running running running queued"
+    engine.reconfigure(shares(("vision", 5), ("speech", 3)))
+    assert (states(gang), gang.attempt, gang.guaranteed) == ("running", 1, True)
+    engine.check_record()
+
+
 def two_nodes(*names: str) -> ClusterSpec:
     """Nodes of four, of which vision has one."""
     nodes = [{"cellType": "NODE", "cellAddress": name} for name in names]

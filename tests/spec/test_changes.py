@@ -25,7 +25,7 @@ def test_everything() -> None:
     assert list(changes(OLD, new)) == [
         "the cluster has 4 GPUs (was 8)",
         "operators olga (was none)",
-        "vision: other cells",
+        "vision: 2 reserved GPUs (was 4)",
         "vision: policy fair (was none)",
         "vision: members ann, group:gpu (was none)",
         "vision: maxPriority 0 (was none)",

@@ -115,8 +115,12 @@ def connect(
         folder = engine_folder(state)
         engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s)
         engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
-        if folder == OF_THE_MACHINE and os.geteuid() != 0:
-            engine.start = "it is the machine's, whose jobs run on meanwhile: ask who runs it, and start no other"
+        of_the_machine = state is None and not os.environ.get("HIVED_STATE") and os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112
+        if of_the_machine and os.geteuid() == 0:
+            engine.start = f"the machine's is down too; start it with: hived up --state {OF_THE_MACHINE}"
+        elif of_the_machine:
+            own = "it is the machine's" if folder == OF_THE_MACHINE else f"the machine's, {OF_THE_MACHINE}, is down too"
+            engine.start = f"{own}, whose jobs run on meanwhile: ask who runs it, and start no other"
         elif state is None and not os.environ.get("HIVED_STATE"):
             engine.start += f", or say where one is: --state DIR, or HIVED_STATE={OF_THE_MACHINE}"
     return closing(engine)

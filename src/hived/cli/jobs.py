@@ -154,8 +154,8 @@ def cancel(
     def told(job: Job) -> str:
         return f"{clean(job.name)} {said[job.state == 'cancelled']}"
 
-    # those that wait first: none starts on what another one has given up
-    ordered = sorted(chosen.jobs, key=lambda job: job.state.holds)
+    # what is held first, and then what waits: none starts on what another one has given up
+    ordered = sorted(chosen.jobs, key=lambda job: (job.state.holds, job.state is not JobState.HELD))
     _each(ask, replace(chosen, jobs=ordered), "/cancel", told, now="true" if now else None)
 
 
@@ -192,7 +192,8 @@ def _named(
     ``whole``: so it is by any job of it. ``12_[3-5,7]``, as hived ps has it, is so many of array 12.
     """
     found: dict[str, Job] = {}
-    several, unknown = False, None
+    several = False
+    unknown: HivedError | None = None
     names = [each for given in refs for each in _one_by_one(given)]
     for ref in names:
         try:
@@ -209,7 +210,12 @@ def _named(
             continue
         those = listed(there, asked_for([], False, None), {"array": array}, 0).jobs
         if not those:
-            note(f"all of array {array} has ended")
+            again = f"hived requeue {array}_INDEX makes a new job of one of it"
+            ended = ConflictError(f"all of array {array} has ended; {again}")
+            if len(names) == 1:
+                raise ended
+            messages().print(f"hived: {ended}", markup=False)
+            unknown = unknown or ended
         several = True
         # where it can be done to none of them, it is said of the first why
         found |= {one.id: one for one in [one for one in those if may(one.state)] or those[:1]}

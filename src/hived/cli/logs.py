@@ -13,6 +13,7 @@ import typer
 
 from hived.errors import NotFoundError
 from hived.server.schema import Job, LogPage
+from hived.words import counted
 
 from .client import Engine, Retrying, path_of
 from .console import note
@@ -71,7 +72,8 @@ def logs(
             there.get(path_of("logs", one.id))  # its engine says where the output is
             return
         if rank >= one.size:
-            raise NotFoundError(f"--rank {rank}: {one.name} has {one.size} task(s), ranks 0 to {one.size - 1}")
+            ranks = "rank 0" if one.size == 1 else f"ranks 0 to {one.size - 1}"
+            raise NotFoundError(f"--rank {rank}: {one.name} has {counted(one.size, 'task')}, {ranks}")
         started = one.process.attempt
         if attempt is not None and attempt > started:
             raise NotFoundError(f"--attempt {attempt}: {one.name} was started {started} time(s)")

@@ -228,6 +228,8 @@ def _check_program(command: Sequence[str], cwd: str, path: str, later: bool) -> 
                 raise InputError(f"{name}: no program of that name; the file here is ./{name}")
             if "/" in name and not os.access(Path(cwd) / name, os.X_OK):
                 raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- bash {name}")
+        elif "/" in name and (Path(cwd) / name).is_dir():
+            raise InputError(f"{name}: is a folder, and no program")
         elif "/" in name and not later and not os.path.lexists(Path(cwd) / name):
             raise InputError(f"{name}: no program of that name" + ("" if name.startswith("/") else f" in {cwd}"))
         elif "/" not in name and path and not later and shutil.which(name, path=_places(cwd, path)) is None:

@@ -108,7 +108,8 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
     """Preempt loans of tenants above their share for a tenant that stays within its own.
 
     The tenant farthest above yields first, its latest group first, and only while it is above its share. Groups whose
-    GPUs turn out not to be needed are spared. O(groups examined * (tenants + their pods)).
+    GPUs turn out not to be needed are spared, and so are those that a new spec has made loans: they end for no loan.
+    O(groups examined * (tenants + their pods)).
     """
     need = sum(need.gpus for need in choice.needs)
     lent, share = shares_with(state, tenant, choice.chain, need)
@@ -124,7 +125,7 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
     chosen_step = 0
     while order and found is None:
         _, yielding = heappop(order)
-        candidate = next((g for g in latest[yielding] if choice.chain in g.chains and g.running), None)
+        candidate = next((g for g in latest[yielding] if choice.chain in g.chains and _yields(state, g)), None)
         if candidate is None:
             continue
         lent[yielding] -= candidate.gpus
@@ -142,6 +143,11 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
     _set_choice(state, group, choice, found, chosen_step)
     _set_victims(nodes, group)
     return True
+
+
+def _yields(state: State, loan: Group) -> bool:
+    """Whether a loan is of those that end for the share of another tenant."""
+    return loan.running and not (loan in state.downgraded and loan.downgraded_by is None)
 
 
 def _count_as_idle(nodes: Nodes, space: Space, loan: Group, suggested: Suggested | None) -> int:

@@ -100,6 +100,10 @@ class Explainer(Generic[J]):
         """How a job keeps its work when its GPUs go to a job of this VC; "": as far as is known, it does not."""
         return ""
 
+    def _takes(self, victim: J) -> list[str]:
+        """What is said of a job that may take long to give up its GPUs."""
+        return []
+
     def _beside(self, job: J) -> list[str]:
         """What is said of a job that has its GPUs, beside why it has them."""
         return []
@@ -232,6 +236,7 @@ class Explainer(Generic[J]):
                 work = duration(max(0.0, at - job.started_at))
                 gpus = counted(len(list(job.devices())), "GPU")
                 lines.append(f"{name} loses {work} of work on {gpus}, but for what it has saved itself")
+            lines += self._takes(job)
         return lines
 
     def but_the_line(self, reasons: Iterable[Reason]) -> list[Reason]:

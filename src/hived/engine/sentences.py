@@ -87,7 +87,7 @@ def event_text(event: Event, job: str = "") -> str:
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
-            new = f" ({'; '.join(data['changes'])})" if data.get("changes") else ""
+            new = f" ({'; '.join(data['changes']) or 'nothing has changed'})" if "changes" in data else ""
             kept = f"{counted(data['kept'], 'job')} went on as before"
             return f"the cluster has a new spec{_by(data)}{new}; {kept}{down}{lost}"
         case "token_created":

@@ -106,7 +106,9 @@ class LocalService(Service[Job]):
         array = str(spec.array_index) if spec.array_id else None
         kept = str(self._engine.shared_folder(job))
         environment = {**spec.environment, PREVIOUS: kept} if job.attempt else spec.environment
-        more = {"name": spec.name or None, "after": (), "array": array, "hold": False, "environment": environment}
+        # the name of an array stays the array's: of it, this is its index
+        name = f"{(spec.name or default_name(spec.command))[:50]}_{spec.array_index}" if array else spec.name
+        more = {"name": name or None, "after": (), "array": array, "hold": False, "environment": environment}
         again = schema.Submission.model_construct(**plain | more)
         return await self.submit(again, person)
 
@@ -275,7 +277,7 @@ class LocalService(Service[Job]):
         """A plan, or that a limit of its member would hold it. Raises :class:`~hived.errors.ForbiddenError`."""
         why = ""
         if self._check_permitted(spec, person) and spec.priority >= 0:
-            why = self.scheduler().holds.why_not_yet(spec.vc, person.name, found.gpus)
+            why = self.scheduler().holds.why_not_yet(spec.vc, person.name, found.gpus, spec.priority)
         if not why:
             return found
         text = f"{counted(found.gpus, 'GPU')} of {spec.vc}: held: {why}"

@@ -39,13 +39,15 @@ def changes(old: ClusterSpec, new: ClusterSpec) -> Iterator[str]:
         if was is None:
             yield f"{vc.name} is new"
         else:
+            if (was.cells, was.pinned) != (vc.cells, vc.pinned):
+                gpus = new.reserved(vc), old.reserved(was)
+                cells = f"{gpus[0]:,} reserved GPUs (was {gpus[1]:,})" if gpus[0] != gpus[1] else "other cells"
+                yield f"{vc.name}: {cells}"
             yield from (f"{vc.name}: {what}" for what in _of_vc(was, vc))
     yield from (f"{name} is no more" for name in before)
 
 
 def _of_vc(old: VirtualClusterSpec, new: VirtualClusterSpec) -> Iterator[str]:
-    if (old.cells, old.pinned) != (new.cells, new.pinned):
-        yield "other cells"
     access = old.access or _NOBODY, new.access or _NOBODY
     for names, (was, has) in ((_OF_VC, (old, new)), (_OF_ACCESS, access)):
         for name, key in names.items():

@@ -279,7 +279,7 @@ def test_an_array_is_all_of_it(hived: Hived, engine: FakeService) -> None:
     assert hived("cancel", "1_[2-3]").out.splitlines() == ["a-3 is cancelled", "a-4 is cancelled"]
     assert hived("cancel", "1").out == "a-2 is being stopped\n"
     engine.end(engine.all[1])
-    assert "all of array 1 has ended" in hived("cancel", "1").err
+    assert refused(hived("cancel", "1")).startswith("all of array 1 has ended; hived requeue 1_INDEX")
     assert "is no job; options say" in refused(hived("edit", "2", "TimeLimit=120", "--gpus", "1"))
 
 

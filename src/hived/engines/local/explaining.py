@@ -162,17 +162,10 @@ class JobExplainer(Explainer[Job]):
         signal = victim.spec.checkpoint_signal
         return f"it is told by SIG{signal} to save its state" if signal else ""
 
-    def _waits_on(self, job: Job, at: float | None) -> list[str]:
-        """Who may take long to make room."""
-        if job.state is not JobState.RESERVED or at is None:
-            return super()._waits_on(job, at)
-        victims = [
-            self._jobs.job(self._jobs.scheduler.by_name[name].number)
-            for name in self._jobs.cluster.group(job.name).victims[:MAX_NAMED]
-            if name in self._jobs.scheduler.by_name
-        ]
-        slow = [(one.name, self._jobs.grace_s(one)) for one in victims if one.state is JobState.STOPPING]
-        return [f"{name} has up to {duration(grace)} for that" for name, grace in slow if grace > DEFAULT_GRACE_S]
+    def _takes(self, victim: Job) -> list[str]:
+        """See :meth:`Explainer._takes`: its grace, where that is longer than most have."""
+        grace = self._jobs.grace_s(victim)
+        return [f"{victim.name} has up to {duration(grace)} to end"] if grace > DEFAULT_GRACE_S else []
 
     def _beside(self, job: Job) -> list[str]:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"

@@ -74,6 +74,8 @@ class Holds:
         self._freed: dict[tuple[str, str], None] = {}
         #: whether there may be other limits
         self._other_limits = False
+        #: arrays of which another one may be out, since the last :meth:`settle`
+        self._to_fill: dict[int, None] = {}
         #: jobs that have ended, and that are to be held, since the last :meth:`settle`
         self._ended: deque[Job] = deque()
         self._to_hold: list[Job] = []
@@ -82,8 +84,13 @@ class Holds:
         """A job that was just submitted. O(jobs that it waits for)."""
         self._follow(job)
         self._lines_up(job)
+        if not job.spec.hold:
+            self.returns(job)
+
+    def returns(self, job: Job) -> None:
+        """Nobody holds a job: of its array it is out, if another one may be, or next."""
         array, most = job.spec.array_id, job.spec.array_most
-        if array and most:
+        if array and most and job.id not in self._out[array]:
             if len(self._out[array]) < most:
                 self._out[array].add(job.id)
             else:
@@ -98,7 +105,7 @@ class Holds:
         for job in self._jobs.jobs.values():
             self._follow(job)
             array = job.spec.array_id
-            if array and job.spec.array_most:
+            if array and job.spec.array_most and not (job.state is JobState.HELD and job.held_by_hand):
                 if job.state is JobState.HELD:
                     self._next[array].add(job)
                 else:
@@ -182,16 +189,32 @@ class Holds:
         if self._is_next(job):
             return f"{job.spec.array_most} of its array are out, and no more may be"
         if job.gpus <= self._room(job):
-            return ""
+            return self._behind_urgent(job)
         # without what they have now, which would be another sentence whenever that changes
         return self._over_limit(job.vc, job.spec.user, job.gpus)
 
-    def why_not_yet(self, vc: str, user: str, gpus: int) -> str:
+    def why_not_yet(self, vc: str, user: str, gpus: int, priority: int) -> str:
         """What would keep a member's guaranteed job out of line, were it submitted now; "": no limit of theirs."""
         room = self._most_in(vc) - self._jobs.usage.gpus_of[vc, user]
-        return "" if gpus <= room else self._over_limit(vc, user, gpus)
+        if gpus > room and not self._step_back((vc, user), priority, gpus, room):
+            return self._over_limit(vc, user, gpus)
+        urgent = self._most_urgent((vc, user))
+        return "" if urgent is None or urgent.priority <= priority else _behind(urgent)
+
+    def _behind_urgent(self, job: Job) -> str:
+        """A more urgent one of its member is held too, and goes first."""
+        urgent = self._most_urgent(_whose(job)) if _is_limited(job) else None
+        return "" if urgent is None or urgent.priority <= job.priority else _behind(urgent)
+
+    def _most_urgent(self, whose: tuple[str, str]) -> Job | None:
+        """Of those that the limit of a member holds, and that could go on under it at all."""
+        most = self._most_in(whose[0])
+        firsts = [jobs.first for gpus, jobs in self._over.get(whose, {}).items() if gpus <= most]
+        return self._jobs.jobs[min(firsts)[1]] if firsts else None
 
     def _over_limit(self, vc: str, user: str, gpus: int) -> str:
+        if gpus > self._most_in(vc):
+            return f"maxGpus of a member of {vc} is {self._most_in(vc)} by now, and it needs {counted(gpus, 'GPU')}"
         return (
             f"maxGpus of a member of {vc} is {self._most_in(vc)}, and other jobs of {user} in line or at work leave no "
             f"room for {counted(gpus, 'GPU')}"
@@ -232,10 +255,19 @@ class Holds:
             line.discard(job.id)
             if not line:
                 del self._in_line[whose]
-        if self._is_next(job):
+        if held and job.held_by_hand and job.spec.array_most:
+            self._stays_away(job)
+        elif self._is_next(job):
             self._next[job.spec.array_id].add(job)  # perhaps with another priority
-        if (held or job.state.ended) and whose in self._over:
+        if (held or job.state.ended or job.state is JobState.QUEUED) and whose in self._over:
             self._freed[whose] = None
+
+    def _stays_away(self, job: Job) -> None:
+        """Somebody holds one of an array, in whose place another one may be out."""
+        array = job.spec.array_id
+        self._out[array].discard(job.id)
+        self._next[array].discard(job.id)
+        self._to_fill[array] = None
 
     def resizes(self, job: Job) -> None:
         """A job is about to ask for another number of GPUs."""
@@ -282,6 +314,9 @@ class Holds:
             few = [number for number in again if self._left[number] <= _NAMED]
             for number in [*few, *(self._fill(ended.spec.array_id) if ended.spec.array_id else ())]:
                 self.review(number, at)
+        while self._to_fill:
+            for number in self._fill(self._to_fill.popitem()[0]):
+                self.review(number, at)
         if self._other_limits:
             self._other_limits = False
             every = (number for sizes in self._over.values() for jobs in sizes.values() for _, number in jobs)
@@ -306,33 +341,35 @@ class Holds:
     def _let_go(self, at: float) -> None:
         """Put into line what there is room for where members have given up GPUs: of those that fit the most urgent.
 
-        By priority, and then the oldest. For a more urgent one jobs of its member that are only in line step back.
+        By priority, and of one priority the oldest that fit. For a more urgent one, jobs of its member that are only in
+        line step back, and less urgent ones do not pass it.
         """
         while self._freed:
             whose, _ = self._freed.popitem()
-            while sizes := self._over.get(whose):
-                firsts = sorted(jobs.first for jobs in sizes.values())
-                urgent = self._jobs.jobs[firsts[0][1]]
+            while (urgent := self._most_urgent(whose)) is not None:
                 room = self._room(urgent)
-                if urgent.gpus > room and (back := self._step_back(urgent, room)):
-                    for job in back:
-                        self.hold(job, self._over_limit(job.vc, job.spec.user, job.gpus), False, at)
+                back = self._step_back(whose, urgent.priority, urgent.gpus, room) if urgent.gpus > room else []
+                for job in back:
+                    self.hold(job, self._over_limit(job.vc, job.spec.user, job.gpus), False, at)
+                if back:
                     continue
-                fit = next((number for _, number in firsts if self._jobs.jobs[number].gpus <= room), None)
+                firsts = sorted(jobs.first for jobs in self._over[whose].values())
+                alike = [self._jobs.jobs[number] for key, number in firsts if -key == urgent.priority]
+                fit = next((job for job in alike if job.gpus <= room), None)
                 if fit is None:
                     break
-                self.review(fit, at)
+                self.review(fit.id, at)
 
-    def _step_back(self, urgent: Job, room: float) -> list[Job]:
-        """Less urgent jobs of its member in line, without which there is room for it; [] where that is not so."""
+    def _step_back(self, whose: tuple[str, str], priority: int, gpus: int, room: float) -> list[Job]:
+        """Less urgent jobs of a member in line, without which there is room for so many GPUs; [] where there is not."""
         found: list[Job] = []
-        for _, number in reversed(self._in_line.get(_whose(urgent), ())):
+        for _, number in reversed(self._in_line.get(whose, ())):
             job = self._jobs.jobs[number]
-            if room >= urgent.gpus or job.priority >= urgent.priority:
+            if room >= gpus or job.priority >= priority:
                 break
             found.append(job)
             room += job.gpus
-        return found if room >= urgent.gpus else []
+        return found if room >= gpus else []
 
     def review(self, number: int, at: float) -> None:
         """Put a job into line that nothing keeps out of it, or say what does now."""
@@ -401,6 +438,10 @@ def _is_limited(job: Job) -> bool:
 def _whose(job: Job) -> tuple[str, str]:
     """The virtual cluster and the user of a job."""
     return job.vc, job.entry.view.user
+
+
+def _behind(urgent: Job) -> str:
+    return f"{urgent.name} of the same member is more urgent, and is held by maxGpus"
 
 
 def _in_vain(ways: Sequence[str], ended: Job) -> str:

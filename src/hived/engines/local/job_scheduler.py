@@ -171,6 +171,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.state is not JobState.HELD or not job.held_by_hand:
             other = f": {job.reason}" if job.state is JobState.HELD else ""
             raise ConflictError(f"{job.name} is {job.state.value}{other}; nobody holds it")
+        self.holds.returns(job)
         if why := self.holds.why(job):
             self.holds.hold(job, why, False, at)
         else:
