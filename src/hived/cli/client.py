@@ -34,7 +34,7 @@ from hived.errors import (
 )
 from hived.server.schema import EngineKind, Health
 
-from .addresses import OF_THE_MACHINE, engine_folder, text_of
+from .addresses import OF_THE_MACHINE, engine_folder, has_socket, text_of
 from .console import note, patience
 from .contexts import chosen_context
 from .escaping import clean
@@ -116,7 +116,10 @@ def connect(
         engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s)
         engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
         of_the_machine = state is None and not os.environ.get("HIVED_STATE") and os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112
-        if of_the_machine and os.geteuid() == 0:
+        if of_the_machine and folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
+            engine.start = f"the machine has one: --state {OF_THE_MACHINE}; your own"
+            engine.start += f" starts with: hived up, or goes for good with its folder {folder}"
+        elif of_the_machine and os.geteuid() == 0:
             engine.start = f"the machine's is down too; start it with: hived up --state {OF_THE_MACHINE}"
         elif of_the_machine:
             own = "it is the machine's" if folder == OF_THE_MACHINE else f"the machine's, {OF_THE_MACHINE}, is down too"

@@ -107,7 +107,10 @@ class LocalService(Service[Job]):
         kept = str(self._engine.shared_folder(job))
         environment = {**spec.environment, PREVIOUS: kept} if job.attempt else spec.environment
         # the name of an array stays the array's: of it, this is its index
-        name = f"{(spec.name or default_name(spec.command))[:50]}_{spec.array_index}" if array else spec.name
+        name = spec.name
+        if array:
+            index = f"_{array}"
+            name = (name or default_name(spec.command)).removesuffix(index)[:50] + index
         more = {"name": name or None, "after": (), "array": array, "hold": False, "environment": environment}
         again = schema.Submission.model_construct(**plain | more)
         return await self.submit(again, person)

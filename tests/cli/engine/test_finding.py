@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import getpass
 import os
+import shutil
 import socket
 import socketserver
 import threading
@@ -57,6 +58,11 @@ def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, mon
     ):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         assert refused(hived("ps"), 69).startswith(f"no engine answers on {nobody}/hived.sock; {words}"), "it is down"
+    (nobody / "hived").mkdir()
+    (nobody / "hived" / "hived.sock").touch()  # of one of their own, which was killed
+    monkeypatch.setattr(client, "OF_THE_MACHINE", Path(running.folder))
+    assert f"; the machine has one: --state {running.folder}; " in refused(hived("ps"), 69)
+    shutil.rmtree(nobody / "hived")
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", nobody / ("x" * 5000))  # as a folder that may not be passed
     assert "no engine answers" in refused(hived("ps"), 69)
     monkeypatch.setattr(addresses, "OF_THE_MACHINE", Path(running.folder))

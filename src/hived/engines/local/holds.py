@@ -359,6 +359,8 @@ class Holds:
                 if fit is None:
                     break
                 self.review(fit.id, at)
+                if fit.state is JobState.HELD:  # for another reason: it is looked at again once that has changed
+                    break
 
     def _step_back(self, whose: tuple[str, str], priority: int, gpus: int, room: float) -> list[Job]:
         """Less urgent jobs of a member in line, without which there is room for so many GPUs; [] where there is not."""
