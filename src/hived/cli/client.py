@@ -117,8 +117,7 @@ def connect(
         engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
         of_the_machine = state is None and not os.environ.get("HIVED_STATE") and os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112
         if of_the_machine and folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
-            engine.start = f"the machine has one: --state {OF_THE_MACHINE}; your own"
-            engine.start += f" starts with: hived up, or goes for good with its folder {folder}"
+            engine.start = f"the machine has one: --state {OF_THE_MACHINE}; your own starts with: hived up"
         elif of_the_machine and os.geteuid() == 0:
             engine.start = f"the machine's is down too; start it with: hived up --state {OF_THE_MACHINE}"
         elif of_the_machine:
