@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 
+from ..engines.real import until
 from .test_shell import Machine
 from .test_shell import machine as machine  # the fixture
 
@@ -49,8 +50,7 @@ def test_one_that_is_run_again_takes_nothing_from_its_array(machine: Machine) ->
 def test_cancelled_at_once(machine: Machine) -> None:
     script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
     machine.run("submit", "--vc", "vision", "--grace", "1h", "--", "sh", "-c", script)
-    while "here" not in machine.run("logs", "1"):
-        pass
+    until(lambda: "here" in machine.run("logs", "1"), "it printed nothing")
     assert machine.run("cancel", "1") == "sh-1 is being stopped\n"
     assert "it has 3600 s for that" in machine.run("explain", "1")
     machine.run("cancel", "--now", "1")
@@ -60,4 +60,4 @@ def test_cancelled_at_once(machine: Machine) -> None:
 
 def test_the_time_that_is_left(machine: Machine) -> None:
     machine.run("submit", "--vc", "vision", "--time-limit", "1h", "--", "sleep", "600")
-    assert re.search(r"time limit +1h, 59m\S* left", machine.run("explain", "-d", "1"))
+    assert re.search(r"time limit +1h, \S+ left", machine.run("explain", "-d", "1"))

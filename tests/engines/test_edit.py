@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from dataclasses import replace
@@ -188,8 +189,11 @@ def test_a_task_keeps_the_time_limit_of_now(lives: Lives) -> None:
         folder = engine.task(runs, 0).folder
         assert (folder / "limit").read_text().split()[0] == "7200.0"
         assert runs.started_at is not None
-        limit_s = engine.clock() - runs.started_at + 1.0
-        assert engine.edit(str(runs.id), {"time_limit_s": limit_s}).spec.time_limit_s == limit_s
+        for slack_s in (1.0, 10.0, 100.0):  # a machine may stand still between this and the engine's look
+            limit_s = engine.clock() - runs.started_at + slack_s
+            with contextlib.suppress(RequestError):
+                assert engine.edit(str(runs.id), {"time_limit_s": limit_s}).spec.time_limit_s == limit_s
+                break
         await ended(engine, runs)
         assert runs.reason == f"it ran into its time limit of {limit_s:g} s"
 

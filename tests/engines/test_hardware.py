@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from hived.cluster.explain.reasons import OutOfService
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
+from hived.engines.local.engine import Engine
 from hived.engines.local.health import Health
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
@@ -19,6 +21,7 @@ from hived.spec.compiled import ClusterSpec
 from ..contract.specs import cell_types, cluster_spec, reserves
 from ..strategies import tiers
 from .driver import EVERYWHERE, WELL, Driver, job, shares, small_spec, states
+from .living import Lives
 
 # -- drained ------------------------------------------------------------------------------------------------------
 
@@ -193,6 +196,28 @@ def test_who_drained_it_and_why(engine: Driver) -> None:
     assert engine.job_scheduler.health.why(("node", 0)) == "by olga: the other fan", "it was lost by the second step"
     drain()
     assert " --undo)\n" in engine.explain(waits) + "\n"
+
+
+def test_a_drain_and_its_reason_over_a_restart(lives: Lives) -> None:
+    """Of a version that did not keep the reason, the drain alone."""
+
+    async def first(engine: Engine) -> None:
+        engine.drain("node", 1, False, False, "dana", "a fan, ticket 811")
+        engine.drain("node", 2, False, False)
+
+    def story(*why: str) -> Callable[[Engine], Awaitable[None]]:
+        async def life(engine: Engine) -> None:
+            health = engine.job_scheduler.health
+            assert list(health.drained) == [("node", 1), ("node", 2)]
+            assert tuple(map(health.why, health.drained)) == why
+
+        return life
+
+    lives.live(first, killed=True)
+    lives.live(story("by dana: a fan, ticket 811", ""))
+    with lives.store() as store:
+        store.keep([], [], values={"drained_by": "[]"})
+    lives.live(story("", ""))
 
 
 def test_drained_while_it_is_used(engine: Driver) -> None:

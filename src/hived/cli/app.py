@@ -88,7 +88,7 @@ VERBS = (
     Verb(_JOBS, "hold", "Keep waiting jobs out of line", "jobs"),
     Verb(_JOBS, "release", "Let held jobs go into line again", "jobs"),
     Verb(_JOBS, "requeue", "Queue jobs again that run, or have ended", "jobs"),
-    Verb(_JOBS, "edit", "Another size or time limit of a job that waits", "jobs", "edit"),
+    Verb(_JOBS, "edit", "Another size of a job that waits, or time limit of any", "jobs", "edit"),
     Verb(_JOBS, "priority", "Another priority of a job that waits or takes turns", "jobs", "priority_"),
     Verb(_JOBS, "history", "Jobs that have ended: how, when, after how long", "job_lists"),
     Verb(_CLUSTER, "up", "Run jobs of several tenants on this machine", "up"),

@@ -114,18 +114,24 @@ def connect(
     else:
         folder = engine_folder(state)
         engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s)
-        engine.start = _UP if state is None else f"{_UP} --state {shlex.quote(str(state))}"
-        of_the_machine = state is None and not os.environ.get("HIVED_STATE") and os.path.isdir(OF_THE_MACHINE)  # noqa: PTH112
-        if of_the_machine and folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
-            engine.start = f"the machine has one: --state {OF_THE_MACHINE}; your own starts with: hived up"
-        elif of_the_machine and os.geteuid() == 0:
-            engine.start = f"the machine's is down too; start it with: hived up --state {OF_THE_MACHINE}"
-        elif of_the_machine:
-            own = "it is the machine's" if folder == OF_THE_MACHINE else f"the machine's, {OF_THE_MACHINE}, is down too"
-            engine.start = f"{own}, whose jobs run on meanwhile: ask who runs it, and start no other"
-        elif state is None and not os.environ.get("HIVED_STATE"):
-            engine.start += f", or say where one is: --state DIR, or HIVED_STATE={OF_THE_MACHINE}"
+        engine.start = _remedy(folder, state)
     return closing(engine)
+
+
+def _remedy(folder: Path, said: Path | None) -> str:
+    """What helps where no engine answers in a folder; ``said``: the folder that was asked for, None: none was."""
+    if said is not None:
+        return f"{_UP} --state {shlex.quote(str(said))}"
+    if os.environ.get("HIVED_STATE"):
+        return _UP
+    if not os.path.isdir(OF_THE_MACHINE):  # noqa: PTH112  # pathlib raises where a folder may not be passed
+        return f"{_UP}, or say where one is: --state DIR, or HIVED_STATE={OF_THE_MACHINE}"
+    if folder != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
+        return f"the machine has one: --state {OF_THE_MACHINE}; your own starts with: hived up"
+    own = "it is the machine's" if folder == OF_THE_MACHINE else f"the machine's, {OF_THE_MACHINE}, is down too"
+    if os.geteuid() == 0:
+        return f"{own}: hived up --state {OF_THE_MACHINE}"
+    return f"{own}, whose jobs run on meanwhile: ask who runs it, and start no other"
 
 
 def url_of(url: str) -> str:

@@ -132,7 +132,7 @@ _OF_TODAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
 
 def time_of(option: str, text: str, now: float) -> float:
     """A duration before now, or a date, or a time of one; ``today``, and a time of today."""
-    text = text.removeprefix("now-") if text.startswith("now-") else text
+    text = text.removeprefix("now-")
     midnight = datetime.fromtimestamp(now).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     if text in ("now", "today"):
         return now if text == "now" else midnight.timestamp()

@@ -414,7 +414,7 @@ class Dispatcher(ABC, Generic[J, D]):
 
         Raises what the policies of the spec and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
-        policies, changed = self._policies_of(spec), list(islice(changes(self.trading.base, spec), _CHANGES))
+        policies, changed = self._policies_of(spec), list(map(list, islice(changes(self.trading.base, spec), _CHANGES)))
         self.policies.check(policies)
         rebased = self.trading.market.under(spec)
         report = self.cluster.reconfigure(rebased.trades.in_force())

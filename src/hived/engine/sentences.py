@@ -87,7 +87,8 @@ def event_text(event: Event, job: str = "") -> str:
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
-            new = f" ({'; '.join(data['changes']) or 'nothing has changed'})" if "changes" in data else ""
+            changes = "; ".join(_change(*of) for of in data.get("changes", ())) or "nothing has changed"
+            new = f" ({changes})" if "changes" in data else ""
             kept = f"{counted(data['kept'], 'job')} went on as before"
             return f"the cluster has a new spec{_by(data)}{new}; {kept}{down}{lost}"
         case "token_created":
@@ -122,6 +123,27 @@ _ASKED = {
     "retries": "retries",
     "grace_s": "time to stop in",
 }
+
+
+def _change(vc: str, key: str, was: object, has: object) -> str:
+    """A change of the spec; see :class:`hived.spec.changes.Change`."""
+    of = f"{vc}: " if vc else ""
+    match key:
+        case "new" | "gone":
+            return f"{vc} is {'new' if key == 'new' else 'no more'}"
+        case "nodes" | "cells" if was == has:
+            return f"{of}other {'cells' if vc else 'nodes or cells'}"
+        case "nodes":
+            return f"the cluster has {has} GPUs (was {was})"
+        case "cells":
+            return f"{of}{has} reserved GPUs (was {was})"
+    return f"{of}{key} {_value(has)} (was {_value(was)})"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value) if value not in (None, "") else "none"
 
 
 def _changed(name: str, before: float | None, now: float | None) -> str:

@@ -54,7 +54,7 @@ def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, mon
     monkeypatch.setattr(client, "OF_THE_MACHINE", nobody)
     for user, words in (
         (1000, "it is the machine's, whose jobs run on meanwhile: ask who runs it"),
-        (0, "the machine's is down too; start it with: hived up --state "),
+        (0, "it is the machine's: hived up --state "),
     ):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         assert refused(hived("ps"), 69).startswith(f"no engine answers on {nobody}/hived.sock; {words}"), "it is down"

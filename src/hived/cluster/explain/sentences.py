@@ -44,7 +44,7 @@ def say(reason: why.Reason) -> str:
         case why.NeverFits():
             return _never_fits(reason)
         case why.VcExhausted():
-            return _exhausted(reason)
+            return exhausted(reason)
         case why.Fragmented():
             return _fragmented(reason)
         case why.WaitingForPreemption():
@@ -170,7 +170,8 @@ def _never_fits(reason: why.NeverFits) -> str:
     return f"{has}, but its pods never fit side by side: it can never start; ask for smaller pods"
 
 
-def _exhausted(reason: why.VcExhausted) -> str:
+def exhausted(reason: why.VcExhausted, lost: int = 0, where: str = "") -> str:
+    """A VC has too little; ``lost``: GPUs that cannot be used any more once those who hold them end, and ``where``."""
     has = f"VC {_name(reason.vc)} has {reason.have} of the {_gpus(reason.need)} it needs"
     if not reason.held_by and not reason.more:
         return f"{has}: the rest of its {reason.size} cannot be used now"
@@ -186,6 +187,10 @@ def _exhausted(reason: why.VcExhausted) -> str:
             return f"{has}: {held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken = f"{held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken += f", and {unusable} cannot be used now" if unusable > 0 else ""
+    if lost:
+        taken += f", of which {lost} cannot be used after that ({where})"
+        if not reason.more and reason.have + sum(held for _, held in reason.held_by) - lost < reason.need:
+            return f"{has}: {taken}; it starts when enough of all these can be used"
     if len(reason.held_by) + reason.more == 1:
         return f"{has}: {taken}; it starts when that ends, or with a higher priority than its own"
     return f"{has}: {taken}; it starts when enough of them end, or with a higher priority than theirs"

@@ -60,6 +60,7 @@ from .devices import Devices
 from .environment import free_port, task_environment
 from .explaining import JobExplainer
 from .fences import Fence, Fences
+from .health import DrainedBy
 from .holds import some_fails
 from .instructions import (
     Instruction,
@@ -205,10 +206,10 @@ class Engine:
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
         drained = json.loads(self.store.value("drained") or "[]")
-        why = json.loads(self.store.value("drained_why") or "[]")  # the version before has not said
+        by = json.loads(self.store.value("drained_by") or "[]")  # the version before has not said
         for number, (node, device) in enumerate(drained):
             place = self._names.get(node, node), device
-            self.job_scheduler.health.set_drained([place], True, why[number] if number < len(why) else "")
+            self.job_scheduler.health.set_drained([place], True, DrainedBy(*by[number] if number < len(by) else ()))
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
@@ -427,7 +428,7 @@ class Engine:
         self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user, reason)
         drained = self.job_scheduler.health.drained
         self._values["drained"] = json.dumps([list(place) for place in drained])
-        self._values["drained_why"] = json.dumps(list(drained.values()))
+        self._values["drained_by"] = json.dumps(list(drained.values()))
         self._advance_or_raise()
         return chosen
 

@@ -21,7 +21,7 @@ from hived.cluster.explain.reasons import (
     WaitingForGang,
     WaitingForPreemption,
 )
-from hived.cluster.explain.sentences import MAX_NAMED
+from hived.cluster.explain.sentences import MAX_NAMED, exhausted
 from hived.cluster.requests import Request
 from hived.engine.explaining import Explainer, behind
 from hived.engine.sentences import place_text
@@ -70,18 +70,12 @@ class JobExplainer(Explainer[Job]):
 
     def _exhausted(self, reason: VcExhausted) -> str:
         """With the GPUs that cannot be used any more once those who hold them have given them back, and why not."""
-        said, health = super().say(reason), self._jobs.health
-        names = {name for name, _ in reason.held_by}
-        held = [place for job in self._jobs.jobs.values() if job.name in names for place in job.devices()]
-        lost = sorted(place for place in held if place in health.bad_devices)
-        if not lost:
-            return said
-        why = [f"drained {health.drained[at]}".rstrip() if at in health.drained else health.why(at) for at in lost]
+        health, by_name = self._jobs.health, self._jobs.scheduler.by_name
+        held = [self._jobs.job(by_name[name].number) for name, _ in reason.held_by if name in by_name]
+        lost = sorted(place for job in held for place in job.devices() if place in health.bad_devices)
+        why = [f"drained {health.drained[at].text}".rstrip() if at in health.drained else health.why(at) for at in lost]
         where = f"{place_text({'pods': _by_node(lost)})}: {'; '.join(dict.fromkeys(filter(None, why)))}"
-        head, sign, then = said.partition("; it starts ")
-        if reason.have + len(held) - len(lost) < reason.need and not reason.more:
-            sign, then = "; it starts ", "when enough of all these can be used"
-        return f"{head}, of which {len(lost)} cannot be used after that ({where}){sign}{then}"
+        return exhausted(reason, len(lost), where)
 
     def _of_core(self, job: Job) -> tuple[Reason, ...]:
         """By the code that will start it: a dry run in the core."""

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.engine.hardware import Hardware
 from hived.spec.compiled import Device
+
+
+class DrainedBy(NamedTuple):
+    """Who has drained a device, and why."""
+
+    user: str = ""  #: "": of a version that did not keep that
+    reason: str = ""  #: "": none was given
+
+    @property
+    def text(self) -> str:
+        """``by dana: a fan``."""
+        return ": ".join(filter(None, (self.user and f"by {self.user}", self.reason)))
+
+
+BY_NOBODY = DrainedBy()
 
 
 class Health(Hardware):
@@ -16,8 +32,8 @@ class Health(Hardware):
         super().__init__(cluster)
         #: bad devices, and why
         self.bad: dict[Device, str] = {}
-        #: drained devices, by whom and why
-        self.drained: dict[Device, str] = {}
+        #: drained devices
+        self.drained: dict[Device, DrainedBy] = {}
         #: devices held by jobs to which the core cannot attribute them
         self.claimed: set[Device] = set()
 
@@ -32,16 +48,16 @@ class Health(Hardware):
         self._changed.add(place[0])
         return True
 
-    def set_drained(self, chosen: Iterable[Device], drained: bool, why: str = "") -> bool:
-        """Drain devices, or undo that; ``why``: and by whom. Returns whether that is a change."""
+    def set_drained(self, chosen: Iterable[Device], drained: bool, by: DrainedBy = BY_NOBODY) -> bool:
+        """Drain devices, or undo that. Returns whether that is a change."""
         changed = False
         for place in chosen:
             is_drained = place in self.drained
-            changed |= is_drained is not drained or (drained and self.drained[place] != why)
+            changed |= is_drained is not drained or (drained and self.drained[place] != by)
             if is_drained is not drained:
                 self._changed.add(place[0])
             if drained:
-                self.drained[place] = why
+                self.drained[place] = by
             else:
                 self.drained.pop(place, None)
         return changed
@@ -58,7 +74,7 @@ class Health(Hardware):
 
     def why(self, place: Device) -> str:
         """See :meth:`Hardware.why`."""
-        return self.bad.get(place) or self.drained.get(place, "")
+        return self.bad.get(place) or self.drained.get(place, BY_NOBODY).text
 
     def set_claimed(self, places: Iterable[Device]) -> None:
         """Set the devices held by jobs to which the core cannot attribute them."""

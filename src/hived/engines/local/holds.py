@@ -208,8 +208,10 @@ class Holds:
 
     def _most_urgent(self, whose: tuple[str, str]) -> Job | None:
         """Of those that the limit of a member holds, and that could go on under it at all."""
+        if whose not in self._over:
+            return None
         most = self._most_in(whose[0])
-        firsts = [jobs.first for gpus, jobs in self._over.get(whose, {}).items() if gpus <= most]
+        firsts = [jobs.first for gpus, jobs in self._over[whose].items() if gpus <= most]
         return self._jobs.jobs[min(firsts)[1]] if firsts else None
 
     def _over_limit(self, vc: str, user: str, gpus: int) -> str:

@@ -38,7 +38,7 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from .counters import Counts
 from .guests import FLOOR, Guests
-from .health import Health
+from .health import DrainedBy, Health
 from .holds import Holds
 from .instructions import Instruction, LimitTasks, LimitTime, StartTasks, StopTasks, WakeAt
 from .measured import MeasuredProbe
@@ -290,9 +290,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     ) -> None:
         """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
         if now and not reason:  # of what is drained already: who runs there is sent away, for the reason that it has
-            reason = next((old for at in places if (old := self.health.drained.get(at, ""))), "").partition(": ")[2]
-        why = f"by {user}" * bool(user) + ": " * bool(user and reason) + reason
-        if self.health.set_drained(places, not undo, why):
+            drained = (self.health.drained[at] for at in places if at in self.health.drained)
+            reason = next((by.reason for by in drained if by.reason), "")
+        if self.health.set_drained(places, not undo, DrainedBy(user, reason)):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
             data |= {"user": user} if user else {}
             data |= {"reason": reason} if reason else {}
