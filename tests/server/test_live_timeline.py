@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.store import Store
 from hived.errors import InputError, NotFoundError
 from hived.server.app import make_app
+from hived.server.histories import spells
 from hived.server.live import VIEW
 from hived.server.live_timeline import GUESTS, Life, node_timeline
 from hived.server.local_service import LocalService, local_view
@@ -25,6 +27,8 @@ from hived.server.pictures import MOST_BOXES, GpuBox, GpuTimeline
 
 from ..engines.driver import Driver, job
 from ..engines.living import ended, printed, shell
+from ..engines.test_accounts import Machine
+from ..engines.test_accounts import life as lived
 from ..engines.test_guests import SETTLE_S, Hosts, hosting
 from ..engines.test_taking_turns import Turns, sliced
 from .test_live import looking_at
@@ -370,6 +374,23 @@ def test_any_window_is_as_of_all_events(store: Store) -> None:
             assert sorted((box.start, box.end) for box in lane.boxes) == sorted(one for one in cut if one[0] < one[1])
     assert jobs[0].id not in store.histories(400, 500), "it has ended before"
     assert store.histories(-100, -50) == {}
+
+
+def test_any_window_of_jobs_that_come_back(tmp_path: Path) -> None:
+    """Of jobs that were preempted, failed and ran again, the window may know an end without its start."""
+    machine = Machine(tmp_path / "state")
+    lived(machine, random.Random(7), 150, 3)
+    store, end = machine.store, machine.now
+    whole = {number: spells(events, end) for number, events in store.histories(0.0, end + 1).items()}
+    assert any(len(of) > 4 for of in whole.values())
+    for start in sorted({event.at + 1e-4 for event in store.events(0, 10**6, None)}):
+        for number, events in store.histories(start, end + 1).items():
+            found, cut = (
+                [(max(start, one.start), one.end, one.doing) for one in of if one.end is not None and one.end > start]
+                for of in (spells(events, end), whole[number])
+            )
+            assert found == cut, number
+    store.close()
 
 
 def test_clock_that_was_wrong_once(store: Store) -> None:
