@@ -86,7 +86,7 @@ class Machine:
         self.store = Store(self.folder)
         cluster = Cluster(small_spec())
         self.scheduler = JobScheduler(cluster, YarnCS(), lambda: 29_500, self.store.last_event())
-        self.scheduler.holdings.restore(self.store.open_holdings())
+        self.scheduler.holdings.restore(self.store.open_holdings(), self.now)
         self.scheduler.recover(self.store.active(), self.now)
         self.turn()
 

@@ -24,6 +24,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.owners import members_of
 from hived.engines.kubernetes.pods.pod_request import GANG_OWNERS, check_grace, concerns, gang_owner, read_request
+from hived.engines.kubernetes.stored_accounts import SLOTS
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
 from .manifests import EXAMPLES, OBJECTS, Right, rights_of
@@ -58,6 +59,9 @@ AT_HOME = {
     ("coordination.k8s.io", "leases", "hived-kube-scheduler"): "get update",
     ("", "configmaps", "hived-spec"): "get list watch",
     ("", "configmaps", "hived-exchange"): "get update",
+    ("", "configmaps", "hived-accounts"): "get update",
+    **{("", "configmaps", f"hived-accounts-{number}"): "get update" for number in range(SLOTS)},
+    ("", "configmaps", ""): "create",
 }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
+from hived.engines.kubernetes.gangs.gang import Binding
+from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.spec import spec_from_dict
 
-from .fake_kubernetes import World
+from .fake_kubernetes import Sent, World
 from .pods import gang_of, loans, node, pod, terminating
 
 
@@ -305,3 +308,21 @@ def test_gang_loses_two_members() -> None:
     world.quiesce()
     assert world.state("urgent") == "running"
     assert not [one for one in (pods[0], *new) if one.metadata.uid in world.pods]
+
+
+def test_pod_with_fewer_devices_than_it_asks_for() -> None:
+    """By annotations of somebody else: its gang was given a place for as many pods as it has, and one more."""
+    world = World(a=2)
+    group = "{name: g, members: [{podNumber: 2, leafCellNumber: 2}]}"
+    said = f"{{virtualCluster: a, priority: -1, leafCellNumber: 2, affinityGroup: {group}}}"
+    one, two = (pod(f"g-{i}", said=said) for i in range(2))
+    world.create(one)
+    place = PodPlacement(next(iter(world.nodes)), (0,))
+    text = shared(Placement("NODE", (place,), ()), (Member(2, 2),), world.spec)
+    forged = Binding(one.metadata.uid, one.key, place.node, pod_annotations(place, text))
+    assert world.land(Sent(forged, world.gang_scheduler, stale=True))
+    world.deliver_all()
+    world.create(two)
+    world.quiesce()
+    assert sorted(len(place.leaf_cells) for place in world.placement("g").pods) == [1, 2]
+    assert world.home(two)

@@ -12,8 +12,9 @@ import pytest
 from hived.engine.trading import LiveTrading
 from hived.engines.kubernetes import stored_market as module
 from hived.engines.kubernetes.client.api import ApiError
+from hived.engines.kubernetes.config_map import ConfigMapRecord
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.stored_market import RecordConflictError, StoredMarket, TradeRecord
+from hived.engines.kubernetes.stored_market import KEY, RecordConflictError, StoredMarket
 from hived.errors import ForbiddenError, UnavailableError
 from hived.exchange import Balanced, Cells, Offer, Request
 
@@ -45,7 +46,9 @@ class Market:
     def __init__(self, api: Api | None = None) -> None:
         self.api = api or Api()
         self.world = World(a=2, b=2)
-        self.stored = StoredMarket(TradeRecord(self.api, "hived", "trades"), Balanced(), lambda: self.world.now)
+        self.stored = StoredMarket(
+            ConfigMapRecord(self.api, "hived", "trades", KEY), Balanced(), lambda: self.world.now
+        )
 
     @property
     def gang_scheduler(self) -> GangScheduler:

@@ -650,6 +650,10 @@ class FakeKubernetes(EngineService):
         self.fails: Exception | None = None
         self._trading = LiveTrading(spec_from_dict(flat({"vision": 2, "speech": 2})))
 
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        self._check()
+        return schema.Accounts(start=start, end=end, begins=0.0, accounts=[])
+
     # -- what a test does
 
     def add(

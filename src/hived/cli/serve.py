@@ -27,6 +27,7 @@ _spec = partial(typer.Option, rich_help_panel="The spec")
 _listener = partial(typer.Option, rich_help_panel="The listener")
 _replicas = partial(typer.Option, rich_help_panel="Several replicas")
 _trades = partial(typer.Option, rich_help_panel="Trades of cells")
+_accounts = partial(typer.Option, rich_help_panel="Accounts of GPU hours")
 _wait = partial(typer.Option, metavar="SECONDS", min=0.0, max=3600.0)
 
 
@@ -86,6 +87,13 @@ def kubernetes(
         str | None,
         _trades(metavar="NS/NAME", help="Have virtual clusters trade cells; a ConfigMap in which trades are kept."),
     ] = None,
+    accounts_configmap: Annotated[
+        str | None,
+        _accounts(
+            metavar="NS/NAME",
+            help="Keep accounts for hived usage: a ConfigMap, and beside it up to 12 of its name and a number.",
+        ),
+    ] = None,
     exchange: Annotated[
         ArbiterKind, _trades(help="How offers of cells are matched with requests: see docs/explanation/exchange.md.")
     ] = ArbiterKind.BALANCED,
@@ -108,7 +116,8 @@ def kubernetes(
 ) -> None:
     """Answer kube-scheduler: where pods go, who waits and why, who has to go.
 
-    Nothing is stored but trades: where everybody is, is read from the annotations of bound pods, at every start.
+    Nothing is stored but trades and accounts: where everybody is, is read from the annotations of bound pods, at every
+    start.
 
     \b
     Examples:
@@ -123,6 +132,9 @@ def kubernetes(
     trades = _pair("--exchange-configmap", exchange_configmap) if exchange_configmap is not None else None
     if trades is not None and trades == config_map:
         raise InputError("--exchange-configmap and --spec-configmap: the spec is kept apart from trades; give another")
+    accounts = _pair("--accounts-configmap", accounts_configmap) if accounts_configmap is not None else None
+    if accounts is not None and accounts in (trades, config_map):
+        raise InputError("--accounts-configmap: accounts are kept apart from the spec and from trades; give another")
     token = _token(token_file) if token_file is not None else None
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     try:
@@ -143,6 +155,7 @@ def kubernetes(
         evict_patience=evict_patience,
         event_log=log,
         arbiter=make_arbiter(exchange.value),
+        accounts_in=accounts,
     )
     run = Serving(
         spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name, trades, review_tokens

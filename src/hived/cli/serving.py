@@ -15,10 +15,11 @@ from typing import Any
 from hived.engines.kubernetes.client.api import KubeApi, connect
 from hived.engines.kubernetes.client.leader_election import LeaderElector
 from hived.engines.kubernetes.client.token_review import TokenReviews
+from hived.engines.kubernetes.config_map import ConfigMapRecord
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
-from hived.engines.kubernetes.stored_market import TradeRecord
+from hived.engines.kubernetes.stored_market import KEY
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.people import People
 from hived.server.kubernetes.view import kubernetes_view
@@ -104,7 +105,7 @@ class Serving:
         else:
             assert self.spec is not None
             source = FileSpec(self.spec)
-        record = None if self.trades is None else TradeRecord(api, *self.trades)
+        record = None if self.trades is None else ConfigMapRecord(api, *self.trades, KEY)
         pod, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
         own_pod = (namespace, pod) if pod and namespace else None
         return self.engine(

@@ -18,7 +18,7 @@ from hived.errors import InputError
 from hived.server.schema import Account, Accounts
 
 from .console import note
-from .formats import columns, print_table, time_of
+from .formats import columns, print_table, time_of, timestamp
 from .options import Asking, OfUserOption, OfVcOption, asks_engine
 
 #: the longest time that is shown in parts, in parts
@@ -95,11 +95,15 @@ def usage(
         raise InputError(f"--since {since}: is not before the end")
     chosen = tuple(dict.fromkeys(by or [By.VC]))
     rows: list[Row] = []
+    begins: float | None = None
     with ask.connect() as there:
         for period, first, last in _parts(start, end, per):
-            found = there.parsed(Accounts, there.get("/v1/accounts", start=first, end=last)).accounts
-            of = [one for one in found if vc in (None, one.vc) and user in (None, one.user)]
+            found = there.parsed(Accounts, there.get("/v1/accounts", start=first, end=last))
+            of = [one for one in found.accounts if vc in (None, one.vc) and user in (None, one.user)]
             rows += _rows(period, of, chosen)
+            begins = found.begins
+    if begins is not None and start < begins:
+        note(f"accounts begin at {timestamp(begins)}")
     if ask.printed([row.plain() for row in rows]):
         return
     if not rows:

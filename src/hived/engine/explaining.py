@@ -156,13 +156,13 @@ class Explainer(Generic[J]):
     def explain(self, job: J, at: float | None) -> list[str]:
         """A headline and lines about a job; ``at``: now (None: without the time that it waits)."""
         if job.state.ended:
-            return [_ended_text(job), *self._ended(job), *_by(job)]
+            return [_ended_text(job), *self._ended(job), *self._by(job)]
         if job.holds:
-            return [*self._running(job, at), *_by(job)]
+            return [*self._running(job, at), *self._by(job)]
         since = "" if at is None else f", for {duration(at - job.since)} now"
         if job.state.aside:
             what = "is held" if job.state is JobState.HELD else "waits"
-            return [f"{job.name} of {job.vc} {what}{since}:", *self._aside(job, at), *_by(job)]
+            return [f"{job.name} of {job.vc} {what}{since}:", *self._aside(job, at), *self._by(job)]
         head = f"{job.name} of {job.vc} waits for {counted(job.gpus, 'GPU')}{since}:"
         lines = self.turns(job) if self._has_turns(job) else self.in_words(self.reasons(job))
         lines = lines or [self._about(job)]
@@ -170,7 +170,12 @@ class Explainer(Generic[J]):
             lines += self.costs(self._jobs.cluster.group(job.name).victims, job.vc, at)
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
-        return [head, *lines, *self._waits_on(job, at), *self._use_of(job, at), *_by(job)]
+        return [head, *lines, *self._waits_on(job, at), *self._use_of(job, at), *self._by(job)]
+
+    def _by(self, job: J) -> list[str]:
+        """Who has submitted it."""
+        user = job.entry.view.user
+        return [f"submitted by {user}"] if user else []
 
     def _use_of(self, job: J, at: float | None) -> list[str]:
         """What its user has had, where the policy of its VC goes by that."""
@@ -314,8 +319,3 @@ def _ended_text(job: EngineJob) -> str:
     ran = f" after {duration(max(0.0, job.ended_at - job.submitted_at))}" if job.ended_at is not None else ""
     why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
     return f"{job.name} {'was ' if job.state is JobState.CANCELLED else ''}{job.state.value}{ran}{why}"
-
-
-def _by(job: EngineJob) -> list[str]:
-    user = job.entry.view.user
-    return [f"submitted by {user}"] if user else []

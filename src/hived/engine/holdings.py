@@ -6,6 +6,7 @@ reserved some. They follow from the events of jobs, and are stored with them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -40,6 +41,31 @@ class Holding(NamedTuple):
         return f"vc {self.vc}" if self.job is None else str(self.job)
 
 
+class Account(NamedTuple):
+    """What GPUs were to a user in a virtual cluster, in one way."""
+
+    user: str  #: "": to the virtual cluster as a whole
+    vc: str
+    use: Use
+    gpu_s: float
+    jobs: int
+
+
+def summed(holdings: Iterable[Holding], start: float, end: float) -> list[Account]:
+    """GPU seconds between two times, by user, virtual cluster and use. O(holdings)."""
+    seconds: dict[tuple[str, str, Use], float] = {}
+    jobs: dict[tuple[str, str, Use], set[int]] = {}
+    for of in holdings:
+        first, last = max(start, of.start), end if of.end is None else min(end, of.end)
+        if first < last:
+            key = of.user, of.vc, of.use
+            seconds[key] = seconds.get(key, 0.0) + of.gpus * (last - first)
+            known = jobs.setdefault(key, set())
+            if of.job is not None:
+                known.add(of.job)
+    return [Account(*key, seconds[key], len(jobs[key])) for key in sorted(seconds)]
+
+
 def use_of(job: EngineJob) -> Use:
     """What its GPUs are to a job that holds some."""
     if job.state is JobState.SUSPENDED:
@@ -61,11 +87,25 @@ class Holdings:
         #: by virtual cluster and use: GPUs now, GPU seconds until a time, and what was said of these last
         self._sums: dict[tuple[str, Use], _Sum] = {}
 
-    def restore(self, known: list[Holding]) -> None:
+    def restore(self, known: Iterable[Holding], at: float) -> None:
         """Go on with the holdings without an end, of an engine before."""
         self.open = {holding.key: holding for holding in known}
-        for holding in known:
-            self._sum(holding).add(holding.gpus, holding.start)
+        self.count_from(at)
+
+    def count_from(self, at: float) -> None:
+        """Begin the sums at ``at``: those of a counter, which an engine before had counted until it ended."""
+        self._sums = {}
+        for holding in self.open.values():
+            self._sum(holding, at).add(holding.gpus, at)
+
+    def since(self, key: str, start: float) -> None:
+        """An open holding has begun at ``start``, as somebody knows who has seen it begin."""
+        self.open[key] = self.open[key]._replace(start=start)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to :meth:`take`."""
+        return bool(self._changed)
 
     def follow(self, job: EngineJob, at: float) -> None:
         """Take in what an event has made of a job. O(1)."""
@@ -95,17 +135,17 @@ class Holdings:
                 return
             del self.open[key]
             at = max(at, before.start)  # a clock may have been set back
-            self._sum(before).add(-before.gpus, at)
+            self._sum(before, at).add(-before.gpus, at)
             if self._records:
                 self._changed.append(before._replace(end=at))
         if now is not None:
             now = self.open[key] = now._replace(start=at)
-            self._sum(now).add(now.gpus, at)
+            self._sum(now, at).add(now.gpus, at)
             if self._records:
                 self._changed.append(now)
 
-    def _sum(self, holding: Holding) -> _Sum:
-        return self._sums.setdefault((holding.vc, holding.use), _Sum(holding.start))
+    def _sum(self, holding: Holding, at: float) -> _Sum:
+        return self._sums.setdefault((holding.vc, holding.use), _Sum(at))
 
     def gpu_seconds(self, now: float) -> dict[tuple[str, Use], float]:
         """Sums so far, by virtual cluster and use, which never fall. O(virtual clusters)."""

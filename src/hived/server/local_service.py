@@ -39,7 +39,7 @@ from .limits import groups_of, local_user
 from .live import DashboardView, Now
 from .live_timeline import Life
 from .permits import Whose
-from .service import Service, plan_one, shown_event, shown_spec, whole_number
+from .service import Service, plan_one, shown_accounts, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
 #: poll interval of a growing output file, in seconds
@@ -473,16 +473,9 @@ class LocalService(Service[Job]):
 
     async def accounts(self, start: float, end: float) -> schema.Accounts:
         """GPU seconds between two times, by user, virtual cluster and use."""
-        if not start < end:
-            raise RequestError("end", "is not after the start")
         now = self.clock()
         found = await asyncio.to_thread(self._engine.store.gpu_seconds, start, end, now)
-        accounts = [
-            schema.Account(user=of.user, vc=of.vc, use=of.use, gpu_seconds=of.gpu_s, jobs=of.jobs)
-            for of in found
-            if of.gpu_s > 0
-        ]
-        return schema.Accounts(start=start, end=min(end, now), accounts=accounts)
+        return shown_accounts(found, start, min(end, now))
 
     def decisions(self) -> Iterator[str]:
         """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""

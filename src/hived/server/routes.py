@@ -463,6 +463,8 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
     @cluster.get("/accounts", responses=declared(403, 409, 422, 503))
     async def get_accounts(start: Start, end: End) -> schema.Accounts:
         """GPU seconds between two times, by user, virtual cluster and what the GPUs were to them."""
+        if not start < end:
+            raise RequestError("end", "is not after the start")
         return await service.accounts(start, end)
 
     @cluster.get("/vcs", responses=declared(403, 503))

@@ -701,6 +701,8 @@ class Accounts(Model):
     start: float
     end: float
     """Or now, if that was before it."""
+    begins: float | None = None
+    """From when on they are whole; not given: from the first job on."""
     accounts: list[Account]
 
 

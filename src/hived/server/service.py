@@ -18,6 +18,7 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
 from hived.engine.explaining import Explainer
+from hived.engine.holdings import Account
 from hived.engine.job import EngineJob, Event, JobFilter
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
@@ -92,6 +93,10 @@ class Service(ABC, Generic[J]):
     @abstractmethod
     def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
         """The first events after number ``after``; of one job, or of all. After -1: the latest ones."""
+
+    @abstractmethod
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        """GPU seconds between two times, by user, virtual cluster and use."""
 
     @abstractmethod
     async def changed(self, after: int) -> None:
@@ -223,11 +228,6 @@ class Service(ABC, Generic[J]):
     async def resubmit(self, ref: str, person: Person) -> schema.Job:
         """Submit a job of their own again."""
         raise self._unsupported("submit with kubectl apply -f FILE")
-
-    async def accounts(self, start: float, end: float) -> schema.Accounts:
-        """GPU seconds between two times, by user, virtual cluster and use."""
-        query = "sum by (vc, use) (increase(hived_gpu_seconds_total[30d]))"
-        raise self._unsupported(f"Prometheus keeps its accounts: {query}")
 
     def decisions(self) -> Iterator[str]:
         """The core's event log: lines of JSON, oldest first (docs/tutorials/tour.md)."""
@@ -467,6 +467,16 @@ def shown_spec(spec: ClusterSpec, source: str, loaded_at: float, problem: str = 
         nodes=len(spec.node_names),
         vcs=[vc.name for vc in spec.virtual_clusters],
     )
+
+
+def shown_accounts(found: Iterable[Account], start: float, end: float, begins: float | None = None) -> schema.Accounts:
+    """Accounts as a type of the API; without those of no time."""
+    accounts = [
+        schema.Account(user=of.user, vc=of.vc, use=of.use, gpu_seconds=of.gpu_s, jobs=of.jobs)
+        for of in found
+        if of.gpu_s > 0
+    ]
+    return schema.Accounts(start=start, end=end, begins=begins, accounts=accounts)
 
 
 def whole_number(field: str, text: str) -> int:

@@ -10,6 +10,7 @@ first, so that it begins with the observed state.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import time
@@ -39,10 +40,12 @@ from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
 
 from .action_runner import ActionRunner
+from .config_map import ConfigMapRecord
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, parsed_spec
-from .stored_market import RecordConflictError, StoredMarket, TradeRecord
+from .stored_accounts import StoredAccounts, stored_accounts
+from .stored_market import RecordConflictError, StoredMarket
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -71,8 +74,10 @@ class Engine:
     elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None
     own_pod: tuple[str, str] | None = None
     #: where trades are kept, None: nowhere; and how offers are matched with requests
-    trade_record: TradeRecord | None = None
+    trade_record: ConfigMapRecord | None = None
     arbiter: Arbiter = field(default_factory=Balanced)
+    #: where accounts are kept: namespace and name of a ConfigMap; None: nowhere
+    accounts_in: tuple[str, str] | None = None
     counts: Counts = field(default_factory=Counts)
     event_log: Callable[[str], None] | None = None  #: gets the lines of the core's event log while it leads
     #: None until it leads and has listed pods and nodes
@@ -91,6 +96,7 @@ class Engine:
         self._owners = Owners(self.api)
         self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._preempted, self._evict_failed)
         self._market = StoredMarket(self.trade_record, self.arbiter, self.clock)
+        self._accounts = None if self.accounts_in is None else stored_accounts(self.api, *self.accounts_in, self.clock)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
         self._informers: Informers | None = None
@@ -120,7 +126,10 @@ class Engine:
 
     async def stop(self) -> None:
         """Stop answering, let running actions end, hand leadership over."""
-        self.gang_scheduler = None
+        gang_scheduler, self.gang_scheduler = self.gang_scheduler, None
+        if self._accounts is not None and gang_scheduler is not None and not self._accounts.problem:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._accounts.write(gang_scheduler), 2.0)
         self._wake_watchers()
         await self._writer.stop(2.0)
         for task in self._tasks:
@@ -162,6 +171,8 @@ class Engine:
     async def _listen(self) -> None:
         await self._writer.recall()
         await _with_retries(self._market.load)
+        if self._accounts is not None:
+            await self._accounts.load()
         self._informers = Informers(
             self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._dispatch_soon
         )
@@ -177,7 +188,11 @@ class Engine:
         else:
             cluster = RecordedCluster(trading.in_force(), log, rank, ranks)
         gang_scheduler = GangScheduler(cluster, policies, self.evict_after, self.evict_patience, trading)
+        if self._accounts is not None:
+            self._accounts.attach(gang_scheduler)
         gang_scheduler.start(nodes, pods, self.clock())
+        if self._accounts is not None:
+            self._accounts.begin(gang_scheduler)
         self.install(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
         self._spawn(self._roles.set("leader"))
@@ -273,6 +288,8 @@ class Engine:
                 if self._market.tick(self.gang_scheduler):
                     self._spawn(self._trades_due())
                 self._dispatch()
+                if self._accounts is not None and self._accounts.due:
+                    self._spawn(self._accounts.write(self.gang_scheduler))
             if time.monotonic() - collected >= _COLLECT_S:
                 collected = time.monotonic()
                 gc.collect()
@@ -305,6 +322,14 @@ class Engine:
             raise
         except HivedError as error:
             _log.warning("trades are not written down, and none begins: %s", error)
+
+    # -- accounts -------------------------------------------------------------------------------------------------
+
+    @property
+    def accounts(self) -> StoredAccounts | None:
+        """Who has had GPUs; None: they are kept nowhere. Raises :class:`UnavailableError` for one that stands by."""
+        self.active_scheduler()
+        return self._accounts
 
     # -- requests of kube-scheduler -------------------------------------------------------------------------------
 

@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from hived.engine.trading import LiveTrading
-from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
+from hived.engines.kubernetes.client.api import ApiError
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.errors import ForbiddenError, InputError, UnavailableError
 from hived.exchange import Arbiter, MarketState
 from hived.spec.compiled import ClusterSpec
+
+from .config_map import ConfigMapRecord
 
 _log = logging.getLogger("hived.kubernetes")
 #: of the ConfigMap
@@ -34,53 +34,11 @@ class RecordConflictError(UnavailableError):
     """Somebody else has written the record: this process does not know any more what is in force."""
 
 
-class TradeRecord:
-    """The record in a ConfigMap, written by the leader alone. Whatever else the object has stays as it is."""
-
-    def __init__(self, api: KubeApi, namespace: str, name: str) -> None:
-        self.name = f"configmap/{namespace}/{name}"
-        self._api, self._namespace, self._map = api, namespace, name
-        #: the object as it was last read or written; None: there is none
-        self._there: dict[str, Any] | None = None
-
-    async def load(self) -> str | None:
-        """The record; None: there is none yet. Raises :class:`~.client.api.ApiError`."""
-        try:
-            answer = await self._api.get(api_path("configmaps", self._namespace, self._map))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            self._there = None
-            return None
-        return self._take(answer)
-
-    def _take(self, answer: bytes) -> str | None:
-        try:
-            there = msgspec.json.decode(answer, type=dict[str, Any])
-            text = (there.get("data") or {}).get(KEY)
-        except (msgspec.DecodeError, AttributeError) as error:
-            raise ApiError(f"{self.name}: an answer that is not of Kubernetes ({error})", 0, "Unreadable") from None
-        self._there = there
-        return None if text is None else str(text)
-
-    async def save(self, text: str) -> None:
-        """Replace the record. Raises :class:`~.client.api.ApiError`: status 409 if somebody else has changed it."""
-        there = self._there
-        if there is None:
-            metadata = {"name": self._map, "namespace": self._namespace}
-            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
-            answer = await self._api.post(api_path("configmaps", self._namespace), body)
-        else:
-            body = {**there, "data": {**(there.get("data") or {}), KEY: text}}
-            answer = await self._api.put(api_path("configmaps", self._namespace, self._map), body)
-        self._take(answer)
-
-
 @dataclass(eq=False)
 class StoredMarket:
     """The market of a replica that leads."""
 
-    record: TradeRecord | None
+    record: ConfigMapRecord | None
     arbiter: Arbiter
     clock: Callable[[], float]
     #: why trades are not in force; "": they are
@@ -158,7 +116,7 @@ class StoredMarket:
                 trading.settle(self.clock())
             return answer
 
-    async def _save(self, record: TradeRecord, text: str) -> None:
+    async def _save(self, record: ConfigMapRecord, text: str) -> None:
         """Write the record. Raises :class:`~.client.api.ApiError` if it is certain that it is as it was before.
 
         :class:`RecordConflictError` if it is neither as before nor what was to be written.
@@ -180,7 +138,7 @@ class StoredMarket:
         self._text = text
         self._behind = False
 
-    async def _read_again(self, record: TradeRecord) -> str | None:
+    async def _read_again(self, record: ConfigMapRecord) -> str | None:
         self._unknown = True
         try:
             while True:

@@ -155,7 +155,7 @@ class Engine:
         self.job_scheduler = JobScheduler(
             cluster, policies, free_port, store.last_event(), self._trading, shares=True, past_use=self._past_use
         )
-        self.job_scheduler.holdings.restore(store.open_holdings())
+        self.job_scheduler.holdings.restore(store.open_holdings(), self.clock())
         self._next_job = max(store.next_job(), next_number(self.folder))
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
-from hived.engine.holdings import Holding, Holdings, Use
+from hived.engine.holdings import Account, Holding, Holdings, Use
 from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobEvent, JobState
 from hived.engines.submission import MOST_OF_AN_ARRAY
@@ -74,16 +74,6 @@ CREATE INDEX IF NOT EXISTS jobs_by_base ON jobs (base, id);
 CREATE INDEX IF NOT EXISTS jobs_of_vcs ON jobs (vc, id);
 CREATE TABLE IF NOT EXISTS decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
 """
-
-
-class Account(NamedTuple):
-    """What GPUs were to a user in a virtual cluster, in one way."""
-
-    user: str  #: "": to the virtual cluster as a whole
-    vc: str
-    use: Use
-    gpu_s: float
-    jobs: int
 
 
 def _first(db: sqlite3.Connection) -> None:

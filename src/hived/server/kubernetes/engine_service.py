@@ -25,7 +25,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.errors import ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.server import schema
 from hived.server.permits import Whose
-from hived.server.service import Service, plan_one, shown_event, shown_spec
+from hived.server.service import Service, plan_one, shown_accounts, shown_event, shown_spec
 
 from .inspection import GroupPods
 from .planning import plan
@@ -203,6 +203,17 @@ class EngineService(Service[Gang]):
 
     def whose(self, ref: str) -> Whose | None:
         """Kubernetes guards pods: nothing is done to them here."""
+
+    async def accounts(self, start: float, end: float) -> schema.Accounts:
+        """GPU seconds between two times, by user (namespace and service account), virtual cluster and use."""
+        accounts = self._engine.accounts
+        if accounts is None:
+            raise UnsupportedError(
+                "this service keeps no accounts: start hived serve kubernetes with --accounts-configmap NS/NAME; "
+                "Prometheus may have sums: sum by (vc, use) (increase(hived_gpu_seconds_total[30d]))"
+            )
+        found = await accounts.between(start, end)
+        return shown_accounts(found, start, min(end, self.clock()), accounts.begins)
 
     # -- trades of cells ------------------------------------------------------------------------------------------
 

@@ -313,7 +313,8 @@ def _blamed(error: RequestError, records: Sequence[Record]) -> int:
 def _register(table: GangTable, found: Found, at: float) -> None:
     """Add a running gang to the table."""
     first = min(found.entries.values(), key=lambda entry: (entry.pod.created_at, entry.key))
-    gang = table.new_gang(found.ask, first.pod.created_at, at, pod_request.family(first.pod, found.ask.group))
+    pod = first.pod
+    gang = table.new_gang(found.ask, pod.created_at, at, pod_request.family(pod, found.ask.group), pod.user)
     gang.asked = True
     core = table.cluster.group(gang.name).placement
     assert core is not None

@@ -40,6 +40,9 @@ class GangExplainer(Explainer[Gang]):
         nodes = self._jobs.nodes
         return nodes.bad_nodes.get(node) or "; ".join(nodes.bad_parts(node)) or "some of its GPUs"
 
+    def _by(self, job: Gang) -> list[str]:
+        return []  # who has submitted a pod, Kubernetes does not tell
+
     def _before_line(self, job: Gang) -> Sequence[Reason]:
         if not job.complete:
             return [PodsMissing(len(job.pods), job.size, job.held_back)]

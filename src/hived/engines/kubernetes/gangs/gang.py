@@ -66,9 +66,11 @@ class PodEntry:
 class Gang(EngineJob):
     """An affinity group: pods placed all or none."""
 
-    def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float, sequence: int) -> None:
-        """``submitted_at``: when its first pod was created; ``ask``: the request of that pod."""
-        super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early, sequence)
+    def __init__(
+        self, number: int, ask: PodRequest, submitted_at: float, since: float, sequence: int, user: str
+    ) -> None:
+        """``submitted_at``: when its first pod was created; ``ask``: the request of that pod; ``user``: whose it is."""
+        super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early, sequence, user)
         #: it preempts no gang before kube-scheduler has offered its nodes to this process
         self.entry.may_preempt = ask.anywhere
         #: requests of its pods differ only in their number of leaf cells

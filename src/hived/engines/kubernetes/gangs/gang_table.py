@@ -108,7 +108,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.redefine(gang, ask.members, at)
         wrong = None
         if gang is None:
-            gang = self.new_gang(ask, entry.pod.created_at, at, pod_request.family(entry.pod, ask.group))
+            pod = entry.pod
+            gang = self.new_gang(ask, pod.created_at, at, pod_request.family(pod, ask.group), pod.user)
         elif gang.ask.owner != ask.owner:
             wrong = PodRequestError(
                 "name-taken",
@@ -183,13 +184,13 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang.entry.resize(gang.ask.request(), gang.gpus)
         self.line_up(gang)
 
-    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str) -> Gang:
-        """Add a gang, with the request of its first pod."""
+    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float, family: str, user: str) -> Gang:
+        """Add a gang, with the request of its first pod, and its user."""
         self._number += 1
         before = self._submitted.get(ask.vc, 0)
         self._submitted[ask.vc] = before + 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
-        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since, before)
+        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since, before, user)
         gang.family = family
         self._families.setdefault(family, {})[gang.name] = gang
         self.exclude(gang)

@@ -180,7 +180,7 @@ def _wait_as_rest(
     rest = gang.rest
     if rest is None:
         ask = _ask_of_rest(gang, missing)
-        rest = gang.rest = table.new_gang(ask, gang.submitted_at, at, gang.family)
+        rest = gang.rest = table.new_gang(ask, gang.submitted_at, at, gang.family, gang.entry.view.user)
         rest.part_of, rest.since, rest.asked = gang, at, True
         rest.entry.may_preempt = gang.entry.may_preempt
         rest.not_offered, rest.emptied = gang.not_offered, gang.emptied
@@ -220,11 +220,18 @@ def _ask_of_rest(gang: Gang, missing: tuple[Member, ...]) -> PodRequest:
 
 
 def _missing(gang: Gang) -> tuple[Member, ...]:
-    """The pods for which a running gang has no place. O(its pods)."""
+    """The pods for which a running gang has no place. O(its pods * sizes)."""
     assert gang.placement is not None
-    there = Counter(len(place.leaf_cells) for place in gang.placement.pods)
-    there.update(e.ask.leaf_cells for e in gang.pods.values() if e.holds and e.slot is None and e.ask is not None)
-    return tuple(Member(pods, size) for size, pods in (sizes_of(gang.ask.members) - there).items())
+    left, there = sizes_of(gang.ask.members), list[int]()
+    for place, uid in zip(gang.placement.pods, gang.slots, strict=True):
+        ask = None if uid is None else gang.pods[uid].ask
+        there.append(len(place.leaf_cells) if ask is None else ask.leaf_cells)
+    there += [e.ask.leaf_cells for e in gang.pods.values() if e.holds and e.slot is None and e.ask is not None]
+    for size in sorted(there, reverse=True):
+        # a place may have fewer devices than its pod asks for: by another spec, or by annotations of somebody else
+        larger = (other for other, pods in left.items() if other > size and pods > 0)
+        left[size if left[size] > 0 else min(larger, default=size)] -= 1
+    return tuple(Member(pods, size) for size, pods in left.items() if pods > 0)
 
 
 def _is_out_of_date(table: GangTable, gang: Gang, rest: Gang, missing: tuple[Member, ...]) -> bool:

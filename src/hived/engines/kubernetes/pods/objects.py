@@ -146,6 +146,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.service_account_name or "default"
 
     @property
+    def user(self) -> str:
+        """Whose it is: its namespace and service account. Who has made it, Kubernetes does not tell."""
+        return f"{self.metadata.namespace}/{self.service_account}"
+
+    @property
     def created_at(self) -> float:
         """When it was created, in seconds since the epoch; 0: unknown."""
         return _seconds(self.metadata.creation_timestamp)
