@@ -8,7 +8,10 @@ import os
 import pwd
 import select
 import shlex
+import shutil
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +22,9 @@ import pytest
 from hived.access import Person
 from hived.cli.up import open_jobs
 from hived.engine.states import JobState
-from hived.engines.local.engine import Engine
+from hived.engines.local import engine as engine_module
+from hived.engines.local import terminal
+from hived.engines.local.engine import Engine, Keeping
 from hived.engines.local.job_users import JobUsers
 from hived.engines.local.model import Job
 from hived.engines.local.tasks import supervised
@@ -35,6 +40,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 #: two users that every machine has
 ANN, BOB = pwd.getpwnam("daemon"), pwd.getpwnam("nobody")
+#: which they may run; that of the tests may be in a folder that they cannot pass
+PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or ""
+needs_python = pytest.mark.skipif(not PYTHON, reason="there is no Python that others may run")
 
 
 def person(user: pwd.struct_passwd) -> Person:
@@ -392,3 +400,93 @@ def test_files_that_a_group_may_read(lives: Lives, group: str, mode: int, of: st
     vcs = tuple(replace(vc, access=AccessSpec(("*",), file_group=group)) for vc in lives.spec.virtual_clusters)
     lives.spec = replace(lives.spec, virtual_clusters=vcs)
     lives.live(story)
+
+
+@needs_python
+def test_a_shell_of_whose_terminal_is_gone(lives: Lives) -> None:
+    """Who listens at the path of a former terminal, which everybody can read, was let type as the job's user."""
+    folder = Path("/tmp") / f"hived-test-{os.getpid()}"
+    folder.mkdir()
+    shutil.chown(folder, BOB.pw_uid)
+    path = str(folder / "s")
+    listening = socket.socket(socket.AF_UNIX)
+
+    async def story(engine: Engine) -> None:
+        program = shutil.copy(terminal.__file__, folder)  # where it can be read
+        command = [PYTHON, "-I", "-S", program, f"{ANN.pw_uid}:{path}", "sh", "-c", "echo opened"]
+        job = await submit(engine, ANN, "", command=command)
+        await ended(engine, job)
+        assert "somebody else listens there by now" in output(engine, job)
+        assert job.exit_code == 1
+
+    # SO_PEERCRED is of who called listen
+    pid = os.fork()
+    if pid == 0:
+        os.setresuid(BOB.pw_uid, BOB.pw_uid, BOB.pw_uid)
+        listening.bind(path)
+        os.chmod(path, 0o777)  # noqa: PTH101
+        listening.listen(1)
+        signal.pause()
+    try:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        lives.live(story)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        listening.close()
+        shutil.rmtree(folder)
+
+
+OTHERS_FILE = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_PATH)
+os.dup2(file, 1)
+time.sleep(4)
+"""
+
+
+@needs_python
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_no_file_of_others_is_cut(lives: Lives, open_folder: Path, kind: str) -> None:
+    """A task puts what it may not open in the place of its output: root had punched holes into it."""
+    victim = open_folder / "victim"
+    content = b"x" * (3 << 20)
+    if kind == "file":
+        victim.write_bytes(content)
+        victim.chmod(0o600)
+    else:
+        os.mkfifo(victim, 0o600)
+
+    async def story(engine: Engine) -> None:
+        job = await submit(engine, ANN, "", command=[PYTHON, "-c", OTHERS_FILE, str(victim)])
+        await ended(engine, job)
+        assert job.exit_code == 0
+
+    if kind == "pipe":
+        opened = os.open(victim, os.O_RDONLY | os.O_NONBLOCK)
+        lives.live(story, keeping=Keeping(output=1 << 20))
+        with select.epoll() as polled:
+            polled.register(opened, select.EPOLLIN)
+            assert polled.poll(0) == [], "nobody has opened it to write, and closed it"
+        os.close(opened)
+    else:
+        lives.live(story, keeping=Keeping(output=1 << 20))
+        assert victim.read_bytes() == content
+
+
+@needs_python
+def test_folders_nested_deep_are_deleted(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had ended all deletion for good, and made the engine end with an error."""
+    monkeypatch.setattr(engine_module, "DELETE_EVERY_S", 0.05)
+    script = "import os\nos.chdir(os.environ['HIVED_JOB_DIR'])\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+
+    async def story(engine: Engine) -> None:
+        job = await submit(engine, ANN, "", command=[PYTHON, "-c", script])
+        await ended(engine, job)
+        assert job.exit_code == 0
+        while (lives.folder / "jobs" / "1").exists():
+            await asyncio.sleep(0.05)
+
+    lives.live(story, keeping=Keeping(files_s=0.0))

@@ -113,10 +113,13 @@ class Access:
         what = f"give priority {priority} in {vc}"
         self._check_limit(person, vc, what, priority, self._of.get(vc, _NO_ACCESS).max_priority, "maxPriority")
 
-    def check_size(self, person: Person, vc: str, gpus: int) -> None:
-        """Whether a person may have a job, of their own or as an admin, ask for so many GPUs."""
-        what = f"have {gpus} GPUs in {vc}"
-        self._check_limit(person, vc, what, gpus, self._of.get(vc, _NO_ACCESS).max_gpus, "maxGpus")
+    def check_size(self, person: Person, vc: str, gpus: int, is_limited: bool = True) -> None:
+        """Whether a person may have a job, of their own or as an admin, ask for so many GPUs.
+
+        ``is_limited``: whether ``maxGpus`` counts it, as of guaranteed jobs; that members ask is so of any.
+        """
+        what, most = f"have {gpus} GPUs in {vc}", self._of.get(vc, _NO_ACCESS).max_gpus if is_limited else None
+        self._check_limit(person, vc, what, gpus, most, "maxGpus")
 
     def _check_limit(self, person: Person, vc: str, what: str, asked: int, most: int | None, name: str) -> None:
         """Raise where a member asks for more than the limit of that name, or somebody who is a member no more."""

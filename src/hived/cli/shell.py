@@ -25,7 +25,7 @@ from hived.engines.local import terminal
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.server.schema import Job
 
-from .client import Engine, path_of
+from .client import Engine, Retrying, path_of
 from .console import note
 from .escaping import clean
 from .formats import exit_code, status_text
@@ -84,7 +84,7 @@ def shell(
             raise InputError("hived shell works on the machine of the engine: log in there, and leave --engine out")
         own = folder(cwd)
         submission = resources(vc, gpus, 1, priority, opportunistic) | {
-            "command": [sys.executable, "-I", "-S", terminal.__file__, path, *program],
+            "command": [sys.executable, "-I", "-S", terminal.__file__, f"{os.getuid()}:{path}", *program],
             "name": name,
             "cwd": own,
             "environment": environment(os.environ, env or (), False, own),
@@ -133,13 +133,13 @@ def _hung_up(*_: object) -> None:
 
 def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket:
     """The connection of the job, once it runs. Raises :class:`ConflictError` where it does not come to that."""
-    said, since = "", time.monotonic()
+    said, since, retry = "", time.monotonic(), Retrying()
     while True:
         if select.select([listening], [], [], _LOOKS_S)[0]:
             found = listening.accept()[0]
-            note(status_text(there.parsed(Job, there.get(path_of("jobs", job.id)))))
+            note(status_text(there.parsed(Job, retry(lambda: there.get(path_of("jobs", job.id))))))
             return found
-        now = there.parsed(Job, there.get(path_of("jobs", job.id)))
+        now = there.parsed(Job, retry(lambda: there.get(path_of("jobs", job.id))))
         why = "; ".join(now.why)
         if now.state.ended:
             raise ConflictError(f"{clean(now.name)} {clean(now.state)}: {clean(why)}; hived logs {clean(now.id)}")
@@ -220,9 +220,9 @@ def _let_go(there: Engine, job: Job, over: int | _Over) -> Job:
 
     One whose program has ended, or that was stopped, may be about to end by itself, and then it says why.
     """
-    path, until = path_of("jobs", job.id), time.monotonic() + _ENDS_S
+    path, until, retry = path_of("jobs", job.id), time.monotonic() + _ENDS_S, Retrying()
     while True:
-        now = there.parsed(Job, there.get(path))
+        now = there.parsed(Job, retry(lambda: there.get(path)))
         if now.state.ended:
             return now
         if now.state.holds:
@@ -231,5 +231,5 @@ def _let_go(there: Engine, job: Job, over: int | _Over) -> Job:
             break
         time.sleep(0.02)
     with contextlib.suppress(ConflictError, NotFoundError):  # it has ended
-        there.post(path_of("jobs", job.id, "/cancel"))
+        retry(lambda: there.post(path_of("jobs", job.id, "/cancel")))
     return job

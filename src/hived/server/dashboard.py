@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from hived.engines.submission import Model
 from hived.errors import ConflictError, NotFoundError
 
+from .limits import Turns
 from .pictures import Comparison, Curves, EndedJobs, GpuTimeline, Layout, Picture, Queue, Story, Update
 
 
@@ -85,7 +86,7 @@ Moment = Annotated[float | None, Query(allow_inf_nan=False, description="a time 
 
 def dashboard_routes(source: Source) -> APIRouter:
     """The page ``/``, ``/static/*`` and ``/v1/dashboard/*`` over ``source``, asked in the event loop's thread."""
-    router = APIRouter()
+    router, turns = APIRouter(), Turns()
     files = StaticFiles(directory=STATIC)
 
     def key(view: str | None) -> str:
@@ -124,9 +125,10 @@ def dashboard_routes(source: Source) -> APIRouter:
         return _json(source.story(key(view), job))
 
     @router.get("/v1/dashboard/timeline", response_model=GpuTimeline, tags=["dashboard"])
-    async def timeline(node: Node, start: Time, end: Time, view: ViewKey = None) -> Response:
+    async def timeline(request: Request, node: Node, start: Time, end: Time, view: ViewKey = None) -> Response:
         """Who has the GPUs of a node, and when; of a running engine up to now, as far as it remembers."""
-        return _json(await source.timeline(key(view), node, start, end))
+        async with turns.of(request.scope):
+            return _json(await source.timeline(key(view), node, start, end))
 
     @router.get("/v1/dashboard/queue", response_model=Queue, tags=["dashboard"])
     async def queue(view: ViewKey = None, at: Moment = None, offset: Offset = 0, limit: Limit = 200) -> Response:

@@ -50,7 +50,7 @@ _WORDS = {
     413: "The body is too large (`too_large`).",
     415: "The body is not declared as JSON (`media_type`).",
     422: "A field is wrong (`invalid`), or it could not start even if everything were free (`never_fits`).",
-    429: "Too many streams are open (`too_many`); Retry-After says when to come back.",
+    429: "Too many streams are open, or too much is being sent (`too_many`); Retry-After says when to come back.",
     503: "It cannot be done at the moment (`unavailable`), has not happened in the time given (`not_yet`), or a policy "
     "fails and the engine ends (`policy`).",
     507: "What has to be kept cannot be written (`storage`).",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import grp
 import os
@@ -12,7 +13,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import h11
@@ -29,6 +30,11 @@ HEAD_SECONDS = 30.0  #: for a client to send the head of a request
 STALL_SECONDS = 60.0  #: for a client to read on, once an answer is stalled
 BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
+#: where no body says much: what is done to a job, tokens, drains, trades
+SHORT_BODY_BYTES = 65_536
+_SHORT = re.compile(r"/v1/(jobs/|tokens|drain|trades/|sign-)")
+#: of one person at a time
+BODIES_BYTES = 4 * BODY_BYTES
 #: of what is asked by who has shown nothing
 _OPEN, OPEN_BODY_BYTES, OPEN_BODY_SECONDS = "/v1/sign-in", 4096, 5.0
 STREAMS = 100
@@ -105,8 +111,7 @@ class Connection(asyncio.Protocol):
     def _whose(self) -> str:
         """Whose it is, as far as is known: a person, or an address."""
         person = self._scope["state"].get("person", self._state.get("person", NOBODY))
-        address = self._transport.get_extra_info("peername")
-        return f"{person.name} {person.token} {person.uid}" if person is not NOBODY else str((address or ("",))[0])
+        return whose(person, self._transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -132,6 +137,7 @@ class Connection(asyncio.Protocol):
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Have ``app`` answer a request."""
         self._is_silent, self._scope = False, scope
+        scope["state"]["end_stream"] = self.end_stream
         self._requests += 1
         self._watch()
         expiring = asyncio.get_running_loop().call_soon(self._expire)
@@ -168,7 +174,7 @@ class Connection(asyncio.Protocol):
             self._stream = None
 
     def end_stream(self) -> None:
-        """End the stream that is served, since the server stops.
+        """End the stream that is served, since the server stops, or for somebody who has fewer.
 
         Server-sent events end as if they were complete, since their reader reconnects by itself; any other stream is
         cut off, which its reader can see.
@@ -290,31 +296,67 @@ def _more_groups(end: socket.socket, uid: int) -> Sequence[int]:
     return struct.unpack(f"{len(found) // 4}I", found)
 
 
+def whose(person: Person, address: Sequence[Any] | None) -> str:
+    """Who shares what there is of something with others: a person, or who asks from an address."""
+    return f"{person.name} {person.token} {person.uid}" if person is not NOBODY else str((address or ("",))[0])
+
+
+def whose_request(scope: Scope) -> str:
+    """The same, of a request: who asks is known by then."""
+    return whose(scope.get("state", {}).get("person", NOBODY), scope.get("client"))
+
+
 class Limits:
     """An ASGI application with limits, so that no client uses up the memory or the tasks of the engine.
 
     A body: 413 where it is over ``BODY_BYTES``, whatever length was announced; 408 where it takes longer than
-    ``BODY_SECONDS``; much less of both where anybody may ask. At most ``STREAMS`` streams are served at a time; further
-    ones are answered with 429.
+    ``BODY_SECONDS``; much less of both where anybody may ask, and where little is to be said. Bodies of one person that
+    are being answered: 429 over ``BODIES_BYTES``. At most ``STREAMS`` streams are served at a time: for a further one
+    the oldest of who has the most is ended; it is answered with 429 where nobody has more than who asks.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open = 0  #: open streams
+        #: those that are open, by age: whose each is, and what ends it
+        self._streams: dict[object, tuple[str, Callable[[], None]]] = {}
+        self._bodies: Counter[str] = Counter()  #: bytes, by whose requests they are of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not counts(scope["path"]):
-            of = (OPEN_BODY_BYTES, OPEN_BODY_SECONDS) if scope["path"] == _OPEN else (BODY_BYTES, BODY_SECONDS)
-            await self._app(scope, _limited(receive, *of), send)
-        elif self._open >= STREAMS:
-            message = f"{STREAMS} streams are open, and no more can be; come back in {RETRY_SECONDS} seconds"
-            await answer("too_many", message, headers={"Retry-After": str(RETRY_SECONDS)})(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif counts(scope["path"]):
+            await self._stream(scope, receive, send)
         else:
-            self._open += 1
+            person = scope.get("state", {}).get("person", NOBODY)
+            body = _Body(receive, scope["path"], self._bodies, None if person is NOBODY else whose_request(scope))
             try:
-                await self._app(scope, receive, send)
+                await self._app(scope, body.receive, send)
             finally:
-                self._open -= 1
+                body.forget()
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mine = whose_request(scope)
+        if len(self._streams) >= STREAMS and not self._make_room(mine):
+            message = f"{STREAMS} streams are open, and nobody has more than you; come back in {RETRY_SECONDS} seconds"
+            await answer("too_many", message, headers={"Retry-After": str(RETRY_SECONDS)})(scope, receive, send)
+            return
+        key = object()
+        self._streams[key] = mine, scope.get("state", {}).get("end_stream", lambda: None)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._streams.pop(key, None)
+
+    def _make_room(self, mine: str) -> bool:
+        """End a stream of who has the most, if that is more than this one will have. O(streams)."""
+        many = Counter(whose for whose, _ in self._streams.values())
+        most = max(many.values())
+        if most <= many[mine] + 1:
+            return False
+        key, end = next((key, end) for key, (whose, end) in self._streams.items() if many[whose] == most)
+        del self._streams[key]
+        end()
+        return True
 
 
 def counts(path: str) -> bool:
@@ -322,23 +364,65 @@ def counts(path: str) -> bool:
     return _STREAM.fullmatch(path) is not None
 
 
-def _limited(receive: Receive, most: int, seconds: float) -> Receive:
-    """``receive``, that raises where the body is too large, or too slow."""
-    size, deadline = 0, asyncio.get_running_loop().time() + seconds
+class _Body:
+    """The body of a request, which may not be too large or too slow, or too much with others of the same person."""
 
-    async def limited() -> Message:
-        nonlocal size, deadline
+    def __init__(self, receive: Receive, path: str, bodies: Counter[str], whose: str | None) -> None:
+        """``bodies``: bytes of all, by whose they are; None: nobody's, as where only programs ask."""
+        self._receive, self._bodies, self._whose = receive, bodies, whose
+        self._most, self._seconds = (
+            (OPEN_BODY_BYTES, OPEN_BODY_SECONDS) if path == _OPEN else (BODY_BYTES, BODY_SECONDS)
+        )
+        if _SHORT.match(path):
+            self._most = min(self._most, SHORT_BODY_BYTES)
+        self._size, self._deadline = 0, asyncio.get_running_loop().time() + self._seconds
+
+    async def receive(self) -> Message:
+        """The next message. Raises :class:`HTTPException`."""
         try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
         except TimeoutError as error:
-            text = f"the body did not come within {seconds:.0f} seconds"
+            text = f"the body did not come within {self._seconds:.0f} seconds"
             raise HTTPException(408, text, {"Connection": "close"}) from error
-        size += len(message.get("body", b""))
-        if size > most:
-            raise HTTPException(413, f"the body is over {most:,} bytes, and no more can be taken")
+        more = len(message.get("body", b""))
+        self._size += more
+        if self._size > self._most:
+            raise HTTPException(413, f"the body is over {self._most:,} bytes, and no more can be taken")
+        if self._whose is not None:
+            self._bodies[self._whose] += more
+            if self._bodies[self._whose] > BODIES_BYTES:
+                text = f"your requests that are being answered are over {BODIES_BYTES:,} bytes; send fewer at a time"
+                raise HTTPException(429, text, {"Connection": "close", "Retry-After": str(RETRY_SECONDS)})
         if not message.get("more_body"):
-            deadline = float("inf")
+            self._deadline = float("inf")
         return message
 
-    return limited
+    def forget(self) -> None:
+        """The request was answered."""
+        if self._whose is not None:
+            self._bodies[self._whose] -= self._size
+            if self._bodies[self._whose] <= 0:
+                del self._bodies[self._whose]
+
+
+class Turns:
+    """For what costs a thread and much memory: one request of each at a time, and few in all."""
+
+    def __init__(self, most: int = 2) -> None:
+        self._all = asyncio.Semaphore(most)
+        self._own: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, scope: Scope) -> AsyncIterator[None]:
+        """The turn of who asks."""
+        mine = whose_request(scope)
+        lock, waiting = self._own.setdefault(mine, (asyncio.Lock(), []))
+        waiting.append(None)
+        try:
+            async with lock, self._all:
+                yield
+        finally:
+            waiting.pop()
+            if not waiting:
+                del self._own[mine]

@@ -42,6 +42,12 @@ from .permits import Whose
 from .service import Service, plan_one, shown_accounts, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
+#: bytes of a command and its environment: they are kept with each job
+MOST_OF_A_JOB = 262_144
+#: of all jobs of a submission
+MOST_OF_A_SUBMISSION = 128 << 20
+#: characters of a command in a list of jobs
+MOST_IN_A_LIST = 4_096
 #: poll interval of a growing output file, in seconds
 _POLL_S = 0.2
 #: bytes of the widest character: the least size of a page of output
@@ -74,6 +80,7 @@ class LocalService(Service[Job]):
     async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
         _check(submission)
+        _check_length(submission, 1 if submission.array is None else len(indexes_of(submission.array)[0]))
         is_limited = self._check_permitted(submission, person)
         given, grace_s = dict(submission), submission.grace_s
         if grace_s is None:
@@ -144,12 +151,13 @@ class LocalService(Service[Job]):
 
     def named(self, ref: str, user: str) -> str:
         """The job that a user means: of several under a name their own, else the latest. O(log jobs)."""
-        own = self._engine.store.latest(ref, user)
-        if own is None and self._engine.store.job(ref) is None:  # of an array of theirs, by its index
-            name, _, index = ref.rpartition("_")
-            own = self._engine.store.latest(name, user) if index.isdigit() else None
-            return ref if own is None else f"{own}_{index}"
-        return ref if own is None else str(own)
+        store = self._engine.store
+        if (own := store.latest(ref, user)) is not None:
+            return str(own)
+        name, _, index = ref.rpartition("_")
+        of = store.latest(name, user) if index.isdigit() else None
+        theirs = f"{of}_{index}"  # of an array of theirs, by its index
+        return theirs if of is not None and (self._engine.knows(theirs) or store.job(ref) is None) else ref
 
     def _awaited(self, ref: str, user: str) -> str:
         """The job that a user means, or by the name of an array the first job of it, which is all of it."""
@@ -302,7 +310,7 @@ class LocalService(Service[Job]):
         found, total = self._engine.store.jobs(chosen, limit, before)
         here = self._engine.job_scheduler.jobs
         more = str(found[-1].id) if len(found) == limit and found[-1].id > 1 else None
-        return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total, next=more)
+        return schema.Jobs(jobs=[_in_short(self.shown(here.get(job.id, job))) for job in found], total=total, next=more)
 
     def find(self, ref: str) -> Job:
         """One job, as it is or as it ended."""
@@ -362,8 +370,9 @@ class LocalService(Service[Job]):
         if spec.limit_signal is not None and (how.time_limit_s or inf) <= spec.limit_signal_s:
             lead = f"{spec.limit_signal} comes {spec.limit_signal_s:g} s before its end"
             raise RequestError("time_limit_s", f"has to be more than that: {lead}, and would come at once")
-        if job.priority >= 0:
-            self.access().check_size(person, job.vc, (how.gpus or spec.gpus) * (how.tasks or spec.tasks))
+        if how.gpus is not None or how.tasks is not None:
+            gpus = (how.gpus or spec.gpus) * (how.tasks or spec.tasks)
+            self.access().check_size(person, job.vc, gpus, is_limited=job.priority >= 0)
         return self.shown(self._engine.edit(ref, changes, person.name))
 
     async def training(self, ref: str) -> schema.Training:
@@ -555,6 +564,32 @@ def _check(submission: schema.Submission) -> None:
     limit = submission.time_limit_s
     if submission.limit_signal is not None and limit is not None and submission.limit_signal_s >= limit:
         raise RequestError("limit_signal_s", f"has to be less than the time limit of {limit:g} s, or it comes at once")
+
+
+def _check_length(submission: schema.Submission, many: int) -> None:
+    """Raise :class:`~hived.errors.RequestError` for an environment and a command that are too much to keep."""
+    words = [*submission.command, *submission.environment, *submission.environment.values()]
+    size = sum(len(word.encode(errors="replace")) + 1 for word in words)
+    if size > MOST_OF_A_JOB:
+        what = f"and command are {size:,} bytes, and may be {MOST_OF_A_JOB:,}"
+        raise RequestError("environment", f"{what}: put what is large into a file, or pass less")
+    if many * size > MOST_OF_A_SUBMISSION:
+        what = f"and command are {size:,} bytes, {many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
+        raise RequestError("environment", f"{what}: pass less, or submit it in parts")
+
+
+def _in_short(job: schema.Job) -> schema.Job:
+    """A job of a list: a long command is cut."""
+    process = job.process
+    if process is None or sum(map(len, process.command)) <= MOST_IN_A_LIST:
+        return job
+    left, words = MOST_IN_A_LIST, list[str]()
+    for word in process.command:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word)
+    return job.model_copy(update={"process": process.model_copy(update={"command": [*words, "..."]})})
 
 
 def _own_folder() -> str:

@@ -175,7 +175,7 @@ Named = Annotated[
     str | None, Query(min_length=1, max_length=253, pattern=ANY_TEXT, description="Only with this in their names.")
 ]
 OfArray = Annotated[
-    int | None, Query(ge=1, le=_LARGEST, description="Only of the array whose first job has this id.", examples=[12])
+    int | None, Query(ge=1, le=10**18, description="Only of the array whose first job has this id.", examples=[12])
 ]
 EndedSince = Annotated[
     float | None, Query(ge=0, le=_LATEST, description="Only ended since then, in seconds since the epoch.")
@@ -301,19 +301,21 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         wanted = [*states, *(state for state in JobState if PHASES[state] in phases and state not in states)]
         return service.jobs(JobFilter(wanted, vc, user, name, array, ended_since, ended_before), limit, page)
 
-    @jobs.post("/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    @jobs.post(
+        "/jobs/{ref:path}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507)
+    )
     async def cancel_job(ref: Ref, request: Request, now: AtOnce = False) -> schema.Job:
         """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
         person, ref = permits.of_job(request, ref, "cancel")
         return await service.cancel(ref, person.name, now)
 
-    @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507))
     async def hold_job(ref: Ref, request: Request) -> schema.Job:
         """Keep a job that waits out of line, until it is released."""
         person, ref = permits.of_job(request, ref, "hold")
         return await service.hold(ref, person.name)
 
-    @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507))
     async def release_job(ref: Ref, request: Request) -> schema.Job:
         """Let a held job go into line again."""
         person, ref = permits.of_job(request, ref, "release")
@@ -325,7 +327,9 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         person, ref = permits.of_job(request, ref, "queue again")
         return await service.requeue(ref, how, person.name)
 
-    @jobs.post("/jobs/{ref:path}/resubmit", status_code=201, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    @jobs.post(
+        "/jobs/{ref:path}/resubmit", status_code=201, responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507)
+    )
     async def resubmit_job(ref: Ref, request: Request, response: Response) -> schema.Job:
         """Submit a job of one's own again, as it was submitted, whatever has become of it: a new job."""
         job = await service.resubmit(permits.named(request, ref), asking(request))
@@ -513,7 +517,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         """Make a token for somebody, with which they reach the engine over TCP. Its text is told this once."""
         return await service.create_token(new, permits.to_make_token(request, new.user).name)
 
-    @tokens.post("/tokens/{number}/revoke", responses=declared(403, 404, 409, 422, 503, 507))
+    @tokens.post("/tokens/{number}/revoke", responses=declared(403, 404, 409, 422, 429, 503, 507))
     async def revoke_token(number: TokenId, request: Request) -> schema.Token:
         """Revoke a token: it opens nothing from now on, and what is being streamed to its holder ends."""
         return await service.revoke_token(number, permits.to_revoke_token(request, service.tokens(None), number).name)

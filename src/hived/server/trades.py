@@ -18,7 +18,7 @@ from .failures import declared
 from .permits import Permits
 
 T = TypeVar("T")
-BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
+BODY = (400, 403, 408, 413, 415, 422, 429)  #: the errors of a route that takes a body
 #: fields of the exchange's errors, as the requests here call them
 _FIELDS = {"tenant": "vc", "number": "cells.number", "end": "duration_s"}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from hived_control.folder import JobFolder
 from hived_control.page import State
 
 from .model import Job, Limiting, Obeying, RefusedError
+from .tasks import delete_folder
 
 
 class Agent:
@@ -60,7 +60,7 @@ class Agent:
     def delete(self, folders: Iterable[Path]) -> None:
         """Delete folders of attempts that have ended. Never raises: what stays is found again."""
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            delete_folder(folder)
 
     def obeys(self, job: Job) -> bool:
         """Whether a job was started under the runtime: its folder is there, and is not another submission's."""

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import time
 from collections import deque
@@ -80,7 +79,7 @@ from .ownership import jobs_folder, label, newest_file, next_number
 from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .strangers import can_be_told, is_of_a_job
 from .supervisor import world
-from .tasks import Ending, Key, Task, Watching, Work, make_folder
+from .tasks import Ending, Key, Task, Watching, Work, delete_folder, make_folder
 from .training import TrainingJobs, installed_agent, told_by
 
 T = TypeVar("T")
@@ -235,8 +234,9 @@ class Engine:
         """End the engine, not the jobs: the next engine finds them."""
         for check in self._checks:
             check.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await check
+        for failed in await asyncio.gather(*self._checks, return_exceptions=True):
+            if isinstance(failed, Exception):  # it has ended before; what is stored here does not depend on it
+                asyncio.get_running_loop().call_exception_handler({"message": "a check failed", "exception": failed})
         for timer in (*self._timers, self._review):
             if timer is not None:
                 timer.cancel()
@@ -330,9 +330,16 @@ class Engine:
         Raises :class:`NotFoundError`, and :class:`ConflictError` for one that has ended otherwise than it is to.
         """
         every: list[tuple[Job, str]] = []
-        for after in spec.after:
+        many = 1 if spec.array is None else len(indexes_of(spec.array)[0])
+        most = MOST_AWAITED // many
+        for after in dict.fromkeys(spec.after):
             one = self.find(after.job)
-            whole = [*self._array(one)] if after.job in (str(one.spec.array_id), one.spec.name) else []
+            is_array = after.job in (str(one.spec.array_id), one.spec.name) and one.spec.array_id > 0
+            # before they are read: those of all that are named may be many more
+            most -= len(indexes_of(one.spec.array)[0]) if is_array and one.spec.array is not None else 1
+            if most < 0:
+                raise RequestError("after", f"would be more than {MOST_AWAITED:,} waits of one job for another")
+            whole = [*self._array(one)] if is_array else []
             how: str = after.when
             if whole and how == "fail":
                 ended_badly = any(job.state.ended and job.state is not JobState.SUCCEEDED for job in whole)
@@ -340,8 +347,6 @@ class Engine:
                 if not ended_badly and all(job.state.ended for job in whole):
                     raise ConflictError(f"after {after.job}:fail: all of it has succeeded, so this could never run")
             every += [(job, how) for job in whole or [one]]
-        if len(every) * (1 if spec.array is None else len(indexes_of(spec.array)[0])) > MOST_AWAITED:
-            raise RequestError("after", f"would be more than {MOST_AWAITED:,} waits of one job for another")
         found = []
         for job, when in every:
             good = job.state is JobState.SUCCEEDED
@@ -382,7 +387,9 @@ class Engine:
         """
         job = self.find(ref)
         if job.state.stays:
-            self._check_limit(job, changes.get("time_limit_s"))
+            limit_s = changes.get("time_limit_s")
+            self._check_limit(job, limit_s)
+            self._tell_limit(job, limit_s if isinstance(limit_s, float) else None)
         else:
             self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
         return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
@@ -400,6 +407,17 @@ class Engine:
                 f"{job.name} was started by an earlier version, which keeps the time limit it was started with; hived "
                 "requeue --hold stops it, to be edited and released"
             )
+
+    def _tell_limit(self, job: Job, limit_s: float | None) -> None:
+        """Tell the supervisors of a job another time limit, before it is said to be in force. Raises StorageError."""
+        for rank in range(job.size):
+            if rank not in job.endings:
+                task = self.task(job, rank)
+                try:
+                    task.limit_time(limit_s)
+                except OSError as error:
+                    why = f"{task.folder}: cannot be written ({error.strerror}); {job.name} keeps its time limit"
+                    raise StorageError(why) from None
 
     def prioritize(self, ref: str, priority: int, user: str = "") -> Job:
         """Give a job that takes turns another priority. Raises :class:`NotFoundError`, :class:`ConflictError`."""
@@ -540,6 +558,10 @@ class Engine:
             return self.store.job(str(job.id)) or job
         return job
 
+    def knows(self, ref: str) -> bool:
+        """Whether a job of an array is meant by ``ARRAY_INDEX``. O(log index)."""
+        return self._of_array(ref) is not None
+
     def _of_array(self, ref: str) -> Job | None:
         """The job ``ARRAY_INDEX``, the array by the id or name of a job of it. O(log index)."""
         name, line, text = ref.rpartition("_")
@@ -561,9 +583,12 @@ class Engine:
 
     def _array(self, of: Job) -> Iterator[Job]:
         """The jobs of an array, by index; none for one that is of none. They were submitted one after another."""
-        number = of.spec.array_id
-        while number and (job := self.store.job(str(number))) is not None and job.spec.array_id == of.spec.array_id:
-            yield self.job_scheduler.jobs.get(number, job)
+        number, here = of.spec.array_id, self.job_scheduler.jobs
+        while number:
+            job = here.get(number) or self.store.job(str(number))
+            if job is None or job.spec.array_id != of.spec.array_id:
+                return
+            yield job
             number += 1
 
     # -- following ------------------------------------------------------------------------------------------------
@@ -741,6 +766,8 @@ class Engine:
                 umask=spec.umask,
             )
 
+        if job.attempt > 1:  # its environment again, and what is left of it is not its user's to count
+            self.task(job, rank, job.attempt - 1).forget_work()
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 
     def _readers(self, vc: str) -> str:
@@ -800,8 +827,7 @@ class Engine:
             with contextlib.suppress(StorageError):
                 folders, first = await asyncio.to_thread(old)
                 for folder in folders:
-                    # of what its user has put there, no link is followed
-                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                    await asyncio.to_thread(delete_folder, folder)
             await asyncio.sleep(DELETE_EVERY_S)
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------

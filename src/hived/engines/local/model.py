@@ -84,6 +84,9 @@ def default_name(command: tuple[str, ...]) -> str:
 class Job(EngineJob):
     """A job of one machine. Its fields change only by :meth:`apply`, so that its events determine it."""
 
+    #: as the store has it, which need not write it again
+    stored_spec: JobSpec | None = None
+
     def __init__(self, number: int, spec: JobSpec, submitted_at: float) -> None:
         name = f"{spec.name or default_name(spec.command)}-{number}"
         gpus, limit = spec.gpus * spec.tasks, spec.time_limit_s

@@ -282,10 +282,17 @@ class Store:
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
                 [(event.seq, event.at, event.kind, event.job, _json(event.data)) for event in events],
             )
+            changed, moved = list[Job](), list[Job]()
+            for job in jobs:
+                (moved if job.stored_spec is job.spec else changed).append(job)
             self._db.executemany(
                 "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                 "state = excluded.state, ended = excluded.ended, spec = excluded.spec, status = excluded.status",
-                [_row(job) for job in jobs],
+                [_row(job) for job in changed],
+            )
+            self._db.executemany(
+                "UPDATE jobs SET state = ?, ended = ?, status = ? WHERE id = ?",
+                [(job.state.value, int(job.state.ended), _json(job.status()), job.id) for job in moved],
             )
             self._db.executemany("INSERT INTO decisions (line) VALUES (?)", [(line,) for line in decisions])
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
@@ -294,6 +301,8 @@ class Store:
                 self._db.executemany("DELETE FROM virtual WHERE name = ?", [(name,) for name, _ in virtual])
                 rows = [(name, _json([to_plain(of) for of in _plain(state)])) for name, state in virtual if state]
                 self._db.executemany("INSERT INTO virtual VALUES (?, ?)", rows)
+        for job in changed:
+            job.stored_spec = job.spec
         if events:
             self._note_newest(events[-1].seq)
 
@@ -388,13 +397,12 @@ class Store:
         ways = {"id = ?": number, "name = ?": ref, "base = ? ORDER BY id DESC LIMIT 1": ref}
         return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
 
-    def latest(self, base: str, user: str) -> int | None:
-        """The latest job of a user that was submitted under a name; None: none, or a job is called so in full."""
-        if self._rows("SELECT 1 FROM jobs WHERE name = ?", (base,)):
-            return None
-        query = "SELECT id FROM jobs WHERE base = ? AND user = ? ORDER BY id DESC LIMIT 1"
-        rows = self._rows(query, (base, user))
-        return rows[0][0] if rows else None
+    def latest(self, name: str, user: str) -> int | None:
+        """The job of a user that is called so in full, or the latest that they submitted under a name; None: none."""
+        for query in ("name = ? AND user = ?", "base = ? AND user = ? ORDER BY id DESC LIMIT 1"):
+            if rows := self._rows(f"SELECT id FROM jobs WHERE {query}", (name, user)):
+                return int(rows[0][0])
+        return None
 
     def jobs(self, chosen: JobFilter, limit: int, before: int | None, offset: int = 0) -> tuple[list[Job], int]:
         """Jobs as they are chosen, the latest first, without the first ``offset``; and how many there are in all.
@@ -541,9 +549,12 @@ class Store:
     def _jobs(self, which: str, values: Sequence[object] = ()) -> list[Job]:
         rows = self._rows(f"SELECT id, spec, status FROM jobs {which}", values)
         try:
-            return [Job.restored(number, json.loads(spec), json.loads(status)) for number, spec, status in rows]
+            found = [Job.restored(number, json.loads(spec), json.loads(status)) for number, spec, status in rows]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(self.folder, f"a job: {error!r}") from None
+        for job in found:
+            job.stored_spec = job.spec
+        return found
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         """The rows of a query; text that is no Unicode matches no name."""

@@ -11,7 +11,7 @@ from .tasks import supervised
 
 #: of the first namespace of processes, by Linux: NVML counts in it
 _FIRST_NAMESPACE = 0xEFFFFFFC
-#: programs of the driver, which compute for jobs
+#: programs of the driver, which compute for jobs; as the kernel cuts their names
 _OF_THE_DRIVER = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persiste")
 #: processes named in a reason
 _NAMED = 2
@@ -48,10 +48,21 @@ def strangers(pids: Iterable[int], is_ours: Callable[[int], bool]) -> str | None
         with contextlib.suppress(OSError):  # it has ended
             process = Path(f"/proc/{pid}")
             program = process.joinpath("comm").read_text(errors="replace").strip()
-            if not program.startswith(_OF_THE_DRIVER) and not is_ours(pid):
-                found.append(f"{program} (pid {pid}) of {name_of(process.stat().st_uid)}")
+            uid = process.stat().st_uid
+            if not _is_of_the_driver(process, program, uid) and not is_ours(pid):
+                found.append(f"{program} (pid {pid}) of {name_of(uid)}")
     if not found:
         return None
     more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
     what = "processes use" if len(found) > 1 else "a process uses"
     return f"{what} it that hived did not start: {', '.join(sorted(found)[:_NAMED])}{more}"
+
+
+def _is_of_the_driver(process: Path, program: str, uid: int) -> bool:
+    """Whether it is a program of the driver: what a process of another user than root says it is called is no proof."""
+    if program not in _OF_THE_DRIVER or uid == 0:
+        return program in _OF_THE_DRIVER
+    with contextlib.suppress(OSError):
+        file = process / "exe"
+        return file.readlink().name.startswith(program) and file.stat().st_uid == 0
+    return False

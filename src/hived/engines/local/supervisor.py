@@ -217,15 +217,24 @@ class _Supervisor:
             return
 
     def _hold_output(self) -> None:
-        """Open the file that the task prints into: by what it has open, since its user may have put a link there."""
+        """Open the file that the task prints into: by what it has open, since its user may have put a link there.
+
+        The task may have put anything else there by now, which it need not be allowed to open: a file is opened for
+        writing only if it is its user's own.
+        """
+        own = os.geteuid() if self._run_as is None else self._run_as["uid"]
         try:
-            output = os.open(f"/proc/{self._main}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
+            there = os.open(f"/proc/{self._main}/fd/1", os.O_PATH)
         except OSError:  # it has ended, or closed it
             return
-        if stat.S_ISREG(os.fstat(output).st_mode):
-            self._output = output
-        else:
-            os.close(output)
+        try:
+            status = os.fstat(there)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == own:
+                self._output = os.open(f"/proc/self/fd/{there}", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return
+        finally:
+            os.close(there)
 
     def _cut_output(self) -> None:
         """Give back the space of what the task has printed first, where it is more than it may be.

@@ -128,6 +128,11 @@ class Task:
             json.dump(asdict(work), file)
         draft.replace(self.folder / "task.json")
 
+    def forget_work(self) -> None:
+        """Delete its work, which is over, with the environment in it."""
+        with contextlib.suppress(OSError):
+            (self.folder / "task.json").unlink()
+
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start a supervisor. It exits at once if another one has claimed the task already."""
         name = self.folder / "supervisor.log"
@@ -591,3 +596,13 @@ class Watching:
                 return
             kill_marked(task.mark)
         self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending(), task)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder with all that is in it, however deep; no link is followed. What cannot be deleted stays."""
+    silent = subprocess.DEVNULL
+    with contextlib.suppress(OSError):  # a program, since Python's own function fails where folders are nested deep
+        subprocess.run(
+            ["rm", "-rf", "--", str(folder)],
+            stdin=silent, stdout=silent, stderr=silent, env={"PATH": "/usr/bin:/bin"}, check=False,
+        )  # fmt: skip

@@ -1,9 +1,10 @@
 """The task of ``hived shell``: a program on a terminal of its own, which somebody else's terminal shows.
 
-    python -I -S terminal.py SOCKET PROGRAM ARGUMENT...
+    python -I -S terminal.py UID:SOCKET PROGRAM ARGUMENT...
 
-It connects to a Unix socket of the submitter's, and sends what the program prints. What comes from there is typed. Both
-ways messages are a letter, four bytes of length, and so many bytes:
+It connects to a Unix socket of the submitter's, and sends what the program prints. What comes from there is typed, so
+it is a process of this user that has to listen there: who started this may be gone, and the path be somebody else's.
+Both ways messages are a letter, four bytes of length, and so many bytes:
 
     d  what is typed, or printed            w  rows and columns of the other terminal, two bytes each
     x  the program has ended: its exit code, one byte        t  it is told to stop
@@ -15,6 +16,7 @@ needs nothing but the standard library.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pty
@@ -35,7 +37,8 @@ MOST = 65_536
 #: seconds that a program has to end after it was hung up on
 _HANGS_UP_S = 5.0
 _HEAD = struct.Struct("<cI")
-#: words of a command before its program: python -I -S terminal.py SOCKET
+_PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+#: words of a command before its program: python -I -S terminal.py UID:SOCKET
 _OWN = 5
 
 
@@ -72,11 +75,12 @@ class Messages:
         return found
 
 
-def main(path: str, *command: str) -> int:
+def main(where: str, *command: str) -> int:
     """Run a program; its exit code."""
+    uid, _, path = where.rpartition(":")
     with socket.socket(socket.AF_UNIX) as other:
         try:
-            other.connect(path)
+            _connect(other, path, int(uid or os.getuid()))
         except OSError as error:
             print(f"the terminal that this was started from is gone: {path}: {error.strerror}", file=sys.stderr)
             return 1
@@ -93,6 +97,14 @@ def main(path: str, *command: str) -> int:
         with contextlib.suppress(OSError):
             other.sendall(framed(b"x", bytes([code])))
         return code
+
+
+def _connect(other: socket.socket, path: str, uid: int) -> None:
+    """Connect to a socket at which this user listens. Raises :class:`OSError`."""
+    other.connect(path)
+    _, listens, _ = _PEER.unpack(other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if listens != uid:
+        raise OSError(errno.EPERM, "somebody else listens there by now")
 
 
 def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket) -> int:
