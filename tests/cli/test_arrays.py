@@ -61,3 +61,15 @@ def test_cancelled_at_once(machine: Machine) -> None:
 def test_the_time_that_is_left(machine: Machine) -> None:
     machine.run("submit", "--vc", "vision", "--time-limit", "1h", "--", "sleep", "600")
     assert re.search(r"time limit +1h, \S+ left", machine.run("explain", "-d", "1"))
+
+
+def test_an_array_hides_nobody(machine: Machine) -> None:
+    """``-n`` counts lines: those of an array that wait for the same are one."""
+    machine.run("submit", "--vc", "speech", "--name", "first", "--hold", "--", "true")
+    machine.run("submit", "--vc", "vision", "--array", "1-120", "--name", "sweep", "--hold", "--", "true")
+    machine.run("submit", "--vc", "speech", "--name", "last", "--hold", "--", "true")
+    assert [line.split()[0] for line in machine.run("ps").splitlines()[1:]] == ["1", "2", "122"]
+    assert [line.split()[0] for line in machine.run("ps", "-n", "2").splitlines()[1:]] == ["2", "122"]
+    assert "2_[1-120]" in machine.run("ps", "-n", "2")
+    assert machine.run("ps", "--each", "-n", "5").count("\n") == 6
+    assert len(json.loads(machine.run("ps", "-n", "5", "-o", "json"))["jobs"]) == 5

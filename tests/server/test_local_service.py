@@ -222,6 +222,33 @@ async def test_plan(engine: Engine) -> None:
     assert "job-3" not in plan.text
 
 
+async def test_plan_where_jobs_are_passed(engine: Engine) -> None:
+    """It said that it would wait behind jobs that do not fit, and it started at once."""
+    service, spec = LocalService(engine), engine.cluster.spec
+    for policy, outcome in (("fair:patience=600", "now"), ("greedy", "now"), ("yarn-cs", "waits")):
+        vcs = tuple(replace(vc, policy=policy) for vc in spec.virtual_clusters)
+        engine.reconfigure(replace(spec, virtual_clusters=vcs))
+        runs = await service.submit(wish("sleep", "600", gpus=2), OWNER)
+        waits = await service.submit(wish("sleep", "600", gpus=4), OWNER)
+        assert planned(service, "true", gpus=1).outcome == outcome
+        for job in (waits, runs):
+            await service.cancel(job.id, "", now=True)
+        while not engine.find(runs.id).state.ended:
+            await asyncio.sleep(0.01)
+
+
+async def test_plan_of_one_that_only_a_loan_is_enough_for(engine: Engine) -> None:
+    """It was "never", and then taken: early, it runs on what others leave idle."""
+    service = LocalService(engine)
+    assert planned(service, "true", gpus=8).outcome == "never"
+    assert planned(service, "true", gpus=8, early=True).outcome == "now"
+    await service.submit(wish("sleep", "600", gpus=1), OWNER)
+    plan = planned(service, "true", gpus=8, early=True)
+    assert plan.outcome == "waits"
+    assert "idle" in plan.text
+    assert planned(service, "true", gpus=9, early=True).outcome == "never"
+
+
 # -- output -----------------------------------------------------------------------------------------------------------
 
 

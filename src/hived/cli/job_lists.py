@@ -77,13 +77,14 @@ def ps(
     """
     asked, whose = asked_for(status or [], every, ask.state), {"vc": vc, "user": user}
     with ask.connect() as there:
+        folds = not each and ask.form is Form.TABLE
         if watch and ask.form is Form.TABLE and has_screen():
             retry = Retrying()
             full_screen(
-                lambda _width, height: _picture(retry(lambda: listed(there, asked, whose, number)), height, each)
+                lambda _width, height: _picture(retry(lambda: listed(there, asked, whose, number, folds)), height, each)
             )
             return
-        answer = listed(there, asked, whose, number)
+        answer = listed(there, asked, whose, number, folds)
         if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
@@ -124,29 +125,38 @@ def asked_for(states: Sequence[str], every: bool, folder: Path | None) -> list[A
     return [{"state": some} for some in chosen if some]
 
 
-def listed(there: Engine, asked: Iterable[Asked], whose: Mapping[str, object], number: int) -> Jobs:
-    """At most ``number`` jobs (0: all), in the order of the questions."""
+def listed(
+    there: Engine, asked: Iterable[Asked], whose: Mapping[str, object], number: int, folds: bool = False
+) -> Jobs:
+    """At most ``number`` jobs (0: all), in the order of the questions; ``folds``: lines of :func:`_folded`."""
     jobs: list[Job] = []
-    total = 0
+    total, lines = 0, 0
     for one in asked:
-        found, matching = _pages(there, one, whose, number - len(jobs) if number else math.inf)
+        found, matching, more = _pages(there, one, whose, number - lines if number else math.inf, folds)
         jobs += sorted(found, key=lambda job: int(job.id) if job.id.isdecimal() else 0)
-        total += matching
+        total, lines = total + matching, lines + more
     return Jobs(jobs=jobs, total=max(total, len(jobs)), next=None)
 
 
-def _pages(there: Engine, asked: Asked, whose: Mapping[str, object], most: float) -> tuple[list[Job], int]:
-    """The latest jobs of a question, page by page, at most ``most``; and their total number."""
-    jobs: list[Job] = []
+def _pages(
+    there: Engine, asked: Asked, whose: Mapping[str, object], most: float, folds: bool
+) -> tuple[list[Job], int, int]:
+    """The latest jobs of a question, page by page, in at most ``most`` lines; their total number, and the lines."""
+    lines: dict[object, list[Job]] = {}
     total, after = 0, None
     while True:
-        limit = int(min(_PAGE, most - len(jobs)))
+        limit = _PAGE if folds else int(min(_PAGE, most - len(lines)))
         page = there.parsed(Jobs, there.get("/v1/jobs", **asked, **whose, limit=max(1, limit), page=after))
         total = total or page.total
-        jobs += page.jobs[:limit]
+        more = False
+        for job in page.jobs:
+            line = _line_of(job) if folds else job.id
+            if line in lines or len(lines) < most:
+                lines.setdefault(line, []).append(job)
+                more = folds  # the line of an array goes on, perhaps, on the next page
         after = page.next
-        if after is None or len(jobs) >= most:
-            return jobs, total
+        if after is None or (len(lines) >= most and not more):
+            return [job for of in lines.values() for job in of], total, len(lines)
 
 
 def _name(job: Job, indexes: str = "") -> str:
@@ -160,11 +170,15 @@ def _folded(jobs: Iterable[Job]) -> list[tuple[Job, str]]:
     """The first of those of an array that wait for the same, in place of them, and their indexes; "": one alone."""
     alike: dict[object, list[Job]] = {}
     for job in jobs:
-        of = job.process
-        waits = of is not None and of.array is not None and job.state.waits
-        what = (of.array, job.state, tuple(job.why), job.gpus, job.priority) if waits and of is not None else job.id
-        alike.setdefault(what, []).append(job)
+        alike.setdefault(_line_of(job), []).append(job)
     return [(some[0], "" if len(some) == 1 else f"[{_indexes(some)}]") for some in alike.values()]
+
+
+def _line_of(job: Job) -> object:
+    """What jobs of one line have in common."""
+    of = job.process
+    waits = of is not None and of.array is not None and job.state.waits
+    return (of.array, job.state, tuple(job.why), job.gpus, job.priority) if waits and of is not None else job.id
 
 
 def _indexes(jobs: Iterable[Job]) -> str:

@@ -413,7 +413,10 @@ def requeue(
         _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
     if over:
         _each(ask, _Chosen(over), "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
-        note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
+        note(
+            "what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one, if that was "
+            "not deleted since (hived up --keep)"
+        )
 
 
 @asks_engine

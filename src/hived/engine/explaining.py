@@ -266,13 +266,15 @@ class Explainer(Generic[J]):
         ``plan``: asks the core, here about a loan if it may start ``early``; ``name``: of the request in the text;
         ``at``: now.
         """
-        found = self._planned(answer, self._jobs.scheduler.before(request.vc, request.priority, MAX_NAMED), name)
+        fits = answer.outcome == "now"
+        line = self._jobs.scheduler.before(request.vc, request.priority, MAX_NAMED, fits)
+        found = self._planned(answer, line, name)
         if isinstance(found.decision, Preempt):
             costs = self.costs(found.decision.victims, request.vc, at)
             found = found._replace(text=in_lines([found.text, *costs]))
         if early and found.outcome != "now":
             loan = plan(loan_of(request))
-            if isinstance(loan.decision, Bind):
+            if isinstance(loan.decision, Bind) or (found.outcome == "never" and loan.outcome != "never"):
                 return self._planned(loan, (0, ()), name)
         return found
 

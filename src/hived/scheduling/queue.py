@@ -256,6 +256,10 @@ class Queue:
         place = bisect_left(self._entries, (key,))
         return place, [entry for _, entry in self._entries[: min(place, most)]]
 
+    def blocking(self, key: Key, most: int, now: float) -> tuple[int, list[Entry]]:
+        """The same of those that keep a job with ``key``, for which there is room, from its turn at ``now``."""
+        return self.ahead(key, most)
+
     def of_classes(self, status: Status) -> list[Entry]:
         """The first job of a status; where jobs pass each other, that of each class of requests, in order."""
         first = next((entry for _, entry in self._entries if entry.status is status), None)
@@ -371,6 +375,11 @@ class BackfillQueue(Queue):
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
         before = [entry for entry in self if entry.key < key]
+        return len(before), before[:most]
+
+    def blocking(self, key: Key, most: int, now: float) -> tuple[int, list[Entry]]:
+        """See :meth:`Queue.blocking`: who is out of patience; the others are passed. O(jobs)."""
+        before = [one for one in self if one.key < key and now - one.view.submitted >= self.patience]
         return len(before), before[:most]
 
     def __iter__(self) -> Iterator[Entry]:

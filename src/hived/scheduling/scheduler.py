@@ -1438,12 +1438,13 @@ class Scheduler:
         """What the core answers a waiting job, as if it were first in line. It costs one dry run."""
         return self.cluster.plan(entry.awaited, excluded_nodes=entry.excluded)
 
-    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
-        """The same for a new job of this priority."""
+    def before(self, vc: str, priority: int, most: int, fits: bool = False) -> tuple[int, list[Entry]]:
+        """The same for a new job of this priority; ``fits``: those alone that do not let a job pass that fits."""
         queues = self.queues.get(vc)
         if queues is None:
             return 0, []
-        return (queues.backlog if priority < 0 else queues.line).ahead((-priority + 1,), most)
+        queue, key = queues.backlog if priority < 0 else queues.line, (-priority + 1,)
+        return queue.blocking(key, most, self.now / self.per_second) if fits else queue.ahead(key, most)
 
     def in_turn(self, most: int) -> list[Entry]:
         """Waiting jobs interleaved by VC: the first of every VC, then the second, so no tenant's queue hides another's.

@@ -111,8 +111,10 @@ class LocalService(Service[Job]):
         plain = {name: getattr(spec, name) for name in schema.Submission.model_fields}
         # what it waited for is over, and of an array it is one
         array = str(spec.array_index) if spec.array_id else None
-        kept = str(self._engine.shared_folder(job))
-        environment = {**spec.environment, PREVIOUS: kept} if job.attempt else spec.environment
+        kept = self._engine.shared_folder(job)
+        environment = {name: value for name, value in spec.environment.items() if name != PREVIOUS}
+        if job.attempt and self._engine.has_files(job):  # they may be deleted by now
+            environment[PREVIOUS] = str(kept)
         # the name of an array stays the array's: of it, this is its index
         name = spec.name
         if array:
@@ -162,7 +164,10 @@ class LocalService(Service[Job]):
     def _awaited(self, ref: str, user: str) -> str:
         """The job that a user means, or by the name of an array the first job of it, which is all of it."""
         own = self._engine.store.latest(ref, user)
-        return self.named(ref, user) if own is None else str(self._engine.find(str(own)).spec.array_id or own)
+        if own is None:
+            return self.named(ref, user)
+        job = self._engine.find(str(own))
+        return ref if job.name == ref else str(job.spec.array_id or own)
 
     def owns(self, user: str) -> bool:
         """Whether the engine, and the machine it runs on, is this user's."""

@@ -35,9 +35,10 @@ from hived.cluster.requests import OPPORTUNISTIC
 from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.engines.submission import MOST_AWAITED, Submission, indexes_of
+from hived.engines.submission import MOST_AWAITED, After, Submission, indexes_of
 from hived.errors import (
     ConflictError,
+    HivedError,
     InputError,
     InvariantError,
     NeverFitsError,
@@ -332,13 +333,17 @@ class Engine:
         every: list[tuple[Job, str]] = []
         many = 1 if spec.array is None else len(indexes_of(spec.array)[0])
         most = MOST_AWAITED // many
-        for after in dict.fromkeys(spec.after):
+        seen: set[After] = set()
+        for after in spec.after:
             one = self.find(after.job)
             is_array = after.job in (str(one.spec.array_id), one.spec.name) and one.spec.array_id > 0
             # before they are read: those of all that are named may be many more
             most -= len(indexes_of(one.spec.array)[0]) if is_array and one.spec.array is not None else 1
             if most < 0:
                 raise RequestError("after", f"would be more than {MOST_AWAITED:,} waits of one job for another")
+            if after in seen:
+                continue
+            seen.add(after)
             whole = [*self._array(one)] if is_array else []
             how: str = after.when
             if whole and how == "fail":
@@ -386,13 +391,21 @@ class Engine:
         Raises as :meth:`submit` and :meth:`cancel`.
         """
         job = self.find(ref)
-        if job.state.stays:
-            limit_s = changes.get("time_limit_s")
+        told = job.state.stays and "time_limit_s" in changes
+        if told:
+            limit_s = changes["time_limit_s"]
             self._check_limit(job, limit_s)
             self._tell_limit(job, limit_s if isinstance(limit_s, float) else None)
-        else:
+        elif not job.state.stays:
             self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
-        return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
+        before = job.spec.time_limit_s
+        try:
+            return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
+        except HivedError:
+            if told:
+                with contextlib.suppress(StorageError):
+                    self._tell_limit(job, before)
+            raise
 
     def _check_limit(self, job: Job, limit_s: object) -> None:
         """Whether a job that runs can keep another time limit."""
@@ -557,6 +570,10 @@ class Engine:
             self._advance_or_raise()
             return self.store.job(str(job.id)) or job
         return job
+
+    def has_files(self, job: Job) -> bool:
+        """Whether the folder of a job is there: it is deleted some time after its end."""
+        return self._job_folder(job.id).is_dir()
 
     def knows(self, ref: str) -> bool:
         """Whether a job of an array is meant by ``ARRAY_INDEX``. O(log index)."""

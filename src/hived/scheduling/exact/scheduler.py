@@ -430,12 +430,12 @@ class ExactScheduler(Scheduler):
             return super().ahead(entry, most)
         return timeline.ahead(entry.name, most)
 
-    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
+    def before(self, vc: str, priority: int, most: int, fits: bool = False) -> tuple[int, list[Entry]]:
         """See :meth:`Scheduler.before`."""
         timeline = self.timeline
         if timeline is None or vc not in timeline.vcs or priority < 0:
-            return super().before(vc, priority, most)
-        return timeline.before(vc, priority, most)
+            return super().before(vc, priority, most, fits)
+        return timeline.before(vc, priority, most, fits)
 
     def diagnose(self, entry: Entry) -> PlanAnswer:
         """See :meth:`Scheduler.diagnose`; by its private cluster where its turn there has not come."""

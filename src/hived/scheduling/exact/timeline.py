@@ -395,9 +395,9 @@ class VirtualTimeline:
         job = self._by_name.get(name)
         return (0, []) if job is None else self._scheduler.ahead(job.entry, most)
 
-    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
+    def before(self, vc: str, priority: int, most: int, fits: bool) -> tuple[int, list[Entry]]:
         """As :meth:`Scheduler.before`."""
-        return self._scheduler.before(vc, priority, most)
+        return self._scheduler.before(vc, priority, most, fits)
 
     def state(self, name: str) -> VirtualState | None:
         """A virtual job as :meth:`restore` takes it; None where a new submission is the same: it has never run."""
