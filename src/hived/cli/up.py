@@ -48,7 +48,7 @@ from hived.spec.compiled import NO_GUESTS
 from hived.spec.subjects import Kind, Subject
 from hived.words import counted
 
-from .addresses import ANY, OF_THE_MACHINE, address, exit_signal, link, state_folder, until
+from .addresses import ANY, OF_THE_MACHINE, address, exit_signal, has_socket, link, state_folder, until
 from .console import messages, outlive_a_full_disk, output
 from .escaping import clean
 from .formats import read_bytes, read_duration
@@ -585,6 +585,9 @@ class _Up:
         theirs = OF_THE_MACHINE / "hived.db"
         if engine.folder != OF_THE_MACHINE and os.path.exists(theirs) and not engine.devices.simulated:  # noqa: PTH110
             warnings.append(f"{OF_THE_MACHINE} has the machine's engine, which may give out the same GPUs")
+        if engine.folder == state_folder(None) != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
+            other = f"hived ps --state {OF_THE_MACHINE}"
+            warnings.append(f"from now on your commands ask this engine, and not the machine's; that: {other}")
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:

@@ -43,6 +43,7 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 LIMIT = "limit"
 #: bytes read of a small file, at most: a task is of the same user, and may have put anything in its place
 _MOST = 65_536
+_MOST_WORK = 1 << 23  #: of what a task is to do, its environment in it
 
 
 class Liveness(Enum):
@@ -247,7 +248,7 @@ class Task:
     def takes_time_limits(self) -> bool:
         """Whether its supervisor looks for another time limit: one of the version before does not."""
         try:
-            return "limit_file" in json.loads((self.folder / "task.json").read_text(encoding="ascii"))
+            return "limit_file" in json.loads(read_small(self.folder / "task.json", most=_MOST_WORK))
         except FileNotFoundError:  # it has not started yet, and will with the limit of then
             return True
         except (OSError, ValueError, RecursionError, TypeError):
@@ -280,7 +281,7 @@ class Task:
     def group(self) -> Path | None:
         """The control group that it was started in; None: none, or that is not known any more."""
         try:
-            work = json.loads((self.folder / "task.json").read_text(encoding="ascii"))
+            work = json.loads(read_small(self.folder / "task.json", most=_MOST_WORK))
             return None if work["fence"] is None else Path(work["fence"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None
@@ -428,14 +429,14 @@ def _terminate(supervisor: int) -> None:
         signal.pidfd_send_signal(supervisor, signal.SIGCONT)  # it may have been frozen: the task may have stopped it
 
 
-def read_small(path: Path, start: int = 0) -> str:
+def read_small(path: Path, start: int = 0, most: int = _MOST) -> str:
     """Read a small file, from ``start`` (below 0: from its end) on. ``OSError``, also if it is no regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path}: no file")
-        return os.pread(fd, _MOST, start if start >= 0 else max(0, status.st_size + start)).decode(errors="replace")
+        return os.pread(fd, most, start if start >= 0 else max(0, status.st_size + start)).decode(errors="replace")
     finally:
         os.close(fd)
 
