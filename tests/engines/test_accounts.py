@@ -64,7 +64,7 @@ def summed(events: list[Event], start: float, end: float) -> Sums:
 
 def kept(store: Store, start: float, end: float, now: float) -> Sums:
     """What the store says of jobs."""
-    accounts = store.gpu_seconds(start, end, now)
+    accounts = store.gpu_seconds(start, end, now).of
     return {(a.user, a.vc, a.use.value): a.gpu_s for a in accounts if a.use is not Use.RESERVED and a.gpu_s > 0}
 
 
@@ -160,7 +160,7 @@ def test_accounts_are_the_sum_of_events(tmp_path: Path, jobs: int) -> None:
     }
     for start, end in [(began, machine.now), (began + 30, began + 60), (0.0, 1e11), (machine.now, 1e11)]:
         same(kept(machine.store, start, end, machine.now), summed(events, start, min(end, machine.now)))
-    (whole,) = {a.gpu_s for a in machine.store.gpu_seconds(0, 1e11, machine.now) if a.vc == "vision" and not a.user}
+    (whole,) = {a.gpu_s for a in machine.store.gpu_seconds(0, 1e11, machine.now).of if a.vc == "vision" and not a.user}
     assert 0 < whole <= 4 * (machine.now - began)
     counted = machine.scheduler.holdings.gpu_seconds(machine.now)
     assert set(counted) >= {(vc, Use.RESERVED) for vc in ("vision", "speech", "research")}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hived import Cluster
+from hived.access import Person
 from hived.engine.sentences import event_text
 from hived.engine.trading import LiveTrading
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.errors import ConflictError, StorageError
+from hived.errors import ConflictError, NeverFitsError, StorageError
 from hived.exchange import Cells, Offer, Request, SecondPrice
+from hived.server.local_service import LocalService
+from hived.server.schema import PlanRequest, Submission
 from hived.spec import spec_from_dict
 from hived.spec.compiled import EXACT, ClusterSpec, VirtualCellsSpec
 
@@ -32,6 +37,7 @@ def pairs_of_two() -> ClusterSpec:
 
 
 SPEC = pairs_of_two()
+OWNER = Person("ann", owns=True)
 VISION, SPEECH = SPEC.virtual_clusters
 PAIR = Cells(SPEC.chains[0].name, VISION.cells[0].level)
 
@@ -76,6 +82,30 @@ def told(engine: Driver) -> list[str]:
 
 def surplus(engine: Driver) -> dict[str, float]:
     return dict(engine.job_scheduler.trading.market.surplus)
+
+
+def test_a_job_that_is_too_large_for_a_while(tmp_path: Path) -> None:
+    """It was refused as if it could never start; it waits until the cells that its VC has given away are back."""
+    lives, clock = Lives(tmp_path / "state"), Clock()
+    lives.folder.mkdir()
+    lives.spec = SPEC
+
+    async def story(engine: Engine) -> None:
+        give(engine, 60.0)
+        service = LocalService(engine)
+        plan = service.plan(PlanRequest(job=Submission(vc="vision", command=("true",), gpus=2, tasks=2)), OWNER)
+        assert plan.jobs[0].outcome == "waits"
+        assert "has given" in plan.jobs[0].text
+        whole = engine.submit(shell("vision", "exit 0", gpus=2, tasks=2))
+        await asyncio.sleep(0)
+        assert whole.state.waits
+        with pytest.raises(NeverFitsError):
+            engine.submit(shell("vision", "exit 0", gpus=2, tasks=3))
+        clock.now += 61
+        await ended(engine, whole)
+        assert whole.exit_code == 0
+
+    lives.live(story, clock=clock)
 
 
 def test_given_cells_are_no_reason_of_every_job(engine: Driver) -> None:

@@ -117,7 +117,7 @@ class Accounted(World):
 
     def kept(self, start: float = 0.0, end: float = 1e12) -> Sums:
         found = asyncio.run(self.accounts.between(start, end))
-        return {(of.user, of.vc, of.use.value): of.gpu_s for of in found}
+        return {(of.user, of.vc, of.use.value): of.gpu_s for of in found.of}
 
     def truth(self) -> Sums:
         return {key: seconds for key, seconds in self.held.items() if seconds}
@@ -186,7 +186,7 @@ def test_jobs_are_counted_once_over_replicas() -> None:
         world.restart()
         world.write()
     world.pass_on(10)
-    (of,) = [of for of in asyncio.run(world.accounts.between(0, 1e9)) if of.use is Use.GUARANTEED]
+    (of,) = [of for of in asyncio.run(world.accounts.between(0, 1e9)).of if of.use is Use.GUARANTEED]
     assert (of.jobs, of.gpu_s) == (2, 4 * 30 + 4 * 20)
 
 

@@ -231,7 +231,9 @@ class FakeService(LocalService):
         self.check()
         used = schema.Account(user="ann", vc="vision", use=Use.GUARANTEED, gpu_seconds=7_200.0, jobs=2)
         kept = schema.Account(user="", vc="vision", use=Use.RESERVED, gpu_seconds=14_400.0, jobs=0)
-        return schema.Accounts(start=start, end=end, accounts=[used, kept])
+        return schema.Accounts(
+            start=start, end=end, accounts=[used, kept], jobs=[schema.JobsOf(user="ann", vc="vision", jobs=2)]
+        )
 
     async def revoke_token(self, number: str, user: str) -> schema.Token:
         self.check()
@@ -652,7 +654,7 @@ class FakeKubernetes(EngineService):
 
     async def accounts(self, start: float, end: float) -> schema.Accounts:
         self._check()
-        return schema.Accounts(start=start, end=end, begins=0.0, accounts=[])
+        return schema.Accounts(start=start, end=end, begins=0.0, accounts=[], jobs=[])
 
     # -- what a test does
 

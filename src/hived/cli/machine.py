@@ -171,6 +171,7 @@ def drain(
         str, typer.Option("--reason", "-r", metavar="TEXT", help="Why, for whoever looks.", show_default="none")
     ] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let jobs come again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first, where all devices are meant.")] = False,
 ) -> None:
     """Keep new jobs off a device, a node, or all of the machine; jobs that run there may end.
 
@@ -182,6 +183,10 @@ def drain(
       hived drain --undo
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
+    if node is None and not device and not undo and not yes and sys.stdin.isatty():
+        what = "stop all jobs, to start again later" if now else "jobs that run may end"
+        if not typer.confirm(f"keep new jobs off all devices ({what})?", err=True):
+            raise InputError("nothing is drained; hived devices shows what is")
     wanted = {"node": node, "undo": undo, "now": now} | ({"reason": reason} if reason else {})
     found: list[Node] = []
     with ask.connect() as there:

@@ -20,7 +20,7 @@ import typer
 
 from hived.errors import ConflictError, HivedError, InputError, Location, UnavailableError
 from hived.policies.gandiva.search import Goal, Search
-from hived.server.schema import Job, LogPage
+from hived.server.schema import Job, LogPage, Vc
 
 from .client import Engine, LostAnswerError, Retrying, path_of
 from .console import note
@@ -136,6 +136,8 @@ class _Running:
         chosen: Sequence[dict[str, str]],
     ) -> None:
         self.there, self.search, self.chosen = there, search, chosen
+        rules = there.parsed(Vc, there.get(path_of("vcs", str(submission["vc"])))).rules
+        self.takes_turns = rules is not None and rules.policy.partition(":")[0] == "gandiva"
         self.jobs: dict[int, Job] = {}
         self.names: dict[int, str] = {}
         self._submission, self._commands = submission, commands
@@ -187,8 +189,12 @@ class _Running:
             self.search.leave(one)
 
     def prioritize(self) -> None:
-        """Tell priorities; a job that does not take turns yet is told again."""
-        self._unsaid |= self.search.priorities()
+        """Tell priorities, where jobs take turns by them; one that does not do so yet is told again.
+
+        Elsewhere a priority would stop running jobs of the virtual cluster.
+        """
+        if self.takes_turns:
+            self._unsaid |= self.search.priorities()
         for one, priority in list(self._unsaid.items()):
             job = self.jobs.get(one)
             try:

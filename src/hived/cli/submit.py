@@ -47,6 +47,7 @@ _OURS = frozenset(
 _SHELLS_OWN = frozenset({"_", "SHLVL", "OLDPWD", "PWD"})  #: about the shell, not about the job
 _LEAST = ("PATH", "HOME", "LANG")
 _LONGEST_VALUE = 131_071  #: bytes, the system's limit for one variable
+_FIRST_LINE = 256  #: bytes of a script in which its interpreter is named, by Linux
 _DIRECTIVES = 16_384  #: bytes of a script that are looked at
 _A_MOMENT_S = 2.0  #: within which a job that fits has started
 
@@ -227,7 +228,10 @@ def _check_program(command: Sequence[str], cwd: str, path: str, later: bool) -> 
             if "/" not in name and path and shutil.which(name, path=_places(cwd, path)) is None:
                 raise InputError(f"{name}: no program of that name; the file here is ./{name}")
             if "/" in name and not os.access(Path(cwd) / name, os.X_OK):
-                raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- bash {name}")
+                by = "python" if name.endswith(".py") else "bash"
+                raise InputError(f"{name}: is not executable; chmod +x it, or run it by its program: -- {by} {name}")
+            if "/" in name:
+                _check_interpreter(Path(cwd) / name, name, later)
         elif "/" in name and (Path(cwd) / name).is_dir():
             raise InputError(f"{name}: is a folder, and no program")
         elif "/" in name and not later and not os.path.lexists(Path(cwd) / name):
@@ -241,6 +245,27 @@ def _check_program(command: Sequence[str], cwd: str, path: str, later: bool) -> 
                 if many := sum(line.startswith(b"#SBATCH") for line in lines):
                     what = f"hived does not read its {counted(many, '#SBATCH line')}"
                     note(f"{clean(part)}: {what}; give the options to hived submit (docs/howto/from-slurm.md)")
+
+
+def _check_interpreter(script: Path, name: str, later: bool) -> None:
+    """Refuse a script whose first line names no program here: the system would say that the script is not there."""
+    with script.open("rb") as file:
+        first = file.read(_FIRST_LINE)
+    if first[:4] == b"\x7fELF" or not first:
+        return
+    if first[:2] != b"#!":
+        if b"\0" not in first:
+            raise InputError(
+                f"{name}: has no first line like #!/bin/bash; add one, or run it by its program: -- bash {name}"
+            )
+        return
+    words = first[2:].partition(b"\n")[0].decode(errors="replace").split()
+    if first.partition(b"\n")[0].endswith(b"\r"):
+        raise InputError(
+            f"{name}: its lines end as on Windows, and its interpreter is not found so: sed -i 's/\\r$//' {name}"
+        )
+    if words and not later and words[0].startswith("/") and not os.path.lexists(words[0]):
+        raise InputError(f"{name}: its first line names {words[0]}, and there is no such program")
 
 
 #: the umask that a job has where none is sent

@@ -15,7 +15,7 @@ import typer
 
 from hived.engine.holdings import Use
 from hived.errors import InputError
-from hived.server.schema import Account, Accounts
+from hived.server.schema import Account, Accounts, JobsOf
 
 from .console import note
 from .formats import columns, print_table, time_of, timestamp
@@ -100,7 +100,7 @@ def usage(
         for period, first, last in _parts(start, end, per):
             found = there.parsed(Accounts, there.get("/v1/accounts", start=first, end=last))
             of = [one for one in found.accounts if vc in (None, one.vc) and user in (None, one.user)]
-            rows += _rows(period, of, chosen)
+            rows += _rows(period, of, found.jobs, chosen)
             begins = found.begins
     if begins is not None and start < begins:
         note(f"accounts begin at {timestamp(begins)}")
@@ -128,7 +128,7 @@ def _line(row: Row, per: Per | None, by: Sequence[By], whole: bool, exactly: boo
     return [*([row.period] if per else []), *(own[one] for one in by), f"{row.jobs}", *shown]
 
 
-def _rows(period: str, accounts: Sequence[Account], by: Sequence[By]) -> Iterator[Row]:
+def _rows(period: str, accounts: Sequence[Account], many: Sequence[JobsOf], by: Sequence[By]) -> Iterator[Row]:
     """Sums of accounts, the most used first."""
     hours: defaultdict[tuple[str, str], defaultdict[Use, float]] = defaultdict(lambda: defaultdict(float))
     jobs: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -137,7 +137,10 @@ def _rows(period: str, accounts: Sequence[Account], by: Sequence[By]) -> Iterato
             continue
         key = one.user if By.USER in by else "", one.vc if By.VC in by else ""
         hours[key][one.use] += one.gpu_seconds / 3600
-        jobs[key] += one.jobs if one.use is not Use.RESERVED else 0
+    shown = {(one.user, one.vc) for one in accounts}
+    for of in many:
+        if (of.user, of.vc) in shown:
+            jobs[of.user if By.USER in by else "", of.vc if By.VC in by else ""] += of.jobs
     rows = [Row(period, *key, of, jobs[key]) for key, of in hours.items()]
     yield from sorted(rows, key=lambda row: (-row.used, row.user, row.vc))
 

@@ -134,9 +134,7 @@ class Explainer(Generic[J]):
         scheduler, trading = self._jobs.scheduler, self._jobs.trading
         of_core = self.but_the_line(self._of_core(job))
         found = [*self._before_line(job), *scheduler.with_ended(job.entry, of_core, MAX_NAMED)]
-        given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == job.vc)
-        if given and any(_short(reason, given) for reason in of_core):
-            found += [given for given in trading.given() if given.vc == job.vc][:MAX_NAMED]
+        found += given_away(trading, job.vc, of_core)
         found += behind(*scheduler.ahead(job.entry, MAX_NAMED))
         if job.displaced_by is not None:
             group, vc, priority = job.displaced_by
@@ -268,22 +266,24 @@ class Explainer(Generic[J]):
         """
         fits = answer.outcome == "now"
         line = self._jobs.scheduler.before(request.vc, request.priority, MAX_NAMED, fits)
-        found = self._planned(answer, line, name)
+        found = self._planned(answer, line, name, request.vc)
         if isinstance(found.decision, Preempt):
             costs = self.costs(found.decision.victims, request.vc, at)
             found = found._replace(text=in_lines([found.text, *costs]))
         if early and found.outcome != "now":
             loan = plan(loan_of(request))
             if isinstance(loan.decision, Bind) or (found.outcome == "never" and loan.outcome != "never"):
-                return self._planned(loan, (0, ()), name)
+                return self._planned(loan, (0, ()), name, request.vc)
         return found
 
-    def _planned(self, answer: PlanAnswer, line: tuple[int, Sequence[Entry]], name: str) -> Planned:
+    def _planned(self, answer: PlanAnswer, line: tuple[int, Sequence[Entry]], name: str, vc: str) -> Planned:
         if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
             decision = replace(answer.decision, group=name)
             return Planned("now", in_lines(explained(decision, pod=self.pod)), decision, ())
         found = self.but_the_line(answer.reasons)
-        if answer.outcome == "never":
+        if answer.outcome == "never" and (given := given_away(self._jobs.trading, vc, found)):
+            found += given
+        elif answer.outcome == "never":
             return Planned("never", in_lines(["it can never start:", *self.in_words(found)]), None, found)
         found += behind(*line)
         return Planned("waits", in_lines(["it would wait:", *self.in_words(found)]), None, found)
@@ -292,6 +292,14 @@ class Explainer(Generic[J]):
 def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
     """The backlog as a reason: how many jobs are ahead in line, and the first of them."""
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
+
+
+def given_away(trading: LiveTrading, vc: str, reasons: Iterable[Reason]) -> list[Reason]:
+    """The cells that a VC has given to others for a while, if one of its jobs could have room with them. O(trades)."""
+    given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == vc)
+    if not given or not any(_short(reason, given) for reason in reasons):
+        return []
+    return [given for given in trading.given() if given.vc == vc][:MAX_NAMED]
 
 
 def _short(reason: object, given: int) -> bool:
@@ -318,6 +326,8 @@ def early_text(scheduler: Scheduler, job: Entry) -> str:
 
 
 def _ended_text(job: EngineJob) -> str:
-    ran = f" after {duration(max(0.0, job.ended_at - job.submitted_at))}" if job.ended_at is not None else ""
+    began = job.started_at if job.state in (JobState.SUCCEEDED, JobState.FAILED) else None
+    began = job.submitted_at if began is None else began
+    ran = f" after {duration(max(0.0, job.ended_at - began))}" if job.ended_at is not None else ""
     why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
     return f"{job.name} {'was ' if job.state is JobState.CANCELLED else ''}{job.state.value}{ran}{why}"

@@ -51,7 +51,16 @@ class Account(NamedTuple):
     jobs: int
 
 
-def summed(holdings: Iterable[Holding], start: float, end: float) -> list[Account]:
+class Accounts(NamedTuple):
+    """What GPUs were to users and virtual clusters between two times."""
+
+    of: list[Account]
+    jobs: dict[
+        tuple[str, str], int
+    ]  #: that had GPUs, by user and virtual cluster: a job may have had them in several ways
+
+
+def summed(holdings: Iterable[Holding], start: float, end: float) -> Accounts:
     """GPU seconds between two times, by user, virtual cluster and use. O(holdings)."""
     seconds: dict[tuple[str, str, Use], float] = {}
     jobs: dict[tuple[str, str, Use], set[int]] = {}
@@ -63,7 +72,11 @@ def summed(holdings: Iterable[Holding], start: float, end: float) -> list[Accoun
             known = jobs.setdefault(key, set())
             if of.job is not None:
                 known.add(of.job)
-    return [Account(*key, seconds[key], len(jobs[key])) for key in sorted(seconds)]
+    each: dict[tuple[str, str], set[int]] = {}
+    for (user, vc, _), some in jobs.items():
+        each.setdefault((user, vc), set()).update(some)
+    of_all = {key: len(some) for key, some in each.items() if some}
+    return Accounts([Account(*key, seconds[key], len(jobs[key])) for key in sorted(seconds)], of_all)
 
 
 def use_of(job: EngineJob) -> Use:

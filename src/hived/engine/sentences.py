@@ -54,7 +54,10 @@ def event_text(event: Event, job: str = "") -> str:
             return f"{job or data['name']} was submitted{by}: {counted(data['gpus'], 'GPU')} of {data['vc']}{pods}"
         case "reserved":
             names = ", ".join(data["victims"])
-            return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
+            have = "has" if len(data["victims"]) == 1 else "have"
+            return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} {have} made room"
+        case "cancelled" if str(data["why"]).startswith("it "):
+            return f"{job} was cancelled: {data['why']}"
         case "started":
             kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
             kind = "a guest" if data.get("guest") else kind

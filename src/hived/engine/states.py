@@ -111,6 +111,11 @@ class Effect(Enum):
     RELEASE = "release"
 
 
+def ended_text(state: JobState) -> str:
+    """How a job has ended, after its name."""
+    return f"{'is' if state is JobState.CANCELLED else 'has'} {state.value}"
+
+
 #: the first event of a job, by which it is queued: there is no state before it
 SUBMITTED = "submitted"
 

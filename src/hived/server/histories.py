@@ -72,7 +72,7 @@ def spells(events: Iterable[Event], until: float | None = None) -> list[Spell]:
             continue
         held = before is not None and before.holds and state.holds
         data = {**(data if held else {}), **told}  # what it was there, it is no more once it has left
-        if state.holds and "placement" not in data:
+        if state is JobState.RUNNING and "placement" not in data:
             continue  # its start is not among the events any more, and neither is what it did until it left
         doing = _doing(state, data)
         if starts and doing.kind is not None and starts[-1][0] == at:

@@ -30,9 +30,9 @@ HEAD_SECONDS = 30.0  #: for a client to send the head of a request
 STALL_SECONDS = 60.0  #: for a client to read on, once an answer is stalled
 BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
-#: where no body says much: what is done to a job, tokens, drains, trades
+#: where no body says much: what is done to a job, drains, trades
 SHORT_BODY_BYTES = 65_536
-_SHORT = re.compile(r"/v1/(jobs/|tokens|drain|trades/|sign-)")
+_SHORT = re.compile(r"/v1/(jobs/|drain|trades/|sign-)")
 #: of one person at a time
 BODIES_BYTES = 4 * BODY_BYTES
 #: of what is asked by who has shown nothing

@@ -31,7 +31,7 @@ from hived.engines.submission import indexes_of
 from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
-from hived.words import counted
+from hived.words import counted, duration
 
 from . import pictures, schema
 from .histories import ended_jobs, story
@@ -177,6 +177,11 @@ class LocalService(Service[Job]):
         """Whose a job is."""
         job = self._engine.find(ref)
         return Whose(job.name, job.spec.user, job.vc)
+
+    def holder_of(self, ref: str) -> str:
+        """Who holds a job; "": nobody, or its submission."""
+        job = self._engine.find(ref)
+        return job.held_by if job.held_by_hand else ""
 
     @property
     def owner(self) -> Person:
@@ -440,8 +445,11 @@ class LocalService(Service[Job]):
             file = task.open_output()  # of what a task may have put there: never block
         except OSError:
             if job.state.ended and not (self._engine.folder / "jobs" / str(job.id)).exists():
+                kept = self._engine.keeping.files_s
+                now = f"; now that is {duration(kept)} after their end" if kept < inf else ""
                 raise NotFoundError(
                     f"the files of {job.name} are not there any more: hived up --keep says for how long they are kept"
+                    + now
                 ) from None
             return schema.LogPage(text="", offset=0, next=0, end=over)
         try:

@@ -41,6 +41,9 @@ class Governed(Protocol):
     def whose(self, ref: str) -> Whose | None:
         """Whose a job is; None: others than the engine guard its jobs. Raises :class:`~hived.errors.NotFoundError`."""
 
+    def holder_of(self, ref: str) -> str:
+        """Who holds a job; "": nobody, or its submission."""
+
 
 class Permits:
     """The permissions of an engine."""
@@ -57,6 +60,19 @@ class Permits:
         person, ref = asking(request), self.named(request, ref)
         if (whose := self._engine.whose(ref)) is not None:
             self._engine.access().check_job(person, what, *whose)
+        return person, ref
+
+    def to_release(self, request: Request, ref: str) -> tuple[Person, str]:
+        """To let a held job go: what somebody else holds, who may for others, its owner does not."""
+        person, ref = self.of_job(request, ref, "release")
+        holder, whose = self._engine.holder_of(ref), self._engine.whose(ref)
+        if whose is not None and holder not in ("", person.name):
+            access = self._engine.access()
+            if access.role(person, whose.vc) < Role.ADMIN:
+                who = access.granters(whose.vc)
+                raise ForbiddenError(
+                    f"{person.name or 'nobody'} may not release {whose.job}: {holder} holds it; ask {who}"
+                )
         return person, ref
 
     def to_read(self, request: Request, ref: str) -> tuple[Person, str]:

@@ -318,7 +318,7 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
     @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507))
     async def release_job(ref: Ref, request: Request) -> schema.Job:
         """Let a held job go into line again."""
-        person, ref = permits.of_job(request, ref, "release")
+        person, ref = permits.to_release(request, ref)
         return await service.release(ref, person.name)
 
     @jobs.post("/jobs/{ref:path}/requeue", responses=declared(*BODY, 404, 409, 503, 507))

@@ -695,6 +695,14 @@ class Account(Model):
     jobs: int
 
 
+class JobsOf(Model):
+    """Jobs of a user in a virtual cluster that had GPUs; some may have had them in several ways."""
+
+    user: str
+    vc: str
+    jobs: int
+
+
 class Accounts(Model):
     """GPU seconds between two times."""
 
@@ -704,6 +712,7 @@ class Accounts(Model):
     begins: float | None = None
     """From when on they are whole; not given: from the first job on."""
     accounts: list[Account]
+    jobs: list[JobsOf]
 
 
 # -- tokens of people -------------------------------------------------------------------------------------------------

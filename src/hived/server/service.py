@@ -18,7 +18,7 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Request
 from hived.engine.dispatcher import Dispatcher
 from hived.engine.explaining import Explainer
-from hived.engine.holdings import Account
+from hived.engine.holdings import Accounts
 from hived.engine.job import EngineJob, Event, JobFilter
 from hived.engine.sentences import event_text
 from hived.engine.states import JobState
@@ -117,6 +117,10 @@ class Service(ABC, Generic[J]):
     @abstractmethod
     def whose(self, ref: str) -> Whose | None:
         """Whose a job is; None: others than the engine guard its jobs."""
+
+    def holder_of(self, ref: str) -> str:
+        """Who holds a job; "": nobody, or its submission."""
+        return ""
 
     @abstractmethod
     async def _drain(self, drain: schema.Drain, user: str) -> schema.Drained:
@@ -469,14 +473,15 @@ def shown_spec(spec: ClusterSpec, source: str, loaded_at: float, problem: str = 
     )
 
 
-def shown_accounts(found: Iterable[Account], start: float, end: float, begins: float | None = None) -> schema.Accounts:
+def shown_accounts(found: Accounts, start: float, end: float, begins: float | None = None) -> schema.Accounts:
     """Accounts as a type of the API; without those of no time."""
     accounts = [
         schema.Account(user=of.user, vc=of.vc, use=of.use, gpu_seconds=of.gpu_s, jobs=of.jobs)
-        for of in found
+        for of in found.of
         if of.gpu_s > 0
     ]
-    return schema.Accounts(start=start, end=end, begins=begins, accounts=accounts)
+    jobs = [schema.JobsOf(user=user, vc=vc, jobs=many) for (user, vc), many in found.jobs.items()]
+    return schema.Accounts(start=start, end=end, begins=begins, accounts=accounts, jobs=jobs)
 
 
 def whole_number(field: str, text: str) -> int:

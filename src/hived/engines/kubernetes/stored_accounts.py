@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from hived.engine.holdings import Account, Holding, Holdings, summed
+from hived.engine.holdings import Accounts, Holding, Holdings, summed
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.errors import UnavailableError
@@ -225,7 +225,7 @@ class StoredAccounts:
 
     # -- queries --------------------------------------------------------------------------------------------------
 
-    async def between(self, start: float, end: float) -> list[Account]:
+    async def between(self, start: float, end: float) -> Accounts:
         """GPU seconds between two times. O(holdings of the slots of that time).
 
         Raises :class:`~hived.errors.UnavailableError` where nothing is kept, and :class:`~.client.api.ApiError`.

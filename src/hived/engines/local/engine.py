@@ -32,8 +32,9 @@ from hived.cluster.explain.queries import PlanAnswer
 from hived.cluster.explain.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import OPPORTUNISTIC
+from hived.engine.explaining import given_away
 from hived.engine.job import Event
-from hived.engine.states import JobState
+from hived.engine.states import JobState, ended_text
 from hived.engine.trading import LiveTrading
 from hived.engines.submission import MOST_AWAITED, After, Submission, indexes_of
 from hived.errors import (
@@ -89,7 +90,7 @@ RECENT = 10_000
 #: period of the checks of devices and tasks, in seconds
 HEALTH_EVERY_S = 5.0
 #: period of the looks for files that are kept no longer, in seconds
-DELETE_EVERY_S = 600.0
+DELETE_EVERY_S = 60.0
 
 
 class Keeping(NamedTuple):
@@ -299,8 +300,11 @@ class Engine:
         if self._shares(spec) and self._agent is None:
             raise RequestError("share", f"{RUNTIME} is not installed where the engine runs: {command_for('train')}")
         loan = spec.opportunistic or spec.early
-        if answer.outcome == "never" and not (
-            spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never"
+        lent = given_away(self.job_scheduler.trading, spec.vc, answer.reasons)  # until a trade ends
+        if (
+            answer.outcome == "never"
+            and not lent
+            and not (spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never")
         ):
             raise NeverFitsError("; ".join(map(JobExplainer(self.job_scheduler).say, answer.reasons)))
         if loan and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
@@ -358,7 +362,7 @@ class Engine:
             if not job.state.ended:
                 found.append((job.id, when))
             elif when in ("ok", "fail") and good is not (when == "ok"):
-                ended = "has succeeded" if good else f"is {job.state.value}"
+                ended = ended_text(job.state)
                 raise ConflictError(f"after {job.name}:{when}: {job.name} {ended} already, so this could never run")
         return tuple(found)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.engine.dispatcher import Usage
-from hived.engine.states import JobEvent, JobState
+from hived.engine.states import JobEvent, JobState, ended_text
 from hived.words import counted
 
 from .model import Job
@@ -287,15 +287,15 @@ class Holds:
         """Another spec is in force, perhaps with other limits."""
         self._other_limits = True
 
-    def hold(self, job: Job, why: str, by_hand: bool, at: float) -> None:
-        """Take a job that waits out of line."""
-        self._jobs.becomes(job, JobEvent.HELD, None, at, {"why": why, "by_hand": by_hand})
+    def hold(self, job: Job, why: str, by_hand: bool, at: float, by: str = "") -> None:
+        """Take a job that waits out of line; ``by``: who has told so, if somebody has."""
+        self._jobs.becomes(job, JobEvent.HELD, None, at, {"why": why, "by_hand": by_hand, "by": by})
 
     def settle(self, at: float) -> None:
         """Act on the jobs that have ended, or given up GPUs: those that wait for them are in line, or cancelled."""
         for job in self._to_hold:
             if job.state is JobState.QUEUED:
-                self.hold(job, job.reason or "by hand", True, at)
+                self.hold(job, job.reason or "by hand", True, at, job.held_by)
         self._to_hold.clear()
         while self._ended:
             ended = self._ended.popleft()
@@ -334,7 +334,7 @@ class Holds:
         self._left_of[waiting.id, when] -= 1
         array = int(when[len(_SOME_FAILS) :])
         if ended.state is not JobState.SUCCEEDED and array not in waiting.failed_of:
-            data = {"why": waiting.reason, "by_hand": waiting.held_by_hand, "failed_of": array}
+            data = {"why": waiting.reason, "by_hand": waiting.held_by_hand, "by": waiting.held_by, "failed_of": array}
             self._jobs.becomes(waiting, JobEvent.HELD, None, at, data)
         if self._left_of[waiting.id, when] or array in waiting.failed_of:
             return ""
@@ -453,7 +453,5 @@ def _in_vain(ways: Sequence[str], ended: Job) -> str:
     good = ended.state is JobState.SUCCEEDED
     if ("fail" if good else "ok") not in ways:
         return ""
-    ended_so = (
-        "it has succeeded" if good else f"it is {ended.state.value}" + (f": {ended.reason}" if ended.reason else "")
-    )
+    ended_so = f"it {ended_text(ended.state)}" + (f": {ended.reason}" if ended.reason and not good else "")
     return f"it was to run once {ended.name} {_HOW['fail' if good else 'ok']}, and {ended_so}"

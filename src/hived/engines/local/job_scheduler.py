@@ -24,7 +24,7 @@ from hived.engine.dispatcher import GHOST, NEW_SPEC, Dispatcher, Goes
 from hived.engine.hardware import Hardware
 from hived.engine.holdings import Holding, Holdings
 from hived.engine.job import NO_LIMITS, Event
-from hived.engine.states import JobEvent, JobState
+from hived.engine.states import JobEvent, JobState, ended_text
 from hived.engine.trading import LiveTrading
 from hived.errors import ConflictError, InputError
 from hived.policies import by_vc, make_policy
@@ -164,7 +164,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits is held; {tells}")
         if job.held_by_hand:
             raise ConflictError(f"{job.name} is held already")
-        self.holds.hold(job, f"by {user or 'hand'}", True, at)
+        self.holds.hold(job, f"by {user or 'hand'}", True, at, user)
 
     def release(self, job: Job, user: str, at: float) -> None:
         """Let a job go that somebody holds. Raises :class:`ConflictError` for one that nobody does."""
@@ -182,12 +182,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if not job.state.stays:
             way = "; hived release lets it into line" if job.state is JobState.HELD else ""
             raise ConflictError(f"{job.name} is {job.state.value}: only what runs can be queued again{way}")
-        self.stop(job, at, "requeued", f"queued again by {user or 'hand'}", hold=hold)
+        self.stop(job, at, "requeued", f"queued again by {user or 'hand'}", hold=hold, held_by=user)
 
     def cancel(self, job: Job, at: float, user: str = "", now: bool = False) -> None:
         """Cancel a job; ``now``: without its grace. Raises :class:`ConflictError` where that is so already."""
         if job.state.ended:
-            raise ConflictError(f"{job.name} is {job.state.value} already")
+            raise ConflictError(f"{job.name} {ended_text(job.state)} already")
         if job.state is JobState.STOPPING and job.stopping_for == "cancelled" and (job.at_once or not now):
             hint = (
                 "" if job.at_once else f"; it has {self.grace_s(job):g} s for that, hived cancel --now ends it at once"
@@ -703,13 +703,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         by: Job | None = None,
         hold: bool = False,
         at_once: bool = False,
+        held_by: str = "",
     ) -> None:
         """Have the tasks of a job stopped, for this cause; ``by``: the job that it makes room for.
 
-        ``hold``: it is held once it is back in line. ``at_once``: it has no grace.
+        ``hold``: it is held once it is back in line, by ``held_by``. ``at_once``: it has no grace.
         """
         data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
-        data |= {"hold": True} if hold else {}
+        data |= {"hold": True, "held_by": held_by} if hold else {}
         data |= {"at_once": True} if at_once else {}
         if by is not None:
             data["by"] = [by.name, by.vc, by.priority]
@@ -738,7 +739,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
-            self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)
+            self.lost_reservations(self.scheduler.hardware_changed(), "GPUs of them take no jobs any more", at)
 
     def _guarantees_changed(
         self,

@@ -116,6 +116,8 @@ class Job(EngineJob):
         self.exit_code: int | None = None
         #: whether somebody holds it, until it is released
         self.held_by_hand = False
+        #: who does, "": its submission, or not known
+        self.held_by = ""
         #: whether it is stopped without its grace
         self.at_once = False
         #: arrays of which one has failed, of those that it waits for so
@@ -163,12 +165,14 @@ class Job(EngineJob):
                 self.retry_at, self.held_by_hand = None, False
             case JobEvent.HELD:
                 self.held_by_hand = bool(data.get("by_hand"))
+                self.held_by = str(data.get("by") or "")
                 if (array := data.get("failed_of")) is not None:
                     self.failed_of += (int(array),)
             case JobEvent.STOPPING:
                 self.at_once = self.at_once or bool(data.get("at_once"))
                 if data["cause"] == "requeued":
                     self.held_by_hand = bool(data.get("hold"))
+                    self.held_by = str(data.get("held_by") or "")
             case JobEvent.EDITED:
                 self._edit({name: has for name, (_, has) in data["changes"].items()})
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
@@ -205,6 +209,7 @@ class Job(EngineJob):
             plain |= {"guest": self.guest, "beside": list(self.beside)}
         if self.held_by_hand:
             plain["held_by_hand"] = True
+            plain["held_by"] = self.held_by
         if self.at_once:
             plain["at_once"] = True
         if self.failed_of:
@@ -231,6 +236,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
+        job.held_by = status.get("held_by", "")
         job.at_once = status.get("at_once", False)
         job.failed_of = tuple(status.get("failed_of", ()))
         job.relimited = status.get("relimited", False)

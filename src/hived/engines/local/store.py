@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from hived.engine.holdings import Account, Holding, Holdings, Use
+from hived.engine.holdings import Account, Accounts, Holding, Holdings, Use
 from hived.engine.job import Event, JobFilter
 from hived.engine.states import JobEvent, JobState
 from hived.engines.submission import MOST_OF_AN_ARRAY
@@ -54,6 +54,8 @@ _HAS_ENDED = f"SELECT job FROM events WHERE seq >= ? AND seq < ? AND kind IN ({_
 _ACCOUNTS = """SELECT user, vc, use,
     sum(gpus * (min(ifnull(end, :now), :end) - max(start, :start))), count(DISTINCT job) FROM holdings
     WHERE start < :end AND (end IS NULL OR end > :start) GROUP BY user, vc, use ORDER BY user, vc, use"""
+_JOBS = """SELECT user, vc, count(DISTINCT job) FROM holdings
+    WHERE job IS NOT NULL AND start < :end AND (end IS NULL OR end > :start) GROUP BY user, vc"""
 _USED = """SELECT user, gpus, start, ifnull(end, ?) FROM holdings
     WHERE vc = ? AND job IS NOT NULL AND (end IS NULL OR end > ?) ORDER BY start, key"""
 #: kinds of events by which a job changes
@@ -509,14 +511,15 @@ class Store:
             found[user] = found.get(user, 0.0) + gpus * counts
         return found
 
-    def gpu_seconds(self, start: float, end: float, now: float) -> list[Account]:
+    def gpu_seconds(self, start: float, end: float, now: float) -> Accounts:
         """GPU seconds between two times, by user, virtual cluster and use; until ``now`` where it goes on.
 
         For any thread, as :meth:`histories`. O(log holdings + those of that time and after).
         """
         with _failing(self.folder), closing(self._reader()) as db:
             values = {"start": start, "end": min(end, now), "now": now}
-            return [Account(user, vc, Use(use), *sums) for user, vc, use, *sums in db.execute(_ACCOUNTS, values)]
+            of = [Account(user, vc, Use(use), *sums) for user, vc, use, *sums in db.execute(_ACCOUNTS, values)]
+            return Accounts(of, {(user, vc): jobs for user, vc, jobs in db.execute(_JOBS, values)})
 
     def _reader(self) -> sqlite3.Connection:
         """Another connection, which reads alone."""

@@ -294,6 +294,7 @@ class _Supervisor:
             alive = self._reap()
             if not alive:
                 self._hear()
+                self._cut_output()
                 return
             now = time.monotonic()
             self._hear()
