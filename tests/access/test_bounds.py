@@ -16,9 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from hived.access import Person
 from hived.engine.job import JobFilter
+from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
 from hived.engines.local.engine import Engine
 from hived.engines.local.strangers import strangers
@@ -27,11 +29,12 @@ from hived.errors import ForbiddenError, RequestError, StorageError
 from hived.server import limits
 from hived.server.limits import Turns
 from hived.server.local_service import MOST_IN_A_LIST, MOST_OF_A_JOB, LocalService
+from hived.server.permits import Permits
 from hived.server.schema import Editing, Submission
 from hived.spec.compiled import AccessSpec
 
 from ..engines.driver import small_spec
-from ..engines.living import Lives, ended, running, shell
+from ..engines.living import Lives, ended, running, shell, state
 from ..kubernetes.virtual_time import played
 from ..server.api.client import error
 from ..server.fakes import FakeService, local_app
@@ -196,6 +199,47 @@ def test_who_is_a_member_no_more(lives: Lives) -> None:
             edited = await service.edit(number, Editing(time_limit_s=60.0), gone)
             assert edited.process is not None
             engine.cancel(number)
+
+    lives.live(story)
+
+
+def test_what_somebody_else_holds(lives: Lives) -> None:
+    """What an operator held, its owner could release at once."""
+    spec = small_spec()
+    access = AccessSpec(members=("ann", "bob"), admins=("carol",))
+    lives.spec = replace(spec, virtual_clusters=tuple(replace(vc, access=access) for vc in spec.virtual_clusters))
+
+    async def story(engine: Engine) -> None:
+        service = LocalService(engine)
+        job = await service.submit(submission("job", hold=False, gpus=8, priority=-1), Person("ann", owns=True))
+        blocks = engine.submit(shell("vision", "exec sleep 600", gpus=4))
+        permits = Permits(service)
+
+        def released_by(name: str) -> bool:
+            request = Request({"type": "http", "headers": [], "state": {"person": Person(name)}})
+            if name == "carol":
+                return permits.to_release(request, job.id)[1] == job.id
+            with pytest.raises(
+                ForbiddenError, match=r"ann may not release job-1: root holds it; ask an admin of vision"
+            ):
+                permits.to_release(request, job.id)
+            return False
+
+        if engine.find(job.id).state.waits:
+            engine.hold(job.id, "root")
+        else:
+            engine.requeue(job.id, True, "root")
+        assert [released_by(name) for name in ("ann", "carol")] == [False, True]
+        await state(engine, engine.find(job.id), JobState.HELD)
+        assert [released_by(name) for name in ("ann", "carol")] == [False, True]
+        assert engine.store.job(job.id).held_by == "root"  # type: ignore[union-attr]
+        engine.release(job.id, "carol")
+        held = engine.submit(shell("vision", "exit 0", user="ann", hold=True))
+        assert service.holder_of(str(held.id)) == ""
+        engine.cancel(str(blocks.id))
+        engine.cancel(job.id)
+        engine.cancel(str(held.id))
+        await ended(engine, blocks, engine.find(job.id))
 
     lives.live(story)
 

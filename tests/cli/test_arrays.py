@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections import Counter
 
 from ..engines.real import until
+from .engine.shell import PATIENCE_S
+from .helpers import HIVED
 from .test_shell import Machine
 from .test_shell import machine as machine  # the fixture
 
@@ -20,7 +23,7 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
     machine.run(*submit, "--hold", "--", "sleep", "600")
     lines = machine.run("ps").splitlines()
     assert len(lines) == 2
-    assert lines[1].split()[:3] == ["1", "1_[1-4]", "sweep-1"]
+    assert lines[1].split()[:3] == ["1", "1_[1-4]", "sweep"]
     assert machine.run("edit", "sweep", "--time-limit", "9m").count("asks for 1 GPU, time limit 9m; held") == 4
     assert machine.run("priority", "1", "5").count(": priority 5\n") == 4
     assert machine.run("release", "1_[2-4]").count("\n") == 3
@@ -73,3 +76,48 @@ def test_an_array_hides_nobody(machine: Machine) -> None:
     assert "2_[1-120]" in machine.run("ps", "-n", "2")
     assert machine.run("ps", "--each", "-n", "5").count("\n") == 6
     assert len(json.loads(machine.run("ps", "-n", "5", "-o", "json"))["jobs"]) == 5
+
+
+def test_cancelled_by_state_and_by_name(machine: Machine) -> None:
+    for name in ("fl", "fl", "other"):
+        machine.run("submit", "--vc", "vision", "--name", name, "--hold", "--", "true")
+    machine.run("submit", "--vc", "speech", "--name", "fl", "--", "sleep", "600")
+    assert machine.run("cancel", "--name", "fl", "--status", "held", "--yes").splitlines() == [
+        "fl-2 is cancelled",
+        "fl-1 is cancelled",
+    ]
+    assert states(machine) == {"cancelled": 2, "held": 1, "running": 1}
+    assert machine.run("cancel", "--name", "fl", "--yes") == "fl-4 is being stopped\n"
+    machine.run("cancel", "--status", "held", "--yes")
+    machine.ended(4)
+    assert states(machine) == {"cancelled": 4}
+
+
+def test_nobody_is_let_in_by_a_cancel_of_all(machine: Machine) -> None:
+    """Those that waited for a held one had started when that was cancelled, and taken GPUs from others."""
+    machine.run("submit", "--vc", "vision", "--array", "1-3", "--hold", "--name", "first", "--", "true")
+    for _ in range(2):
+        machine.run("submit", "--vc", "vision", "--after", "first", "--name", "then", "--", "sleep", "600")
+    machine.run("submit", "--vc", "vision", "--after", "then", "--name", "last", "--", "sleep", "600")
+    machine.run("cancel", "--all", "--yes")
+    assert states(machine) == {"cancelled": 6}
+    assert " runs on " not in machine.run("events", "-n", "100")
+
+
+def test_what_it_was_submitted_with(machine: Machine) -> None:
+    options = ("--array", "1-4%2", "--grace", "9s", "--no-requeue", "--checkpoint-signal", "USR1", "--hold")
+    machine.run("submit", "--vc", "vision", *options, "--time-limit", "1h", "--signal", "USR2@60s", "--", "true")
+    said = machine.run("explain", "--details", "1_2")
+    assert "--array 1-4%2 --grace 9s --signal USR2@60s --checkpoint-signal USR1 --no-requeue" in said
+
+
+def test_of_no_virtual_cluster(machine: Machine) -> None:
+    """It was said that nobody had jobs there."""
+    for verb in (("ps",), ("cancel", "--yes")):
+        for option, value, words in (
+            ("--vc", "vison", "there is no such virtual cluster; there are vision, speech"),
+            ("--user", "ann,ben", "--user ann,ben: one at a time"),
+        ):
+            command = [*HIVED, *verb, "--state", str(machine.state), option, value]
+            found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+            assert (found.returncode, words in found.stderr) == (2, True), found.stderr

@@ -7,10 +7,15 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import polars
 import pytest
 import yaml
+
+from hived.cli.options import own_vc
+from hived.errors import InputError
+from hived.server.schema import Me
 
 from .helpers import HEADER, Hived, tree
 
@@ -219,3 +224,41 @@ def test_trace_is_read_by_choice(hived: Hived, folder: Path) -> None:
     out = ("--trace", "odd.csv", "--nodes", 8, "--scheme", "private", "--no-figures", "--out", "swept")
     assert "--skip-bad-rows" in hived("sim", "sweep", *(word for word in out if word != "--no-figures")).err
     assert hived("sim", "sweep", *(word for word in out if word != "--no-figures"), *choices).code == 0
+
+
+class Roles:
+    """An engine that says what who asks is to each virtual cluster."""
+
+    def __init__(self, **roles: str) -> None:
+        self.roles = roles
+
+    def get(self, path: str) -> object:
+        return {"user": "ann", "acts": True, "operator": False, "roles": self.roles, "until": None}
+
+    def parsed(self, of: type[Me], answer: object) -> Me:
+        return of.model_validate(answer)
+
+
+@pytest.mark.parametrize(
+    ("roles", "found"),
+    [
+        ({"vision": "member", "nlp": "viewer"}, "vision"),
+        ({"vision": "operator", "nlp": "admin"}, "nlp"),
+        ({"vision": "operator"}, "vision"),
+        ({"vision": "operator", "nlp": "operator"}, "--vc is missing: one of vision, nlp, or set HIVED_VC"),
+        ({"vision": "member", "nlp": "member"}, "--vc is missing: one of vision, nlp, or set HIVED_VC"),
+        ({"vision": "viewer"}, "--vc is missing: you are a member of none"),
+    ],
+)
+def test_virtual_cluster_of_ones_own(roles: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be said where there is one."""
+    monkeypatch.delenv("HIVED_VC", raising=False)
+    there: Any = Roles(**roles)
+    if " " in found:
+        with pytest.raises(InputError, match=found):
+            own_vc(there, None)
+    else:
+        assert own_vc(there, None) == found
+    assert own_vc(there, "speech") == "speech"
+    monkeypatch.setenv("HIVED_VC", "theirs")
+    assert own_vc(there, None) == "theirs"

@@ -69,6 +69,22 @@ def test_the_last_of_the_output_is_kept(lives: Lives) -> None:
     lives.live(story, keeping=Keeping(output=4 * MIB))
 
 
+def test_of_one_that_prints_much_in_no_time(lives: Lives) -> None:
+    """Nobody had looked before it ended, and all of it stayed."""
+    if not has_holes(lives.folder):
+        pytest.skip("files have no holes here")
+
+    async def story(engine: Engine) -> None:
+        loud = engine.submit(shell("vision", "seq 2000000"))
+        await ended(engine, loud)
+        status = engine.task(loud, 0).output.stat()
+        assert status.st_size > 14 * MIB
+        assert status.st_blocks * 512 < 2 * MIB
+        assert LocalService(engine).log("1", 0, None, -8, 8).text == "2000000\n"
+
+    lives.live(story, keeping=Keeping(output=1 * MIB))
+
+
 def test_all_of_it_is_kept_by_default(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         loud = engine.submit(shell("vision", "seq 200000; sleep 1.2; seq 200000; echo here"))

@@ -196,6 +196,8 @@ class Verbs(TyperGroup):
         """The verb that ``args`` begin with, imported."""
         if args and args[0] not in self._verbs and (here := slurm.PROGRAMS.get(args[0])) is not None:
             raise InputError(f"{args[0]} is Slurm's; here it is hived {here} (docs/howto/from-slurm.md)")
+        if args and args[0] not in self._verbs and (here := slurm.ELSEWHERE.get(args[0])) is not None:
+            raise InputError(f"there is no verb {args[0]}; here it is hived {here}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or command is None else self._verbs[name].loaded(), rest
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hived.engine.states import PHASES, JobState, Phase
 from hived.errors import InputError
-from hived.server.schema import Job, Jobs
+from hived.server.schema import Job, Jobs, Usage
 from hived.words import counted, limits_text, ranges
 
 from . import slurm
@@ -88,6 +88,8 @@ def ps(
         if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
+        with ask.connect() as there:
+            check_chosen(there, vc, user)
         note(
             "no jobs"
             + "".join(f" of {clean(name)}" for name in (user, vc) if name)
@@ -97,6 +99,17 @@ def ps(
     print_table(*job_table(answer.jobs, each=each))
     if answer.total > len(answer.jobs):
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
+
+
+def check_chosen(there: Engine, vc: str | None, user: str | None) -> None:
+    """Refuse a virtual cluster that there is not, and several where one is asked for: there are no jobs of these."""
+    for option, value in (("--vc", vc), ("--user", user)):
+        if value is not None and "," in value:
+            raise InputError(f"{option} {value}: one at a time; leave it out for all")
+    if vc is not None:
+        known = [one.name for one in there.parsed(Usage, there.get("/v1/usage")).vcs]
+        if vc not in known:
+            raise InputError(f"--vc {vc}: there is no such virtual cluster; there are {', '.join(map(clean, known))}")
 
 
 #: a question for jobs: in some states, or in those of a phase
@@ -163,7 +176,9 @@ def _name(job: Job, indexes: str = "") -> str:
     """After its array and index, where it is of one: the end of a name is cut on a narrow terminal."""
     if job.process is None or job.process.array is None:
         return job.name
-    return f"{job.process.array}_{indexes or job.process.array_index} {job.name}"
+    # of several, the name of the array: that of one means this one alone
+    name = job.name.removesuffix(f"-{job.id}") if indexes else job.name
+    return f"{job.process.array}_{indexes or job.process.array_index} {name}"
 
 
 def _folded(jobs: Iterable[Job]) -> list[tuple[Job, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -35,7 +35,7 @@ from .formats import (
     status_text,
     timestamp,
 )
-from .job_lists import NAMED, asked_for, listed
+from .job_lists import NAMED, asked_for, check_chosen, listed
 from .options import (
     Asking,
     JobArgument,
@@ -46,6 +46,7 @@ from .options import (
     WholeArrayOption,
     asks_engine,
     duration_option,
+    state_option,
 )
 
 _SOME_OF_AN_ARRAY = re.compile(r"([0-9]+)_\[([0-9,:-]+)\]")
@@ -108,6 +109,8 @@ def _facts(job: Job) -> list[Fact]:
         ]  # fmt: skip
         if process.array is not None:
             facts.append(("array", f"{process.array}, index {process.array_index}"))
+        if process.options:
+            facts.append(("options", clean(" ".join(process.options))))
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
     facts += [(name, timestamp(at)) for name, at in times.items() if at is not None]
     if process is not None and process.exit_code is not None:
@@ -121,6 +124,13 @@ def cancel(
     jobs: SomeJobsArgument = None,
     user: OfUserOption = None,
     vc: OfVcOption = None,
+    status: Annotated[
+        list[str] | None,
+        state_option("In this state; again for more", tuple(JobState), "--status", show_default="all but ended ones"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="All that were submitted under this name.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="All that have not ended.")] = False,
     array: WholeArrayOption = False,
     now: Annotated[bool, typer.Option("--now", help="At once, without their grace, also where they are told.")] = False,
@@ -128,9 +138,9 @@ def cancel(
 ) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
 
-    By name, or those of a user, of a virtual cluster, or all, after a question. An array by the id of its first job, or
-    by its name, is all of it; 12_3 is index 3 of array 12. One that cannot be cancelled does not keep the others from
-    it; the exit code is then of the first such.
+    By name, or those of a user, of a virtual cluster, in a state, of one name, or all, after a question. An array by
+    the id of its first job, or by its name, is all of it; 12_3 is index 3 of array 12. One that cannot be cancelled
+    does not keep the others from it; the exit code is then of the first such.
 
     \bExamples:
       hived cancel train-12
@@ -140,15 +150,17 @@ def cancel(
       hived cancel --user $USER --vc vision
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
-    by_sort = bool(every or user or vc)
+    by_sort = bool(every or user or vc or status or name)
     if by_sort is bool(jobs):
-        raise InputError("name jobs, or say which: --user, --vc or --all" + (", not both" if jobs else ""))
+        ways = "--user, --vc, --status, --name or --all"
+        raise InputError(f"name jobs, or say which: {ways}" + (", not both" if jobs else ""))
     if by_sort and array:
         raise InputError("--array is for jobs that are named; leave it out, or name one of the array")
-    if every and (user or vc):
-        raise InputError("--all is every user's of every virtual cluster; leave it out, or --user and --vc")
+    if every and (user or vc or status or name):
+        raise InputError("--all is every user's of every virtual cluster; leave it out, or what else says which")
     with ask.connect() as there:
-        chosen = _Chosen(_chosen(there, user, vc, yes), True) if by_sort else _named(there, jobs or (), array)
+        sort = _Sort(user, vc, status or (), name)
+        chosen = _Chosen(_chosen(there, sort, yes), True) if by_sort else _named(there, jobs or (), array)
     said = {True: "is cancelled", False: "is being stopped"}
 
     def told(job: Job) -> str:
@@ -164,11 +176,28 @@ def _withdrawn_first(job: Job) -> tuple[bool, bool, int]:
     return job.state.holds, job.state is not JobState.HELD, -int(job.id) if job.id.isdecimal() else 0
 
 
-def _chosen(there: Engine, user: str | None, vc: str | None, yes: bool) -> list[Job]:
-    """The jobs of a user and a virtual cluster (None: of any) that have not ended, once that was agreed to."""
-    found = listed(there, asked_for([], False, None), {"user": user, "vc": vc}, 0).jobs
-    of = "".join(f" of {clean(name)}" for name in (user, vc) if name)
+class _Sort(NamedTuple):
+    """Which jobs are meant: all, but for what is given here."""
+
+    user: str | None
+    vc: str | None
+    states: Sequence[str]
+    name: str | None  #: that they were submitted under
+
+
+def _chosen(there: Engine, sort: _Sort, yes: bool) -> list[Job]:
+    """The jobs of a sort that have not ended, once that was agreed to."""
+    whose = {"user": sort.user, "vc": sort.vc, "name": sort.name}
+    found = [
+        job
+        for job in listed(there, asked_for(sort.states, False, None), whose, 0).jobs
+        if not job.state.ended and sort.name in (None, job.name.removesuffix(f"-{job.id}"))
+    ]
+    of = "".join(f" of {clean(name)}" for name in (sort.user, sort.vc) if name)
+    of += f" called {clean(sort.name)}" if sort.name else ""
+    of += f" in state {clean(', '.join(sort.states))}" if sort.states else ""
     if not found:
+        check_chosen(there, sort.vc, sort.user)
         note(f"no jobs{of} that have not ended")
     elif not yes:
         named = ", ".join(clean(job.name) for job in found[:NAMED]) + (", ..." if len(found) > NAMED else "")

@@ -79,6 +79,10 @@ def logs(
             raise NotFoundError(f"--attempt {attempt}: {one.name} was started {started} time(s)")
         if one.size > 1 and rank == 0:
             note(f"task 0 of {one.size:,}; others: --rank 1" + (f" to {one.size - 1}" if one.size > 2 else ""))
+        if attempt is None and started > 1:
+            note(
+                f"of its start {started:,}; earlier ones: --attempt 1" + (f" to {started - 1:,}" if started > 2 else "")
+            )
         start = 0
         if started and tail is not None:
             start = show_tail(there, one, rank, attempt or started, tail, out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ import typer
 
 from hived.engine.states import Phase
 from hived.errors import HivedError, InputError
+from hived.server.schema import Me
 
 from . import slurm
 from .client import Engine, connect
+from .escaping import clean
 from .formats import Form, print_answer, read_duration
 from .shared_options import with_options
 
 _PATIENCE_S = 1.0
+_USES = ("member", "admin")  #: roles in a virtual cluster of one's own
 _MOST = "100"
 
 
@@ -96,6 +100,10 @@ duration_option = functools.partial(typer.Option, metavar="DURATION", parser=sec
 vc_option = functools.partial(typer.Option, "--vc", metavar="VC", autocompletion=complete_vc)
 _job = functools.partial(typer.Argument, autocompletion=complete_job)
 
+VcOption = Annotated[
+    str | None,
+    vc_option(help="The virtual cluster (tenant); or set HIVED_VC.", show_default="the one that you are a member of"),
+]
 OfVcOption = Annotated[str | None, vc_option(help="Of one virtual cluster.", show_default="all")]
 OfUserOption = Annotated[
     str | None, typer.Option("--user", "-u", metavar="USER", help="Of one user.", show_default="all")
@@ -126,11 +134,11 @@ OpportunisticOption = Annotated[
 ]
 
 
-def resources(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
-    """The resources of a submission."""
+def resources(gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
+    """The resources of a submission, beside its virtual cluster."""
     if opportunistic and priority:
         raise InputError("--opportunistic and --priority: an opportunistic job has no priority; give one of them")
-    return {"vc": vc, "gpus": gpus, "tasks": nodes, "priority": -1 if opportunistic else priority}
+    return {"gpus": gpus, "tasks": nodes, "priority": -1 if opportunistic else priority}
 
 
 _option = functools.partial(typer.Option, rich_help_panel="Where the engine is")
@@ -190,3 +198,15 @@ def _asking(**options: Any) -> list[inspect.Parameter]:
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter("form", kind, default=Form.TABLE, annotation=_FORM)]
     return shared + [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
+
+
+def own_vc(there: Engine, given: str | None, more: str = "") -> str:
+    """The virtual cluster of a job: the one given, or the only one that who asks may use; ``more``: of the error."""
+    if found := given or os.environ.get("HIVED_VC"):
+        return found
+    roles = there.parsed(Me, there.get("/v1/me")).roles
+    own = [vc for vc, role in roles.items() if role in _USES] or [vc for vc, role in roles.items() if role != "viewer"]
+    if len(own) == 1:
+        return own[0]
+    which = f"one of {', '.join(map(clean, own))}, or set HIVED_VC" if own else "you are a member of none"
+    raise InputError(f"--vc is missing: {which}{more}")

@@ -24,9 +24,10 @@ from .options import (
     NodesOption,
     OpportunisticOption,
     PriorityOption,
+    VcOption,
     asks_engine,
+    own_vc,
     resources,
-    vc_option,
 )
 
 _CODES = {"now": 0, "waits": 2, "never": 3, "unknown": 4}
@@ -36,7 +37,7 @@ _MOST = 1_000  #: maximum of objects in one plan
 @asks_engine
 def plan(
     ask: Asking,
-    vc: Annotated[str | None, vc_option(help="The virtual cluster (tenant); with -f the manifests say it.")] = None,
+    vc: VcOption = None,
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
@@ -72,13 +73,14 @@ def plan(
             raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
         wanted: dict[str, object] = {"manifests": [one.value for one in manifests], "namespace": namespace}
     else:
-        if vc is None:
-            raise InputError("--vc is missing: whose job would it be? On Kubernetes manifests can say it, -f job.yaml")
         manifests = []
         what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
-        asked = resources(vc, gpus, nodes, priority, opportunistic) | {"command": ["true"]}
-        wanted = {"job": asked | ({"early": True} if early else {})}
+        asked = resources(gpus, nodes, priority, opportunistic) | {"command": ["true"]}
+        wanted = {}
     with ask.connect() as there:
+        if not files:
+            asked["vc"] = own_vc(there, vc, "; on Kubernetes manifests can say it, -f job.yaml")
+            wanted = {"job": asked | ({"early": True} if early else {})}
         try:
             answer = there.post("/v1/plan", wanted)
         except RequestError as error:

@@ -26,7 +26,7 @@ from .client import Engine, LostAnswerError, Retrying, path_of
 from .console import note
 from .escaping import clean
 from .logs import attempt_of, log_pages
-from .options import Asking, GpusOption, asks_engine, duration_option, resources, vc_option
+from .options import Asking, GpusOption, VcOption, asks_engine, duration_option, own_vc, resources
 from .submit import environment, folder
 
 _LOOK_S = 1.0  #: between two looks at the jobs
@@ -37,7 +37,6 @@ _EXAMPLE = '{"lr": 0.1, "width": 64}'
 @asks_engine
 def search(
     ask: Asking,
-    vc: Annotated[str, vc_option(help="The virtual cluster (tenant).")],
     configurations: Annotated[
         Path,
         typer.Option("--configurations", "-c", metavar="FILE", help="CSV with a header, or an object of JSON a line."),
@@ -48,6 +47,7 @@ def search(
     ],
     target: Annotated[float, typer.Option("--target", metavar="X", help="The accuracy that ends the search.")],
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --; {name} is a configuration's.")],
+    vc: VcOption = None,
     gpus: GpusOption = 1,
     top: Annotated[int, typer.Option(metavar="N", help="So many of the best have GPUs for themselves.", min=0)] = 2,
     first: Annotated[int, typer.Option(metavar="N", help="Configurations to begin with.", min=1)] = 2,
@@ -80,9 +80,10 @@ def search(
     commands = [filled(command, one, configurations) for one in chosen]
     sign = -1.0 if lower else 1.0
     goal = Goal(sign * target, -inf if least is None else sign * least, top, first, more)
-    submission = resources(vc, gpus, 1, 0, False) | {"cwd": folder(None), "name": name}
+    submission = resources(gpus, 1, 0, False) | {"cwd": folder(None), "name": name}
     submission["environment"] = environment(os.environ, [], False, str(submission["cwd"]))
     with ask.connect() as there:
+        submission["vc"] = own_vc(there, vc)
         running = _Running(there, Search(len(chosen), goal), submission, commands, chosen)
         judge = _Judge(pattern, sign, after)
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(_HUNG_UP))

@@ -34,10 +34,11 @@ from .options import (
     GpusOption,
     OpportunisticOption,
     PriorityOption,
+    VcOption,
     asks_engine,
     duration_option,
+    own_vc,
     resources,
-    vc_option,
 )
 from .submit import CwdOption, EnvOption, environment, folder, own_umask
 
@@ -54,10 +55,10 @@ _ENDS_S = 10.0
 @asks_engine
 def shell(
     ask: Asking,
-    vc: Annotated[str, vc_option(help="The virtual cluster (tenant).")],
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[COMMAND]", help="Another program, after --.", show_default="$SHELL")
     ] = None,
+    vc: VcOption = None,
     gpus: GpusOption = 1,
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
@@ -83,7 +84,8 @@ def shell(
         if not there.local:
             raise InputError("hived shell works on the machine of the engine: log in there, and leave --engine out")
         own = folder(cwd)
-        submission = resources(vc, gpus, 1, priority, opportunistic) | {
+        submission = resources(gpus, 1, priority, opportunistic) | {
+            "vc": own_vc(there, vc),
             "command": [sys.executable, "-I", "-S", terminal.__file__, f"{os.getuid()}:{path}", *program],
             "name": name,
             "cwd": own,

@@ -26,6 +26,22 @@ PROGRAMS = {
     "show": "explain --details, hived devices or hived vc show",
     "update": "edit, hived priority or hived drain",
 }
+#: what verbs are called elsewhere
+ELSEWHERE = {
+    "kill": "cancel",
+    "stop": "cancel, or hived hold",
+    "delete": "cancel",
+    "list": "ps",
+    "status": "ps, or of one job hived explain",
+    "queue": "ps",
+    "info": "explain --details, or hived devices",
+    "run": "submit --follow",
+    "add": "submit",
+    "help": "--help",
+    "restart": "requeue",
+    "nodes": "devices",
+    "describe": "explain --details",
+}
 _NO_CPUS = "GPUs are what is shared out, and hived up --fence memory,cpu gives a job their share of both"
 _GPUS = "--gpus N, for each task"
 #: options, of the verbs that take none of that name
@@ -40,7 +56,7 @@ _OPTIONS = {
     "--jobs": "hived explain --details JOB",
     "--mail-type": "none: hived wait JOB; mail ...",
     "--mail-user": "none: hived wait JOB; mail ...",
-    "--name": "its name, as it is: hived cancel NAME",
+    "--name": "a name is an argument: hived explain NAME; of all under one name: hived cancel --name",
     "--nodelist": "none: cells are placed by affinity",
     "--priority": "hived priority JOB N",
     "--signal": "hived submit --signal, or --checkpoint-signal",

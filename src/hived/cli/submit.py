@@ -30,11 +30,12 @@ from .options import (
     NodesOption,
     OpportunisticOption,
     PriorityOption,
+    VcOption,
     asks_engine,
     complete_job,
     duration_option,
+    own_vc,
     resources,
-    vc_option,
 )
 
 #: set by hived for each task; the submitter's values would mislead it
@@ -63,8 +64,8 @@ CwdOption = Annotated[
 @asks_engine
 def submit(
     ask: Asking,
-    vc: Annotated[str, vc_option(help="The virtual cluster (tenant).")],
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.")],
+    vc: VcOption = None,
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
@@ -161,7 +162,7 @@ def submit(
       id=$(hived submit -q --vc vision -- python train.py)
     """
     submission = (
-        resources(vc, gpus, nodes, priority, opportunistic)
+        resources(gpus, nodes, priority, opportunistic)
         | {
             "command": command,
             "cwd": folder(cwd),
@@ -184,6 +185,7 @@ def submit(
     if array is not None and follow:
         raise InputError("--follow shows one job; leave it out, and wait for all of an array with hived wait ID")
     with ask.connect() as there:
+        submission["vc"] = own_vc(there, vc)
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         sent = environment(os.environ, env or [], no_env, str(submission["cwd"]))

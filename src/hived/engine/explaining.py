@@ -299,7 +299,7 @@ def given_away(trading: LiveTrading, vc: str, reasons: Iterable[Reason]) -> list
     given = sum(gpus for (giver, _), gpus in trading.gpus_given().items() if giver == vc)
     if not given or not any(_short(reason, given) for reason in reasons):
         return []
-    return [given for given in trading.given() if given.vc == vc][:MAX_NAMED]
+    return list[Reason](one for one in trading.given() if one.vc == vc)[:MAX_NAMED]
 
 
 def _short(reason: object, given: int) -> bool:

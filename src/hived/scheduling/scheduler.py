@@ -1434,6 +1434,14 @@ class Scheduler:
         waits = entry.status is WAITING or (entry.status is LENT and entry.place_in is not None)
         return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
 
+    def blocking(self, entry: Entry, most: int) -> tuple[int, list[Entry]]:
+        """The same, without those that let it pass now, as soon as it fits."""
+        queue = entry.backlog if entry.line is None else entry.line
+        waits = entry.status is WAITING or (entry.status is LENT and entry.place_in is not None)
+        if not waits or queue is None:
+            return 0, []
+        return queue.blocking(entry.key, most, self.now / self.per_second)
+
     def diagnose(self, entry: Entry) -> PlanAnswer:
         """What the core answers a waiting job, as if it were first in line. It costs one dry run."""
         return self.cluster.plan(entry.awaited, excluded_nodes=entry.excluded)

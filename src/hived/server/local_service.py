@@ -46,6 +46,8 @@ T = TypeVar("T")
 MOST_OF_A_JOB = 262_144
 #: of all jobs of a submission
 MOST_OF_A_SUBMISSION = 128 << 20
+#: jobs that another one waits for, that are named of it
+_WAITS_SHOWN = 10
 #: characters of a command in a list of jobs
 MOST_IN_A_LIST = 4_096
 #: poll interval of a growing output file, in seconds
@@ -425,6 +427,7 @@ class LocalService(Service[Job]):
             exit_code=job.exit_code,
             array=spec.array_id or None,
             array_index=spec.array_index if spec.array_id else None,
+            options=list(_options(job)),
         )
 
     # -- output and events ----------------------------------------------------------------------------------------
@@ -589,6 +592,25 @@ def _check_length(submission: schema.Submission, many: int) -> None:
     if many * size > MOST_OF_A_SUBMISSION:
         what = f"and command are {size:,} bytes, {many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
         raise RequestError("environment", f"{what}: pass less, or submit it in parts")
+
+
+def _options(job: Job) -> Iterator[str]:
+    """What a job was submitted with that its other fields do not say."""
+    spec = job.spec
+    if spec.array is not None:
+        yield f"--array {spec.array}"
+    yield from (f"--after {number}:{how}" for number, how in spec.waits_for[:_WAITS_SHOWN])
+    if spec.grace_s != DEFAULT_GRACE_S:
+        yield f"--grace {spec.grace_s:g}s"
+    if spec.limit_signal is not None:
+        yield f"--signal {spec.limit_signal}@{spec.limit_signal_s:g}s"
+    if spec.checkpoint_signal is not None:
+        yield f"--checkpoint-signal {spec.checkpoint_signal}"
+    yield from ("--early",) * spec.early
+    yield from ("--lazy",) * spec.lazy_preemption
+    yield from ("--no-requeue",) * (not spec.requeue)
+    if spec.share is not None:
+        yield "--share" if spec.share else "--no-share"
 
 
 def _in_short(job: schema.Job) -> schema.Job:

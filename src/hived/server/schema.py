@@ -119,6 +119,8 @@ class Process(Model):
     array: int | None = None
     """Id of the first job of its array; None: of none."""
     array_index: int | None = None
+    options: list[str] = Field(default_factory=list)
+    """What else it was submitted with, as options of ``hived submit``."""
 
 
 class Limits(Model):

@@ -227,6 +227,38 @@ def test_script_that_cannot_be_run(
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b"echo hi\n",
+            "./job.sh: has no first line like #!/bin/bash; add one, or run it by its program",
+        ),
+        (b"#!/opt/none/python9\nx\n", "./job.sh: its first line names /opt/none/python9, and there is no such program"),
+        (b"#!/bin/sh\r\nx\r\n", "its lines end as on Windows, and its interpreter is not found so: sed -i"),
+        (b"#!/bin/sh\nexit 0\n", ""),
+        (b"#! /bin/sh -e\nexit 0\n", ""),
+        (b"\x00\x01binary", ""),
+    ],
+)
+def test_script_without_its_interpreter(
+    hived: Hived, engine: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+) -> None:
+    """It waited for its GPUs, took them from others, and was said not to be there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_bytes(content)
+    (tmp_path / "job.sh").chmod(0o700)
+    answer = hived("submit", "--vc", "vision", "--", "./job.sh")
+    if words:
+        assert words in refused(answer)
+    else:
+        assert answer.code == 0
+
+
+def test_program_that_is_not_there(hived: Hived, engine: FakeService) -> None:
+    assert refused(hived("submit", "--vc", "vision", "--", "/no/such/prog")) == "/no/such/prog: no program of that name"
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("submit --vc a --mem 4G -- true", "--mem. What Slurm calls so is here: GPUs are what is shared out"),

@@ -87,7 +87,7 @@ class JobExplainer(Explainer[Job]):
         """A dry run for the head of line only; of any other job its place in line."""
         if job.state is JobState.RESERVED:
             return self.reasons(job)
-        return behind(*self._jobs.scheduler.ahead(job.entry, 3)) or self.but_the_line(self._of_core(job))
+        return behind(*self._jobs.scheduler.blocking(job.entry, 3)) or self.but_the_line(self._of_core(job))
 
     def _aside(self, job: Job, at: float | None) -> list[str]:
         if job.held_by_hand:

@@ -319,6 +319,8 @@ class _Supervisor:
                 self._kill_all()
                 self._kill_at = now + 0.05  # once more: a process may have been between fork and setpgid
             waits = [at - now for at in (warn_at, limit_at, self._kill_at) if at is not None and at > now]
+            if self._most_output and self._reader >= 0:
+                waits.append(0.01)  # what it prints is found while it runs, which may not be long
             # check once a second at least: a debugger or a freezer may have swallowed the signal
             info = signal.sigtimedwait(_WATCHED, max(0.0, min([*waits, 1.0])))
             if info is None or info.si_signo == signal.SIGCHLD:
