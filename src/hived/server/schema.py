@@ -538,8 +538,8 @@ class Spec(Model):
     nodes: int
     vcs: list[str]
     text: str
-    """It as YAML: on Kubernetes as it was written there, on one machine without comments and defaults. Putting it back
-    changes nothing."""
+    """It as YAML: on Kubernetes as it was written there, on one machine without comments and defaults. Read again, it
+    is the same spec."""
 
 
 class Replica(Model):
