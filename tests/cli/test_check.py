@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .helpers import NODES, Hived, refused
 
@@ -62,11 +63,68 @@ def test_option_of_a_vc_is_shown(
     assert (key in found[1]) is (other is not None)
 
 
+def test_who_may_use_it_is_shown(hived: Hived, folder: Path) -> None:
+    """In the tree and as JSON; who is no user of this machine is named, for it may be the spec of another."""
+    rules = 'members: [root, bne, "group:nosuch", "namespace:ml", "*"], admins: [root], maxJobs: 3, maxPriority: 0, '
+    text = NODES.replace("a: {", "a: {" + rules + "fileGroup: root, ", 1) + "operators: [root, olgaa]\n"
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    answer = hived("check", "spec.yaml")
+    assert answer.code == 0
+    lines = [line.strip("─├└│ ") for line in answer.out.splitlines()]
+    for line in (
+        "virtual clusters: 2, operators: root, olgaa", "members: root, bne, group:nosuch, namespace:ml, *",
+        "admins: root", "a member: at most 3 jobs that have not ended, priority 0",
+        "files: read by the group root too",
+    ):  # fmt: skip
+        assert line in lines
+    assert answer.err.splitlines() == [
+        "hived: this machine has no user olgaa, whom the spec has among its operators",
+        "hived: this machine has no user bne, whom a has among its members",
+        "hived: this machine has no group nosuch, whom a has among its members",
+    ]
+    found = json.loads(hived("spec", "check", "spec.yaml", "-o", "json").out)
+    assert found == json.loads(hived("check", "spec.yaml", "--json").out)
+    assert found == yaml.safe_load(hived("spec", "check", "spec.yaml", "-o", "yaml").out)
+    first, second = found["virtual_clusters"]
+    assert (first["members"][1], first["admins"], first["maxJobs"], first["maxPriority"], first["fileGroup"]) == (
+        "bne", ["root"], 3, 0, "root",
+    )  # fmt: skip
+    assert not {"members", "admins", "maxJobs", "maxGpus"} & set(second)
+    assert "maxGpus" not in first
+    assert found["operators"] == ["root", "olgaa"]
+    assert refused(hived("spec", "check", "spec.yaml", "--json", "-o", "yaml")).startswith("--json and -o yaml: ")
+
+
+@pytest.mark.parametrize("policy", ["fare", "fair:half=3"])
+def test_policy_by_which_no_engine_starts(hived: Hived, folder: Path, policy: str) -> None:
+    """The spec was called feasible, and the engine did not start with it."""
+    text = NODES.replace("b: {", f"b: {{policy: '{policy}', ", 1)
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    line = refused(hived("check", "spec.yaml"))
+    assert line.startswith("spec.yaml: b: ")
+    if policy == "fare":
+        assert line.endswith("did you mean fair?")
+        assert "unknown policy 'fare'; there are yarn-cs, fifo," in line
+    refused(hived("check", "spec.yaml", "-o", "json"))
+
+
+def test_policy_of_ones_own_that_is_not_here(hived: Hived, folder: Path) -> None:
+    text = NODES.replace("b: {", "b: {policy: 'nowhere:Policy', ", 1)
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    line = refused(hived("check", "spec.yaml"), 5)
+    assert line.startswith("policy nowhere:Policy: its module cannot be imported")
+    assert line.endswith("; it is that of b in spec.yaml")
+
+
 def test_exact_safety_and_its_policies(hived: Hived, folder: Path) -> None:
     """Beside a policy for which it cannot hold no engine starts."""
     text = NODES.replace("a: {", "a: {safety: exact, policy: gandiva, ", 1)
     (folder / "spec.yaml").write_text(text, encoding="utf-8")
     assert hived("up", "spec.yaml", "--simulated", "--state", folder / "state").code == 5
+    assert "the safety of a can be exact under policies" in refused(hived("check", "spec.yaml"), 5)
+    text = NODES.replace("a: {", "a: {policy: antman, ", 1).replace("b: {", "b: {policy: gandiva, ", 1)
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    assert "its jobs cannot share GPUs in one cluster with those of" in refused(hived("check", "spec.yaml"), 5)
 
 
 def test_wrong_spec_is_no_json(hived: Hived, folder: Path) -> None:

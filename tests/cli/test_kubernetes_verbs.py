@@ -16,7 +16,7 @@ import yaml
 
 from hived.server.app import make_app
 
-from ..server.fakes import FAILURES, TOKEN, WHY, Answering, FakeKubernetes, FakeService, Running, kubernetes_app
+from ..server.fakes import FAILURES, SPEC, TOKEN, WHY, Answering, FakeKubernetes, FakeService, Running, kubernetes_app
 from .engine.shell import Terminal
 from .engine.test_verbs import assert_understood
 from .helpers import Completed, Hived, refused
@@ -499,6 +499,26 @@ def test_verb_for_a_machine(hived: Hived, cluster: str, service: FakeKubernetes,
     line = refused(hived(*verb))
     assert line.startswith("the engine decides for a Kubernetes cluster; ")
     assert instead in line
+
+
+def test_spec_of_kubernetes(hived: Hived, cluster: str, tmp_path: Path) -> None:
+    """It is shown and compared as everywhere, and changed where it is read from."""
+    shown = hived("spec", "show")
+    assert (shown.code, shown.err, shown.out) == (0, "", SPEC)
+    path = tmp_path / "spec.yaml"
+    path.write_text(shown.out, encoding="utf-8")
+    assert hived("spec", "diff", path).code == 0
+    for options in ([], ["--dry-run"], ["--yes"]):
+        line = refused(hived("spec", "apply", path, *options))
+        way_out = "its spec is in a ConfigMap: kubectl -n hived edit configmap spec"
+        assert line == f"the engine decides for a Kubernetes cluster; {way_out}"
+
+
+def test_spec_of_kubernetes_in_a_file(hived: Hived, cluster: str, service: FakeKubernetes, tmp_path: Path) -> None:
+    service.changes = {"source": "/etc/hived/spec.yaml"}
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    assert "its spec is the file /etc/hived/spec.yaml: edit that, or " in refused(hived("spec", "apply", path))
 
 
 def test_verb_for_kubernetes(hived: Hived, machine: Running, manifest: Manifest) -> None:

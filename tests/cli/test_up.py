@@ -17,9 +17,10 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import JobsRunAs, _unknown, _Up, _with_guests, open_jobs, scattered, up
+from hived.cli.up import JobsRunAs, _Up, _with_guests, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
+from hived.engines.local.job_users import unknown_accounts
 from hived.engines.local.store import Store, last_start
 from hived.errors import InputError
 from hived.spec import parse_spec
@@ -350,9 +351,13 @@ def test_whose_guests(
 def test_names_that_the_machine_does_not_have() -> None:
     """One that is misspelt passed silently, and refusals sent people there."""
     spec = spec_for("n", 4, "GPU", (("vision", 4),))
-    assert _unknown(spec) == []
+    assert unknown_accounts(spec) == []
     access = AccessSpec(("root", "group:root", "group:nosuch", "namespace:ml", "*"), admins=("nosuch",))
     vcs = tuple(replace(vc, access=access) for vc in spec.virtual_clusters)
-    assert _unknown(replace(spec, virtual_clusters=vcs, operators=("root", "gone"))) == [
-        "user gone", "group nosuch", "user nosuch",
-    ]  # fmt: skip
+    assert unknown_accounts(replace(spec, virtual_clusters=vcs, operators=("root", "gone"))) == [
+        "this machine has no user gone, whom the spec has among its operators",
+        "this machine has no group nosuch, whom vision has among its members",
+        "this machine has no user nosuch, whom vision has among its admins",
+    ]
+    crowd = unknown_accounts(replace(spec, operators=tuple(f"gone{n}" for n in range(14))))
+    assert (len(crowd), crowd[-1]) == (11, "and 4 more that this machine does not have")

@@ -262,7 +262,11 @@ class Driver:
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> dict[str, list[str]]:
         """Give the cluster a new spec: groups run on where they are, as far as that exists. The report, by kind."""
         before, preempting = dict(self.running), set(self.preempting)
+        state = self.cluster.snapshot()
+        would = self.cluster.would_reconfigure(spec)
+        assert self.cluster.snapshot() == state, "a question has changed the state"
         report = self.cluster.reconfigure(spec)
+        assert would == report
         lost, downgraded = ([name for name, *_ in listed] for listed in (report.lost, report.downgraded))
         self.hardware = Hardware(self.cluster.spec)
         there = {(node, device) for node in self.hardware.nodes for device in self.hardware.devices_of(node)}

@@ -56,6 +56,7 @@ class Replica:
     spec_source = "a test"
     spec_loaded_at = 0.0
     spec_problem = ""
+    spec_text = ""
 
     def __init__(self, world: World | None = None) -> None:
         self.world = world or racks()

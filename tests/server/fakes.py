@@ -43,10 +43,12 @@ from hived.server.service import whole_number
 from hived.server.serving import Server
 from hived.server.trades import ExchangeService
 from hived.spec import spec_from_dict
+from hived.spec.writing import spec_text
 
 from ..contract.specs import flat
 
 TOKEN = "let-me-in"
+SPEC = spec_text(spec_from_dict(flat({"vision": 2, "speech": 2})))
 VCS = ("vision", "speech")
 NODES, PER_NODE = ("node-0", "node-1"), 4
 ENDED = ("succeeded", "failed", "cancelled")
@@ -115,6 +117,11 @@ class FakeService(LocalService):
         self.pictures = 0  #: that were asked for
         self.rebuilt = 0  #: number of the latest event that came with other nodes
         self.log_lines = ['{"n":0}', '{"n":1}']
+        self.spec_text = SPEC
+        self.applied: list[str] = []  #: specs that were put in its place
+        self.reconfigured = schema.Reconfigured(
+            dry_run=False, kept=[], downgraded=[], on_removed_devices=[], requeued=[], warnings=[]
+        )
         self.fails: Exception | None = None
         self.known = Tokens()
         self._sessions, self.address = Sessions(), None
@@ -253,8 +260,9 @@ class FakeService(LocalService):
     def spec(self) -> schema.Spec:
         self.check()
         return schema.Spec(
-            source="a test", loaded_at=1.0e9, problem="", gpus=self.gpus, nodes=len(self.names), vcs=self.names_of_vcs
-        )
+            source="a test", loaded_at=1.0e9, problem="", gpus=self.gpus, nodes=len(self.names), vcs=self.names_of_vcs,
+            text=self.spec_text,
+        )  # fmt: skip
 
     def usage(self) -> schema.Usage:
         self.check()
@@ -502,9 +510,13 @@ class FakeService(LocalService):
         ]
         return schema.Drained(nodes=nodes, undone=drain.undo)
 
-    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
+    async def reconfigure(self, spec: schema.SpecText, user: str, dry_run: bool = False) -> schema.Reconfigured:
+        """As a test says; the text is in force from then on, whatever it is."""
         self.check()
-        return schema.Reconfigured(kept=[], downgraded=[], lost=[], cancelled=[])
+        if not dry_run:
+            self.applied.append(spec.yaml)
+            self.spec_text = spec.yaml
+        return self.reconfigured.model_copy(update={"dry_run": dry_run})
 
     def decisions(self) -> Iterator[str]:
         self.check()
@@ -734,7 +746,9 @@ class FakeKubernetes(EngineService):
         self._check()
         at = time.time() - 60
         return self._changed(
-            schema.Spec(source="configmap/hived/spec", loaded_at=at, problem="", gpus=16, nodes=2, vcs=list(VCS))
+            schema.Spec(
+                source="configmap/hived/spec", loaded_at=at, problem="", gpus=16, nodes=2, vcs=list(VCS), text=SPEC
+            )
         )
 
     def usage(self) -> schema.Usage:

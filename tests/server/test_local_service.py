@@ -30,6 +30,8 @@ from hived.errors import (
 )
 from hived.server import routes, schema
 from hived.server.local_service import LocalService
+from hived.spec import parse_spec
+from hived.spec.changes import changes
 from hived.spec.compiled import AccessSpec
 
 from ..engines.driver import job as driver_job
@@ -420,7 +422,9 @@ async def test_events_are_sentences(engine: Engine) -> None:
     former = service.spec()
     await service.reconfigure(schema.SpecText(yaml=SPEC), "ann")
     present = service.spec()
-    assert (former.loaded_at < present.loaded_at, present.source, present.vcs) == (True, "the new spec", ["vision"])
+    assert (former.loaded_at < present.loaded_at, present.source, present.vcs) == (
+        True, "the spec that ann applied", ["vision"],
+    )  # fmt: skip
     engine.job_scheduler.set_health([("node", 1)], "NVML: lost", engine.clock())
     engine.job_scheduler.set_health([("node", 1)], None, engine.clock())
     await service.cancel(str(loan.id), "ann")
@@ -459,6 +463,103 @@ async def test_wrong_spec_changes_nothing(engine: Engine) -> None:
         with pytest.raises(InputError):
             await service.reconfigure(schema.SpecText.model_construct(yaml=text), "ann")
     assert (engine.last_event, engine.cluster.spec) == (last, spec)
+
+
+async def test_dry_run_of_a_spec(engine: Engine) -> None:
+    """It says what the same request would then do, and changes nothing."""
+    service = LocalService(engine)
+    stays = await service.submit(wish("sleep", "600", gpus=1), OWNER)
+    loses = await service.submit(wish("sleep", "600", vc="speech", gpus=2), OWNER)
+    await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), OWNER)
+    await service.drain(schema.Drain(device=7), "ann")
+    for job in (stays, loses):
+        await state(engine, engine.find(job.id), JobState.RUNNING)
+    text = service.spec().text
+    new = schema.SpecText(
+        yaml=SPEC.replace("cellNumber: 4}]", "cellNumber: 4}], members: [root, nosuch], policy: fair")
+    )
+    last, spec, lines = engine.last_event, engine.cluster.spec, list(service.decisions())
+    foreseen = await service.reconfigure(new, "ann", dry_run=True)
+    assert (engine.last_event, engine.cluster.spec, service.spec().text) == (last, spec, text)
+    assert list(service.decisions()) == lines
+    engine.cluster.validate()
+    done = await service.reconfigure(new, "ann")
+    assert (foreseen.dry_run, done.dry_run) == (True, False)
+    assert foreseen.model_copy(update={"dry_run": False}) == done
+    assert [job.model_dump() for job in done.downgraded] == [
+        {"name": loses.name, "vc": "speech", "gpus": 2, "why": "virtual cluster speech is no more"}
+    ]
+    assert stays.name in done.kept
+    assert (done.requeued, done.on_removed_devices) == ([], [])
+    assert done.warnings == ["this machine has no user nosuch, whom vision has among its members"]
+    fewer = new.yaml.replace("childCellNumber: 8", "childCellNumber: 4")
+    shrunk = await service.reconfigure(schema.SpecText(yaml=fewer), "ann", dry_run=True)
+    lacking = {job.name: job.why for job in shrunk.on_removed_devices}
+    assert lacking.keys() <= {stays.name, loses.name}
+    assert set(lacking.values()) <= {"some of its devices are no more (on node)"}
+
+
+async def test_jobs_with_reservations_under_a_new_spec(engine: Engine) -> None:
+    """It was told that they are cancelled, and they only wait again."""
+    service = LocalService(engine)
+    loan = await service.submit(wish("sh", "-c", "trap '' TERM; echo here; sleep 600", vc="research", gpus=8,
+                                     priority=-1, grace_s=30.0), OWNER)  # fmt: skip
+    await printed(engine, engine.find(loan.id), "here")
+    waits = await service.submit(wish("true", gpus=2), OWNER)
+    assert engine.find(waits.id).state is JobState.RESERVED
+    foreseen = await service.reconfigure(schema.SpecText(yaml=service.spec().text), "ann", dry_run=True)
+    assert [(job.name, job.gpus, job.why) for job in foreseen.requeued] == [
+        (waits.name, 2, "GPUs that were kept for it are kept no more")
+    ]
+    assert engine.find(waits.id).state is JobState.RESERVED
+    await service.cancel(loan.id, "ann", now=True)
+
+
+async def test_refused_spec_is_told(engine: Engine) -> None:
+    """Until one is in force; what was only asked is not."""
+    service = LocalService(engine)
+    wrong = schema.SpecText(yaml=SPEC.replace("cellNumber: 4}]", "cellNumber: 4}], policy: fare"))
+    with pytest.raises(InputError):
+        await service.reconfigure(wrong, "ann", dry_run=True)
+    assert service.spec().problem == ""
+    with pytest.raises(InputError):
+        await service.reconfigure(wrong, "ann")
+    assert "unknown policy 'fare'" in service.spec().problem
+    await service.reconfigure(schema.SpecText(yaml=SPEC), "ann")
+    assert service.spec().problem == ""
+
+
+async def test_policy_that_cannot_be_made_ends_no_engine(engine: Engine) -> None:
+    """It was taken for one that fails at work, and jobs were without an engine."""
+    service = LocalService(engine)
+    for policy in ("nowhere:Policy", "os:getcwd", "gandiva", "json:JSONDecoder"):
+        rules = f"policy: '{policy}'" + (", safety: exact" if policy == "gandiva" else "")
+        wrong = schema.SpecText(yaml=SPEC.replace("cellNumber: 4}]", f"cellNumber: 4}}], {rules}"))
+        for dry_run in (True, False):
+            with pytest.raises(InputError, match=f"the new spec: policy {policy}: ") as refused:
+                await service.reconfigure(wrong, "ann", dry_run=dry_run)
+            assert refused.value.code == "invalid"
+    two_ways = SPEC.replace("vision: {", "speech: {policy: antman}, vision: {policy: gandiva, ")
+    with pytest.raises(InputError, match=r"the new spec: policy (gandiva|antman): its jobs cannot share GPUs"):
+        await service.reconfigure(schema.SpecText(yaml=two_ways), "ann", dry_run=True)
+    assert engine.failed is not None
+    assert not engine.failed.done()
+    assert "policy json:JSONDecoder: " in service.spec().problem
+
+
+async def test_text_of_the_spec_is_the_spec(engine: Engine) -> None:
+    """Put back, it changes nothing; a trade is no part of it."""
+    service = LocalService(engine)
+    base, text = engine.trading.base, service.spec().text
+    assert list(changes(base, parse_spec(text, "it"))) == []
+    offered = schema.NewOffer(vc="vision", cells=schema.Cells(cell_type="SOCKET"), duration_s=3600.0)
+    asked = schema.NewRequest(vc="speech", cells=schema.Cells(cell_type="SOCKET"), duration_s=600.0)
+    await service.market.offer(offered)
+    await service.market.request(asked)
+    assert engine.cluster.spec.virtual_clusters != base.virtual_clusters
+    assert service.spec().text == text
+    await service.reconfigure(schema.SpecText(yaml=text), "ann")
+    assert service.spec().text == text
 
 
 def test_jobs_that_share_a_device() -> None:

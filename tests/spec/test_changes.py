@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hived.engine.job import Event
-from hived.engine.sentences import event_text
+from hived.engine.sentences import change_text, event_text
 from hived.engines.local.devices import spec_for
 from hived.spec.changes import changes
 from hived.spec.compiled import AccessSpec
@@ -44,5 +44,9 @@ def test_everything() -> None:
         "0 (was none); vision: maxGpus 3 (was none); research is new; speech is no more); 0 jobs went on as before"
     )
     assert [change.key for change in changes(OLD, replace(OLD, virtual_clusters=(vision,)))] == ["gone"]
+    (moved,) = changes(OLD, replace(OLD, virtual_clusters=OLD.virtual_clusters[::-1]))
+    assert (tuple(moved), change_text(*moved)) == (
+        ("", "order", None, None), "the virtual clusters are in another order",
+    )  # fmt: skip
     assert "(nothing has changed)" in event_text(Event(1, 0.0, "reconfigured", None, DATA | {"changes": []}))
     assert "spec; 0 jobs" in event_text(Event(1, 0.0, "reconfigured", None, DATA)), "of the version before"

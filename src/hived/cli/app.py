@@ -2,9 +2,9 @@
 
 A verb's module is imported when the verb is called, so that no verb pays for the imports of another.
 
-Exit codes: 0 done; 2 the input is wrong or does not fit; 3 it never fits; 4 no such thing; 5 a policy fails; 69 no
-engine answers, or it is not ready; 70 a bug of ours; 73 the state cannot be written; 77 not permitted; 124 out of time;
-130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit with the job's exit code.
+Exit codes: 0 done; 1 spec diff: it differs; 2 the input is wrong or does not fit; 3 it never fits; 4 no such thing; 5 a
+policy fails; 69 no engine answers, or it is not ready; 70 a bug of ours; 73 the state cannot be written; 77 not
+permitted; 124 out of time; 130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit with the job's code.
 """
 
 from __future__ import annotations
@@ -127,8 +127,11 @@ VERBS = (
     ),
     _noun(
         "spec",
-        "Cluster specs: check and make them",
+        "Cluster specs: check and make them, and the one in force",
         ("check", _CHECK, "spec", "check"),
+        ("show", "The one in force, as YAML", "spec_in_force", "show"),
+        ("diff", "What a file would change in the one in force", "spec_in_force", "diff"),
+        ("apply", "Put a file in its place, under running jobs", "spec_in_force", "apply"),
         ("from-quotas", "Of percentages of the cluster", "make_spec", "from_quotas"),
         ("from-demand", "Of what the jobs of a trace need", "make_spec", "from_demand"),
     ),
@@ -219,7 +222,8 @@ def _group(verbs: tuple[Verb, ...], name: str, **settings: Any) -> Any:
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
-    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, node or context; "
+    "Exit codes: 0 done; 1 spec diff: it differs; 2 wrong input, infeasible, or would wait; 3 never fits; "
+    "4 no such job, node or context; "
     "5 a policy fails; 69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; "
     "124 out of time; "
     "130 interrupted; 143 terminated. submit --follow and wait: the job's own."

@@ -60,6 +60,7 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "limit_signal_s": "--signal",
     "after": "--after",
     "array": "--array",
+    "yaml": "FILE",
     "node": "NODE",
     "cells": "CELLS",
     "wants": "--wants",
@@ -198,6 +199,10 @@ class Engine:
         """The answer to a request that changes something, which may take ``longer_s`` more than others."""
         return self._ask("POST", path, query, body, longer_s)
 
+    def put(self, path: str, body: object, **query: Any) -> Any:
+        """The answer to a request that replaces something."""
+        return self._ask("PUT", path, query, body)
+
     def stream(self, path: str, **query: Any) -> Generator[tuple[str, Any], None, None]:
         """Server-sent events, name and value, as they arrive; the first, ``open``, confirms the connection.
 
@@ -242,6 +247,7 @@ class Engine:
                     raise
                 shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
                 shows = "hived trade ls" if path.startswith("/v1/trades") else shows
+                shows = "hived spec diff" if path == "/v1/spec" else shows
                 raise LostAnswerError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
                     f"whether it has done what was asked, {shows} shows"

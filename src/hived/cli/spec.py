@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic.alias_generators import to_camel
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
@@ -17,36 +18,59 @@ from rich.tree import Tree
 from hived.cells import LevelSafety
 from hived.cluster import Shortage, initial_safety, shortages
 from hived.cluster.cluster import Cluster
-from hived.errors import InputError
+from hived.engines.local.job_users import unknown_accounts
+from hived.errors import InputError, PolicyError
 from hived.events.replay import ReplayError
 from hived.events.replay import replay as carry_out
+from hived.policies import DEFAULT, by_vc, make_policy
+from hived.scheduling import Policies
+from hived.scheduling.exact import check_together
 from hived.spec import ChainSpec, ClusterSpec, load_spec
-from hived.spec.compiled import EXACT, NO_GUESTS, OPPORTUNISTIC_GRACE_SECONDS
+from hived.spec.compiled import EXACT, NO_GUESTS, OPPORTUNISTIC_GRACE_SECONDS, AccessSpec
 from hived.words import counted
 
 from .console import messages, output
-from .formats import json_text
+from .formats import Form, limits_of_members, print_answer
 
 
 def check(
     spec: Annotated[Path, typer.Argument(help="The cluster spec (YAML).")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    form: Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs.")] = Form.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
     """Show a cluster spec and say whether its virtual clusters fit, or why not.
 
-    Exit code 0: feasible; 2: infeasible or wrong.
+    Users and groups that this machine does not have are named: the spec may be for another one. Exit code 0: feasible;
+    2: infeasible or wrong; 5: a policy of your own cannot be loaded, or policies cannot be as the spec has them.
 
     Example: hived spec check spec.yaml
     """
+    if as_json and form is Form.YAML:
+        raise InputError("--json and -o yaml: give one of them")
     cluster = load_spec(spec)
+    _check_policies(cluster)
     rows = initial_safety(cluster)
     short = shortages(cluster, rows)
-    if as_json:
-        typer.echo(json_text(_to_json(cluster, rows, short)))
+    for unknown in unknown_accounts(cluster):
+        messages().print(f"hived: {unknown}", style="yellow", markup=False)
+    if as_json or form is not Form.TABLE:
+        print_answer(_to_json(cluster, rows, short), Form.JSON if as_json else form)
     else:
         _print(cluster, rows, short)
     if short:
         raise typer.Exit(2)
+
+
+def _check_policies(cluster: ClusterSpec) -> None:
+    """Raise :class:`InputError` for a policy that no engine of this installation could go by."""
+    for name, vc in {vc.policy: vc for vc in reversed(cluster.virtual_clusters) if vc.policy}.items():
+        try:
+            make_policy(name)
+        except PolicyError as error:
+            raise PolicyError(error.policy, f"{error.what}; it is that of {vc.name} in {cluster.source}") from error
+        except InputError as error:
+            raise InputError(f"{cluster.source}: {vc.name}: {error}") from None
+    check_together(Policies(make_policy(DEFAULT), by_vc(cluster)), cluster)
 
 
 def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> None:
@@ -103,7 +127,8 @@ def _nodes(chain: ChainSpec) -> str:
 
 
 def _virtual_tree(cluster: ClusterSpec) -> Tree:
-    tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
+    operators = f", operators: {', '.join(cluster.operators)}" if cluster.operators else ""
+    tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}{escape(operators)}")
     for vc in cluster.virtual_clusters:
         words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
@@ -122,7 +147,31 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
         for pin in vc.pinned:
             words = f"pinned {pin.pinned_cell_id}: {cluster.chain(pin.chain).path_to(pin.level)} no. {pin.index}"
             branch.add(escape(words))
+        for line in _access_lines(vc.access):
+            branch.add(escape(line))
     return tree
+
+
+def _access_lines(access: AccessSpec | None) -> Iterator[str]:
+    """Who may use a virtual cluster, and how much, where the spec says it."""
+    if access is None:
+        return
+    if access.members:
+        yield f"members: {', '.join(access.members)}"
+    if access.admins:
+        yield f"admins: {', '.join(access.admins)}"
+    if limits := limits_of_members(access.max_jobs, access.max_gpus, access.max_priority):
+        yield f"a member: {limits}"
+    if access.file_group:
+        yield f"files: read by the group {access.file_group} too"
+
+
+def _access_json(access: AccessSpec | None) -> dict[str, object]:
+    """The same by the keys of the spec."""
+    if access is None:
+        return {}
+    found = {to_camel(name): value for name, value in asdict(access).items()}
+    return {key: value for key, value in found.items() if value not in (None, (), "")}
 
 
 def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> dict[str, object]:
@@ -152,6 +201,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 "guests": vc.guests,
                 **({"policy": vc.policy} if vc.policy else {}),
                 **({"safety": vc.safety} if vc.safety == EXACT else {}),
+                **_access_json(vc.access),
                 "cells": [
                     {"cell_type": cluster.chain(c.chain).path_to(c.level), "level": c.level, "number": c.number}
                     for c in vc.cells
@@ -173,6 +223,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
             | {"by": dict(s.by), "reserve_fewer": s.need - s.supply, "or_add_top_cells": s.missing_top_cells}
             for s in short
         ],
+        **({"operators": cluster.operators} if cluster.operators else {}),
         "ignored": [{"key": key, "line": line} for key, line in cluster.ignored],
     }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import grp
 import json
 import os
-import pwd
 import resource
 import secrets
 import sys
@@ -31,7 +29,7 @@ from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, Keeping, displaced_by
 from hived.engines.local.fences import Fence
-from hived.engines.local.job_users import JobUsers, name_of, not_passable
+from hived.engines.local.job_users import JobUsers, name_of, not_passable, unknown_accounts
 from hived.engines.local.ownership import jobs_folder, take_over
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
@@ -45,7 +43,6 @@ from hived.server.local_service import LocalService, local_view
 from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
 from hived.spec.compiled import NO_GUESTS
-from hived.spec.subjects import Kind, Subject
 from hived.words import counted
 
 from .addresses import ANY, OF_THE_MACHINE, address, exit_signal, has_socket, link, state_folder, until
@@ -252,22 +249,6 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="hived-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
-
-
-def _unknown(spec: ClusterSpec) -> list[str]:
-    """Users and groups of a spec that this machine does not have, at most a few: one may be misspelt."""
-    texts = {*spec.operators}
-    for vc in spec.virtual_clusters:
-        texts |= {*vc.access.members, *vc.access.admins} if vc.access is not None else set()
-    found = []
-    for subject in map(Subject.of, sorted(texts)):
-        lookup = {Kind.USER: pwd.getpwnam, Kind.GROUP: grp.getgrnam}.get(subject.kind)
-        try:
-            if lookup is not None:
-                lookup(subject.name)
-        except KeyError:
-            found.append(f"{subject.kind} {clean(subject.name)}")
-    return found[:_NAMED]
 
 
 class JobsRunAs(StrEnum):
@@ -580,8 +561,7 @@ class _Up:
         warnings = [] if self.chosen.shares is None else scattered(self.chosen.spec)
         if os.geteuid() == 0 and not self.is_demo and (shut := not_passable(engine.folder)) is not None:
             warnings.append(f"{shut} is shut to other users, so root's jobs alone can run: --state /var/lib/hived")
-        if (unknown := _unknown(self.chosen.spec)) and not self.is_demo:
-            warnings.append(f"this machine has no {' and no '.join(unknown)}, whom the spec names")
+        warnings += [] if self.is_demo else unknown_accounts(self.chosen.spec)
         theirs = OF_THE_MACHINE / "hived.db"
         if engine.folder != OF_THE_MACHINE and os.path.exists(theirs) and not engine.devices.simulated:  # noqa: PTH110
             warnings.append(f"{OF_THE_MACHINE} has the machine's engine, which may give out the same GPUs")

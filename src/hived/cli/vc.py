@@ -14,7 +14,7 @@ from hived.words import counted
 from .client import path_of
 from .console import note
 from .escaping import clean
-from .formats import Fact, columns, print_facts, print_table, styled
+from .formats import Fact, columns, limits_of_members, print_facts, print_table, styled
 from .job_lists import job_table
 from .options import Asking, asks_engine, complete_vc
 
@@ -99,13 +99,8 @@ def _rules(rules: Rules) -> Iterator[Fact]:
         yield "admins", clean(", ".join(rules.admins))
     if rules.members:
         yield "members", clean(", ".join(rules.members))
-    limits = (
-        (rules.max_jobs, "{:,} jobs that have not ended"),
-        (rules.max_gpus, "{:,} GPUs of guaranteed jobs"),
-        (rules.max_priority, "priority {:,}"),
-    )
-    if each := [words.format(most) for most, words in limits if most is not None]:
-        yield "a member", f"at most {', '.join(each)}"
+    if limits := limits_of_members(rules.max_jobs, rules.max_gpus, rules.max_priority):
+        yield "a member", limits
     if rules.file_group:
         yield "files", f"read by the group {clean(rules.file_group)} too"
 

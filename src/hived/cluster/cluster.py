@@ -620,8 +620,11 @@ class Cluster:
         changes = planned(self._committed(), compiled_spec(spec))
         if changes is not None:
             return tuple(sorted([group.name for change in changes for group in change.losers]))
-        _, report = recovery.reconfigured(self._committed(), compiled_spec(spec))
-        return tuple([name for name, _ in report.downgraded])
+        return tuple([name for name, _ in self.would_reconfigure(spec).downgraded])
+
+    def would_reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
+        """What :meth:`reconfigure` would answer, and the errors that it would raise. Nothing changes. O(as that)."""
+        return recovery.reconfigured(self._committed(), compiled_spec(spec))[1]
 
     # -- queries ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from hived.cluster.recovery import Reconfiguration
 from hived.errors import InvariantError, RequestError
 from hived.scheduling import Entry, Policies, Policy, SomePolicies, Status
 from hived.scheduling import instructions as decided
-from hived.scheduling.exact import ExactScheduler
+from hived.scheduling.exact import ExactScheduler, check_together
 from hived.scheduling.probe import Probe
 from hived.scheduling.scheduler import PastUse
 from hived.spec.changes import changes
@@ -414,8 +414,8 @@ class Dispatcher(ABC, Generic[J, D]):
 
         Raises what the policies of the spec and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
-        policies, changed = self._policies_of(spec), list(map(list, islice(changes(self.trading.base, spec), _CHANGES)))
-        self.policies.check(policies)
+        policies = self.check_policies(spec)
+        changed = list(map(list, islice(changes(self.trading.base, spec), _CHANGES)))
         rebased = self.trading.market.under(spec)
         report = self.cluster.reconfigure(rebased.trades.in_force())
         self.policies.assign(policies)
@@ -427,6 +427,18 @@ class Dispatcher(ABC, Generic[J, D]):
         self.trading.tell(at)
         self._reconfigured(report, NEW_SPEC, at)
         return report
+
+    def check_policies(self, spec: ClusterSpec) -> Mapping[str, Policy]:
+        """The policies of VCs of a spec. Raises :class:`~hived.errors.InputError` where they cannot be gone by."""
+        policies = self._policies_of(spec)
+        self.policies.check(policies)
+        check_together(Policies(self.policies.default.policy, policies), spec)
+        return policies
+
+    def would_reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
+        """What :meth:`reconfigure` would answer, and the errors that it would raise. Nothing changes."""
+        self.check_policies(spec)
+        return self.cluster.would_reconfigure(self.trading.market.under(spec).trades.in_force())
 
     # -- what the market asks, see :class:`.trading.Door` ------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def event_text(event: Event, job: str = "") -> str:
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
-            changes = "; ".join(_change(*of) for of in data.get("changes", ())) or "nothing has changed"
+            changes = "; ".join(change_text(*of) for of in data.get("changes", ())) or "nothing has changed"
             new = f" ({changes})" if "changes" in data else ""
             kept = f"{counted(data['kept'], 'job')} went on as before"
             return f"the cluster has a new spec{_by(data)}{new}; {kept}{down}{lost}"
@@ -128,12 +128,14 @@ _ASKED = {
 }
 
 
-def _change(vc: str, key: str, was: object, has: object) -> str:
+def change_text(vc: str, key: str, was: object, has: object) -> str:
     """A change of the spec; see :class:`hived.spec.changes.Change`."""
     of = f"{vc}: " if vc else ""
     match key:
         case "new" | "gone":
             return f"{vc} is {'new' if key == 'new' else 'no more'}"
+        case "order":
+            return "the virtual clusters are in another order"
         case "nodes" | "cells" if was == has:
             return f"{of}other {'cells' if vc else 'nodes or cells'}"
         case "nodes":

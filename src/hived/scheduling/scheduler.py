@@ -52,6 +52,7 @@ from .decayed_use import REVIEW_S, DecayedUse
 from .extension import Extension
 from .instructions import Downgrade, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve, Unschedulable
 from .loan_heads import LoanHeads
+from .policy import GpuSharing
 from .probe import Probe
 from .queue import BackfillQueue, Entry, Key, Queue, VcQueues
 from .running import RunningJobs, work_left
@@ -215,15 +216,8 @@ class Scheduler:
 
     def _extended(self) -> Extension | None:
         """The extension of the policies whose jobs share GPUs. Raises :class:`PolicyError` if they need two."""
-        sharing = [(policy, policy.gpu_sharing) for policy in self.policies.all if policy.gpu_sharing is not None]
-        if not sharing:
-            return None
-        first, (extend, parameters, _) = sharing[0]
-        for policy, other in sharing:
-            if other.extend is not extend:
-                what = f"its jobs cannot share GPUs in one cluster with those of {first.name}, which do it otherwise"
-                raise PolicyError(policy.name, what)
-        extension: Extension | None = extend(self, parameters)
+        sharing = sharing_of(self.policies)
+        extension: Extension | None = None if sharing is None else sharing.extend(self, sharing.parameters)
         return extension
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -1475,6 +1469,17 @@ class Scheduler:
         loans = [_waiting(True, queues.backlog, queues.misfits) for queues in vcs]
         rounds = zip_longest(*turns, *loans)
         return list(islice((entry for one in rounds for entry in one if entry is not None), most))
+
+
+def sharing_of(policies: Policies) -> GpuSharing | None:
+    """How jobs share GPUs under these policies; None: they do not. Raises :class:`PolicyError` if in two ways."""
+    sharing = [(policy, policy.gpu_sharing) for policy in policies.all if policy.gpu_sharing is not None]
+    for policy, other in sharing:
+        if other.extend is not sharing[0][1].extend:
+            first = sharing[0][0].name
+            what = f"its jobs cannot share GPUs in one cluster with those of {first}, which do it otherwise"
+            raise PolicyError(policy.name, what)
+    return sharing[0][1] if sharing else None
 
 
 def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:

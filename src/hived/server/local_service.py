@@ -24,13 +24,14 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.environment import PREVIOUS
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.job_users import uid_of
+from hived.engines.local.job_users import uid_of, unknown_accounts
 from hived.engines.local.model import DEFAULT_GRACE_S, Job, JobSpec, Limiting, default_name
 from hived.engines.local.tasks import Liveness
 from hived.engines.submission import indexes_of
-from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestError, UnsupportedError
+from hived.errors import ConflictError, ForbiddenError, InputError, NotFoundError, RequestError, UnsupportedError
 from hived.spec import parse_spec
 from hived.spec.compiled import ClusterSpec, Device
+from hived.spec.writing import spec_text
 from hived.words import counted, duration
 
 from . import pictures, schema
@@ -67,6 +68,10 @@ class LocalService(Service[Job]):
         self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
         self._owner = local_user(os.geteuid())
         self._access: tuple[ClusterSpec, Access] | None = None
+        #: of the spec in force, as it is shown
+        self._text: tuple[ClusterSpec, str] | None = None
+        #: why the last spec was refused that was to be in force; "": it is
+        self._spec_problem = ""
         self._sessions = Sessions()
         #: of the dashboard, as it is reached on this machine; None: it is served on the socket alone
         self.address: str | None = None
@@ -515,19 +520,43 @@ class LocalService(Service[Job]):
             nodes=[self.node(name, (device for _, device in of)) for name, of in nodes], undone=drain.undo
         )
 
-    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
-        """Go on under a new spec; every job runs on (work-preserving)."""
-        report = self._engine.reconfigure(parse_spec(spec.yaml, "the new spec"), user)
+    async def reconfigure(self, spec: schema.SpecText, user: str, dry_run: bool = False) -> schema.Reconfigured:
+        """Go on under a new spec; every job runs on (work-preserving). ``dry_run``: only say what would be."""
+        engine = self._engine
+        try:
+            new = parse_spec(spec.yaml, "the new spec")
+            warnings = await asyncio.to_thread(unknown_accounts, new)
+            jobs = {job.name: job for job in self.scheduler().jobs.values()}
+            report = engine.would_reconfigure(new) if dry_run else engine.reconfigure(new, user)
+        except InputError as error:
+            if not dry_run:
+                self._spec_problem = str(error)
+            raise
+        if not dry_run:
+            self._spec_problem = ""
+
+        def affected(name: str, why: str) -> schema.AffectedJob:
+            return schema.AffectedJob(name=name, vc=jobs[name].vc, gpus=jobs[name].gpus, why=why)
+
+        gone = "some of its devices are no more"
         return schema.Reconfigured(
+            dry_run=dry_run,
             kept=list(report.kept),
-            downgraded=[name for name, _ in report.downgraded],
-            lost=[name for name, _ in report.lost],
-            cancelled=list(report.cancelled),
+            downgraded=[affected(name, why) for name, why in report.downgraded],
+            on_removed_devices=[
+                affected(name, f"{gone} (on {', '.join(nodes)})" if nodes else gone) for name, nodes in report.lost
+            ],
+            requeued=[affected(name, _why_requeued(jobs[name])) for name in report.cancelled],
+            warnings=warnings,
         )
 
     def spec(self) -> schema.Spec:
-        """The spec in force."""
-        return shown_spec(self._engine.cluster.spec, self._engine.spec_source, self._engine.spec_loaded_at)
+        """The spec in force, without trades: they are no part of it."""
+        engine = self._engine
+        base = engine.trading.base
+        if self._text is None or self._text[0] is not base:
+            self._text = base, spec_text(base)
+        return shown_spec(base, self._text[1], engine.spec_source, engine.spec_loaded_at, self._spec_problem)
 
     def engine(self) -> schema.Engine:
         """What answers."""
@@ -569,6 +598,13 @@ def shown_token(token: Token) -> schema.Token:
         expires_at=token.expires_at,
         by=token.by,
     )
+
+
+def _why_requeued(job: Job) -> str:
+    """Why a job is in line again under a new spec, as it was before that."""
+    if job.state.holds:
+        return "the VC that it is a guest of takes none like it any more"
+    return "GPUs that were kept for it are kept no more"
 
 
 def _check(submission: schema.Submission) -> None:

@@ -183,6 +183,7 @@ EndedSince = Annotated[
 EndedBefore = Annotated[
     float | None, Query(ge=0, le=_LATEST, description="Only ended before then, in seconds since the epoch.")
 ]
+DryRun = Annotated[bool, Query(description="Change nothing: check it, and say what would become of jobs.")]
 AtOnce = Annotated[bool, Query(description="Without its grace.")]
 AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Page = Annotated[
@@ -500,10 +501,10 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
 
     @cluster.put("/spec", responses=declared(*BODY, 404, 409, 503, 507))
     async def replace_spec(
-        spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)], request: Request
+        spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)], request: Request, dry_run: DryRun = False
     ) -> schema.Reconfigured:
         """Go on under a new cluster spec. Every job runs on; what no longer fits its VC becomes opportunistic."""
-        return await service.reconfigure(spec, permits.to_operate(request, "replace the spec").name)
+        return await service.reconfigure(spec, permits.to_operate(request, "replace the spec").name, dry_run)
 
     tokens = router("tokens")
 

@@ -539,6 +539,9 @@ class Spec(Model):
     gpus: int
     nodes: int
     vcs: list[str]
+    text: str
+    """It as YAML: on Kubernetes as it was written there, on one machine without comments and defaults. Read again, it
+    is the same spec."""
 
 
 class Replica(Model):
@@ -571,11 +574,33 @@ class SpecText(Model):
     yaml: Annotated[str, StringConstraints(min_length=1, max_length=4_000_000)]
 
 
+class AffectedJob(Model):
+    """A job that does not go on under a new spec as it was."""
+
+    name: str
+    vc: str
+    gpus: int
+    """Of all its tasks."""
+    why: str
+    """In words."""
+
+
 class Reconfigured(Model):
+    """What a new spec makes of jobs: none ends for it."""
+
+    dry_run: bool
+    """Whether nothing has changed: the lists say what would be."""
     kept: list[str]
-    downgraded: list[str]
-    lost: list[str]
-    cancelled: list[str]
+    """Names of the jobs that run on as before."""
+    downgraded: list[AffectedJob]
+    """Were guaranteed, and run on where they are as opportunistic, until cells of their VC can stand there again."""
+    on_removed_devices: list[AffectedJob]
+    """Run on, on devices of which the spec lacks some, and keep those; who was guaranteed is in ``downgraded`` too."""
+    requeued: list[AffectedJob]
+    """Have GPUs no more that were kept for them while they wait, and are in line for others; or were guests, and are
+    stopped and in line again where their host takes none any more."""
+    warnings: list[str]
+    """What is allowed, and may be a mistake: users and groups that this machine does not have."""
 
 
 # -- trades of cells --------------------------------------------------------------------------------------------------

@@ -127,6 +127,13 @@ class Service(ABC, Generic[J]):
         """See :meth:`drain`."""
 
     @abstractmethod
+    async def reconfigure(self, spec: schema.SpecText, user: str, dry_run: bool = False) -> schema.Reconfigured:
+        """Go on under a new spec, by ``user``; every job runs on (work-preserving).
+
+        ``dry_run``: change nothing, and say what would be.
+        """
+
+    @abstractmethod
     def spec(self) -> schema.Spec:
         """The spec in force."""
 
@@ -200,10 +207,6 @@ class Service(ABC, Generic[J]):
     async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
         """Return once there is output beyond ``offset``, or the task has ended."""
         raise self._unsupported("read it with kubectl logs POD")
-
-    async def reconfigure(self, spec: schema.SpecText, user: str) -> schema.Reconfigured:
-        """Go on under a new spec, by ``user``; every job runs on (work-preserving)."""
-        raise self._unsupported("edit the ConfigMap or the file that its spec is read from")
 
     def tokens(self, user: str | None) -> list[schema.Token]:
         """The tokens of people in force, of one user or of all."""
@@ -461,7 +464,7 @@ def places(pods: Iterable[PodPlacement]) -> list[schema.Place]:
     return [schema.Place(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods]
 
 
-def shown_spec(spec: ClusterSpec, source: str, loaded_at: float, problem: str = "") -> schema.Spec:
+def shown_spec(spec: ClusterSpec, text: str, source: str, loaded_at: float, problem: str) -> schema.Spec:
     """A spec in force as a type of the API."""
     return schema.Spec(
         source=source,
@@ -470,6 +473,7 @@ def shown_spec(spec: ClusterSpec, source: str, loaded_at: float, problem: str = 
         gpus=spec.gpus,
         nodes=len(spec.node_names),
         vcs=[vc.name for vc in spec.virtual_clusters],
+        text=text,
     )
 
 

@@ -30,7 +30,7 @@ class Change(NamedTuple):
     """One; of nodes, cells and virtual clusters as a whole only that there is one, and how many GPUs."""
 
     vc: str  #: "": of the cluster
-    key: str  #: of the spec, or one of nodes, cells, new, gone
+    key: str  #: of the spec, or one of nodes, cells, new, gone, order
     was: object = None
     has: object = None
 
@@ -55,3 +55,11 @@ def changes(old: ClusterSpec, new: ClusterSpec) -> Iterator[Change]:
                 if (had := getattr(one, name)) != (has := getattr(other, name)):
                     yield Change(vc.name, key, had, has)
     yield from (Change(name, "gone") for name in before)
+    if _common(old, new) != _common(new, old):
+        yield Change("", "order")
+
+
+def _common(spec: ClusterSpec, other: ClusterSpec) -> list[str]:
+    """The virtual clusters that another spec has too, in the order of this one."""
+    names = {vc.name for vc in other.virtual_clusters}
+    return [vc.name for vc in spec.virtual_clusters if vc.name in names]

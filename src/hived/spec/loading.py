@@ -30,6 +30,11 @@ def load_spec(path: SpecPath) -> ClusterSpec:
 
     Raises :class:`SpecError` if it cannot be read, is not YAML, or is invalid. O(nodes + cells spelled out).
     """
+    return parse_spec(read_text(path), path_text(path))
+
+
+def read_text(path: SpecPath) -> str:
+    """The text of the file at ``path``. Raises :class:`SpecError` if it cannot be read, or is no text."""
     try:
         with Path(path).open("rb") as file:  # it may be a device that never ends
             raw = file.read(_MAX_BYTES + 1)
@@ -41,11 +46,10 @@ def load_spec(path: SpecPath) -> ClusterSpec:
         most = f"{_MAX_BYTES >> 20} MiB"
         raise SpecError(f"more than {most} are there; give the path of a cluster spec", Location(path_text(path)))
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise SpecError("not a UTF-8 text; save the spec as UTF-8", Location(path_text(path), line)) from error
-    return parse_spec(text, path_text(path))
 
 
 def parse_spec(text: str, source: str) -> ClusterSpec:

@@ -79,10 +79,11 @@ def test_refused_file(cluster: Cluster, service: Service, nodes: list[str]) -> N
     """The spec before it stays in force; the status, the log and a metric say why."""
 
     def write_wrong(text: str, *words: str) -> None:
-        refused = service.metric(REFUSED) + 1
+        refused, before = service.metric(REFUSED) + 1, service.get("/v1/spec")["text"]
         service.write_spec(text)
         cluster.wait_until(lambda: service.metric(REFUSED) == refused, "it is refused")
         problem = service.get("/v1/spec")["problem"]
+        assert service.get("/v1/spec")["text"] == before
         assert all(word in problem for word in words), problem
         logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
         assert problem in logged[-1]

@@ -22,8 +22,15 @@ def test_engine_and_its_spec(client: Client) -> None:
     assert client.get("/v1/engine").json()["engine"] == "local"
     assert client.get("/v1/spec").json()["source"] == "a test"
     assert client.get("/healthz").json() == {"status": "ok", "engine": "local"}
-    response = client.put("/v1/spec", json={"yaml": "physicalCluster: {}"})
-    assert response.json() == {"kept": [], "downgraded": [], "lost": [], "cancelled": []}
+    nobody: dict[str, list[str]] = {
+        "kept": [], "downgraded": [], "on_removed_devices": [], "requeued": [], "warnings": [],
+    }  # fmt: skip
+    text = client.get("/v1/spec").json()["text"]
+    for dry_run, now in ((True, text), (False, "physicalCluster: {}")):
+        params = {"dry_run": "true"} if dry_run else {}
+        response = client.put("/v1/spec", json={"yaml": "physicalCluster: {}"}, params=params)
+        assert response.json() == nobody | {"dry_run": dry_run}
+        assert client.get("/v1/spec").json()["text"] == now
 
 
 def test_export_decisions(client: Client, service: FakeService) -> None:

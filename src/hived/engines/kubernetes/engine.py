@@ -83,6 +83,7 @@ class Engine:
     #: None until it leads and has listed pods and nodes
     gang_scheduler: GangScheduler | None = field(init=False, default=None)
     spec: ClusterSpec = field(init=False)
+    spec_text: str = field(init=False, default="")  #: of the spec in force, as it was read
     spec_loaded_at: float = field(init=False, default=0.0)
     spec_problem: str = field(init=False, default="")
     clock: Callable[[], float] = field(init=False, default_factory=_steady_clock)
@@ -111,7 +112,8 @@ class Engine:
         """Start; returns once the spec is read and Kubernetes answers. Raises the error of either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = parsed_spec(await _with_retries(self.source.read), self.source.name)
+        self.spec_text = await _with_retries(self.source.read)
+        self.spec = parsed_spec(self.spec_text, self.source.name)
         policies_of_pods(self.spec)
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds no victims
@@ -269,7 +271,7 @@ class Engine:
         except InputError as error:
             self._refuse_spec(error)
             return
-        self.spec, self.spec_loaded_at, self.spec_problem = spec, self.clock(), ""
+        self.spec, self.spec_text, self.spec_loaded_at, self.spec_problem = spec, text, self.clock(), ""
         self.counts.spec_reloads["ok"] += 1
         self._dispatch_soon()
         self._wake_watchers()

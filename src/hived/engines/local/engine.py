@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -481,19 +482,34 @@ class Engine:
 
     def reconfigure(self, spec: ClusterSpec, user: str = "") -> Reconfiguration:
         """Go on under a new spec (work-preserving), by ``user``. Raises the error for which the spec is refused."""
+        self._check_spec(spec)
+        with self._failing():
+            report = self.job_scheduler.reconfigure(spec, self.clock(), user)
+        if user:
+            spec = replace(spec, source=f"the spec that {user} applied")
+        self._remember(LastStart(spec, self.devices.simulated))
+        self._advance_or_raise()
+        self.spec_source, self.spec_loaded_at = spec.source, self.clock()
+        return report
+
+    def would_reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
+        """What :meth:`reconfigure` would answer. Raises the error for which it would refuse. Nothing changes."""
+        self._check_spec(spec)
+        return self.job_scheduler.would_reconfigure(spec)
+
+    def _check_spec(self, spec: ClusterSpec) -> None:
+        """Raise what is in the way of a new spec on this machine."""
         self.devices.check(spec)
+        try:
+            self.job_scheduler.check_policies(spec)
+        except PolicyError as error:  # it is the spec that is wrong, and no policy at work, for which the engine ends
+            raise InputError(f"{spec.source}: {error}") from error
         running = any(job.state.holds for job in self.job_scheduler.jobs.values())
         for was, node in new_names(self.cluster.spec, spec).items() if running else ():
             raise InputError(
                 f"{spec.source}: calls the node {node}, and jobs run on it as {was}; "
                 "call it that, or stop hived up and start it with this spec"
             )
-        with self._failing():
-            report = self.job_scheduler.reconfigure(spec, self.clock(), user)
-        self._remember(LastStart(spec, self.devices.simulated))
-        self._advance_or_raise()
-        self.spec_source, self.spec_loaded_at = spec.source, self.clock()
-        return report
 
     # -- tokens of people -----------------------------------------------------------------------------------------
 

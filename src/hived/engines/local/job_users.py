@@ -11,14 +11,19 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hived.errors import ForbiddenError
+from hived.spec import ClusterSpec
+from hived.spec.subjects import Kind, Subject
 
 #: where a user's programs are, if they have sent no other path
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+#: unknown accounts of a spec that are named, at most
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +163,34 @@ def name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"#{uid}"
+
+
+def unknown_accounts(spec: ClusterSpec) -> list[str]:
+    """Users and groups of a spec that this machine does not have, a sentence each, at most a few.
+
+    One may be misspelt, or be of another machine, where the spec is right.
+    """
+    named = [("the spec", "operators", spec.operators)]
+    for vc in spec.virtual_clusters:
+        if vc.access is not None:
+            named += [(vc.name, "members", vc.access.members), (vc.name, "admins", vc.access.admins)]
+    lookups = {Kind.USER: pwd.getpwnam, Kind.GROUP: grp.getgrnam}
+    known: dict[Subject, bool] = {}
+    found = []
+    for who, role, texts in named:
+        for subject in map(Subject.of, texts):
+            if subject not in known:
+                known[subject] = subject.kind not in lookups or _has(lookups[subject.kind], subject.name)
+            if not known[subject]:
+                what = f"{subject.kind} {subject.name}"
+                found.append(f"this machine has no {what}, whom {who} has among its {role}")
+    more = len(found) - _NAMED
+    return found[:_NAMED] + ([f"and {more:,} more that this machine does not have"] if more > 0 else [])
+
+
+def _has(lookup: Callable[[str], object], name: str) -> bool:
+    try:
+        lookup(name)
+    except (KeyError, ValueError):  # ValueError: it has a NUL in it, as no name has
+        return False
+    return True

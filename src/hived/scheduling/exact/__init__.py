@@ -1,6 +1,6 @@
 """Exact safety: no job is ever later than alone in its tenant's private cluster (docs/explanation/exact-safety.md)."""
 
-from .following import TimelineFollower, borrowing_policies, check_exact
+from .following import TimelineFollower, borrowing_policies, check_exact, check_together
 from .scheduler import ExactScheduler
 from .timeline import OnRun, VirtualState, VirtualTimeline
 
@@ -12,4 +12,5 @@ __all__ = [
     "VirtualTimeline",
     "borrowing_policies",
     "check_exact",
+    "check_together",
 ]

@@ -11,12 +11,13 @@ from __future__ import annotations
 from math import inf
 
 from hived.errors import InvariantError, PolicyError
+from hived.spec.compiled import EXACT, ClusterSpec
 
 from ..checked_policy import CheckedPolicy, Policies
 from ..numbers import ROUNDED
 from ..policy import Displaced, JobView, Policy, Reaction
 from ..queue import Entry
-from ..scheduler import Scheduler
+from ..scheduler import Scheduler, sharing_of
 from .timeline import VirtualTimeline
 
 
@@ -139,3 +140,9 @@ def check_exact(policies: Policies, vcs: frozenset[str]) -> None:
                 f"its jobs share GPUs, so how fast they run depends on others; the safety of {vc} can be exact under "
                 "policies that give a job GPUs of its own: yarn-cs, fifo, greedy, fair, sjf, srtf, tiresias",
             )
+
+
+def check_together(policies: Policies, spec: ClusterSpec) -> None:
+    """Raise :class:`~hived.errors.PolicyError` for policies that VCs of a spec cannot have, or not side by side."""
+    sharing_of(policies)
+    check_exact(policies, frozenset(vc.name for vc in spec.virtual_clusters if vc.safety == EXACT))

@@ -187,7 +187,16 @@ class EngineService(Service[Gang]):
     def spec(self) -> schema.Spec:
         """The spec in force, or that a replica would decide by."""
         engine = self._engine
-        return shown_spec(engine.spec, engine.spec_source, engine.spec_loaded_at, engine.spec_problem)
+        text, source = engine.spec_text, engine.spec_source
+        return shown_spec(engine.spec, text, source, engine.spec_loaded_at, engine.spec_problem)
+
+    async def reconfigure(self, spec: schema.SpecText, user: str, dry_run: bool = False) -> schema.Reconfigured:
+        """Refuse: Kubernetes guards what the spec is read from."""
+        kind, _, place = (source := self.spec().source).partition("/")
+        namespace, _, name = place.partition("/")
+        if kind == "configmap" and name:
+            raise self._unsupported(f"its spec is in a ConfigMap: kubectl -n {namespace} edit configmap {name}")
+        raise self._unsupported(f"its spec is the file {source}: edit that, or the ConfigMap that it is mounted from")
 
     def engine(self) -> schema.Engine:
         """What answers."""
