@@ -53,8 +53,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     with made.engine:
         yield made
         made.run("cancel", "--all", "--yes")
-        for job in json.loads(made.run("ps", "-a", "-o", "json"))["jobs"]:
-            made.ended(int(job["id"]))
+        until = time.monotonic() + PATIENCE_S
+        while left := json.loads(made.run("ps", "-n", "0", "-o", "json"))["jobs"]:
+            assert time.monotonic() < until, left
 
 
 def test_program_is_on_this_terminal(machine: Machine) -> None:
