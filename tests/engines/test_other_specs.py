@@ -47,6 +47,64 @@ def test_a_gang_is_guaranteed_again_where_it_runs(total: int, gpus: int) -> None
         engine.check_record()
 
 
+def test_a_spec_changed_and_put_back_is_as_it_was() -> None:
+    """Two jobs of a pair stayed opportunistic for good, and one was stopped for a job that had six idle devices."""
+    both = shares(("vision", 5), ("nlp", 3))
+    for restarts in (False, True):
+        engine = Driver(both)
+        first, second, third = [engine.submit(job("nlp")) for _ in range(3)]
+        other = engine.submit(job("vision"))
+        engine.cancel(first)
+        engine.gone(first)
+        assert [kept.placement.reserved_levels for kept in (second, third) if kept.placement] == [(2,), (2,)]
+        for spec in (shares(("vision", 5)), both):
+            engine.reconfigure(spec)
+            if restarts:
+                second, third, other = engine.restart(second, third, other, spec=spec)
+        assert [kept.guaranteed for kept in (second, third, other)] == [True, True, True]
+        engine.end(other)
+        late = engine.submit(job("vision"))
+        assert (states(second, third, late), second.attempt, third.attempt) == ("running running running", 1, 1)
+        engine.check_record()
+
+
+def test_guaranteed_again_once_others_end() -> None:
+    """By themselves: until then, jobs of another VC keep their guarantees in the socket around them."""
+    both = shares(("vision", 5), ("nlp", 3))
+    engine = Driver(both)
+    first, second, third = [engine.submit(job("nlp")) for _ in range(3)]
+    engine.reconfigure(shares(("vision", 8)))
+    engine.end(first)
+    wide, *narrow = [engine.submit(job("vision", gpus)) for gpus in (4, 1, 1)]
+    engine.end(wide)
+    engine.reconfigure(both)
+    assert [kept.guaranteed for kept in (second, third, *narrow)] == [False, False, True, True]
+    for ends in narrow:
+        engine.end(ends)
+    assert [kept.guaranteed for kept in (second, third)] == [True, True]
+    assert (states(second, third), second.attempt, third.attempt) == ("running running", 1, 1)
+    engine.check_record()
+
+
+def test_a_guaranteed_job_makes_room_for_one_that_was() -> None:
+    """The one that kept a guarantee under the spec between had taken the single cell, and so the pair from both."""
+    both = shares(("vision", 5), ("nlp", 3))
+    engine = Driver(both)
+    first, second, third = [engine.submit(job("nlp")) for _ in range(3)]
+    engine.cancel(first)
+    engine.gone(first)
+    engine.reconfigure(shares(("vision", 5), ("nlp", 1)))
+    assert [kept.guaranteed for kept in (second, third)] == [True, False]
+    second, third = engine.restart(second, third)
+    engine.reconfigure(both)
+    assert [kept.guaranteed for kept in (second, third)] == [True, True]
+    assert second.placement is not None
+    assert second.placement.reserved_levels == (2,)
+    engine.check_record()
+    second, third = engine.restart(second, third)
+    assert [kept.guaranteed for kept in (second, third)] == [True, True]
+
+
 def test_what_a_spec_has_made_a_loan_ends_for_no_loan() -> None:
     """A gang lost its work for one GPU of somebody's opportunistic job; a job that may preempt it still does."""
     engine = Driver(shares(("vision", 5), ("speech", 3)))

@@ -156,9 +156,8 @@ def test_job_that_a_trade_has_made_a_loan_is_in_line(engine: Driver) -> None:
     assert "it runs on a loan until its turn in speech; it is next in line" in engine.explain(lost)
     assert f"1 job of its VC is ahead of it in line: {lost.name}" in engine.explain(later)
     engine.end(next(found for found in running if found.guaranteed))
-    assert states(lost, later) == "stopping queued", "it moves to the pair that is free: it was first"
-    engine.gone(lost)
-    assert (lost.guaranteed, states(later)) == (True, "queued")
+    assert (states(lost, later), lost.guaranteed) == ("running queued", True), "where it runs: it was first"
+    assert lost.attempt == 1
 
 
 def test_job_that_lacks_what_was_given_has_it_back(engine: Driver) -> None:

@@ -379,24 +379,31 @@ class Pool:
 
         None, and nothing changed, where that is impossible or would break sharing safety.
         """
-        binding, hierarchy = self.binding, self.virtual.hierarchy
         mark = self.undo.mark()
         spots: list[tuple[int, int]] = []
-        for (_, node, mask), level in zip(parts, levels, strict=True):
-            leaf = (mask & -mask).bit_length() - 1
-            host = binding.host_under(level, node, leaf)
-            leaves = 0
-            if host >= 0:
-                shape = self.virtual.shapes[host]
-                offset = leaf // shape.leaves * shape.leaves
-                if not mask & ~(shape.full << offset):
-                    binding.acquire(host, 0, (node * hierarchy.node_size + leaf) // shape.leaves, exactly=True)
-                    leaves = binding.bind_leaves_at(host, mask >> offset)
-            if not leaves:
+        for part, level in zip(parts, levels, strict=True):
+            spot = self.bind_part_at(part, level)
+            if spot is None:
                 self.undo.rollback(mark)
                 return None
-            spots.append((host, leaves))
+            spots.append(spot)
         return tuple(spots)
+
+    def bind_part_at(self, part: Part, level: int) -> tuple[int, int] | None:
+        """As :meth:`bind_at` for one pod: host and leaves. On failure, the caller rolls back. O(levels * fan-out)."""
+        binding, (_, node, mask) = self.binding, part
+        leaf = (mask & -mask).bit_length() - 1
+        host = binding.host_under(level, node, leaf)
+        if host < 0:
+            return None
+        shape = self.virtual.shapes[host]
+        offset = leaf // shape.leaves * shape.leaves
+        if mask & ~(shape.full << offset):
+            return None
+        cell = (node * self.virtual.hierarchy.node_size + leaf) // shape.leaves
+        binding.acquire(host, 0, cell, exactly=True)
+        leaves = binding.bind_leaves_at(host, mask >> offset)
+        return (host, leaves) if leaves else None
 
 
 def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:

@@ -21,6 +21,7 @@ from .groups import Group
 from .node_index import NodeIndex
 from .parts import Part
 from .requests import OPPORTUNISTIC, Request
+from .restoring import rearrange, restore
 from .state import State
 from .states import GroupEvent, LeafEvent
 
@@ -90,7 +91,8 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     priority before the lower and the older before the younger; those that do not find cells of the types that they had
     come after all others, so that nobody loses cells to them. Each stays guaranteed if cells that its VC now reserves
     can safely be bound to its leaves. Who was opportunistic before stays so, and is promoted at its turn; but what had
-    made room for a group that has not started yet is guaranteed again where it can be, since reservations end.
+    made room for a group that has not started yet is guaranteed again where it can be, since reservations end. Groups
+    that stay guaranteed take other cells of their VC, where they run, if that lets more of the others be promoted.
     """
     new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.spare_work(old.spares_work)
@@ -101,8 +103,13 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     running = [group for group in old.by_age() if group.running]
     ordered = sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence))
     later = [group for group in ordered if group.guaranteed and not _taken_over(recovery, old, index, group, True)]
-    for group in (*later, *[group for group in ordered if not group.guaranteed]):
+    for group in later:
         _taken_over(recovery, old, index, group, False)
+    recovery.keep_more()
+    for group in ordered:
+        if not group.guaranteed:
+            _taken_over(recovery, old, index, group, False)
+    rearrange(new)
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in old.by_age():
@@ -286,6 +293,12 @@ class Recovery:
         elif at.parts and not at.missing:
             self._kept.append(group.name)
         return True
+
+    def keep_more(self) -> None:
+        """Restore groups that others of the same pass have kept from their cells, where all can have cells."""
+        restored = {group.name for group in restore(self.state)}
+        self._downgraded = [(name, why) for name, why in self._downgraded if name not in restored]
+        self._kept += restored
 
     def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:
         """The reason of a downgrade."""
