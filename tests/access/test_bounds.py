@@ -319,6 +319,14 @@ async def test_bodies_of_one_person(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks.append(asks(BOB))
     await asyncio.sleep(0.01)
     assert seen == [429]
+    monkeypatch.setattr(limits, "BODY_BYTES", 500)
+    for _ in range(5):  # what is refused for its length takes nothing off
+        await asks(ANN)
+    assert set(seen[1:]) == {413}
+    monkeypatch.setattr(limits, "BODY_BYTES", 5_000)
+    tasks.append(asks(ANN))
+    await asyncio.sleep(0.01)
+    assert seen[-1] == 429
     hold.set()
     await asyncio.gather(*tasks)
     assert not guarded._bodies

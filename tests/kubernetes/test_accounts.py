@@ -210,6 +210,114 @@ def test_writes_that_fail(mood: str) -> None:
     same(world.kept(), world.truth())
 
 
+def one_after_another(world: Accounted, number: int, first: int = 0) -> None:
+    """So many pods that run and end, each of them written."""
+    for n in range(first, first + number):
+        one = pod(f"p{n}", 4)
+        world.create(one)
+        world.ask(one)
+        world.pass_on(7)
+        world.remove(one)
+        world.deliver_all()
+        world.write()
+
+
+def label(world: Accounted) -> None:
+    """Somebody changes a label of the head."""
+    head = world.maps.objects["accounts"]
+    head.replace({**head.now, "metadata": {**head.now["metadata"], "labels": {"a": "b"}}})
+
+
+def test_what_ends_while_it_is_written() -> None:
+    """It was neither among what had ended nor among what was held, and is lost with its leader."""
+    world = Accounted(a=2, b=2)
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one)
+    world.pass_on(100)
+    world.write()
+    label(world)
+    plain = world.maps.get
+
+    async def ends_meanwhile(path: str, params: Any = None) -> bytes:
+        world.maps.get = plain  # type: ignore[method-assign]
+        world.remove(one)
+        world.deliver_all()
+        return await plain(path, params)
+
+    world.maps.get = ends_meanwhile  # type: ignore[method-assign]
+    world.write()
+    world.restart()
+    same(world.kept(), world.truth())
+
+
+@pytest.mark.parametrize("what", ["labelled", "removed"])
+def test_a_head_that_somebody_has_touched(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost, also where something has just gone to a slot; a head that was removed is made again."""
+    monkeypatch.setattr(module, "HEAD_HOLDINGS", 4)
+    monkeypatch.setattr(module, "SLOT_BYTES", 90)
+    world = Accounted(a=2, b=2)
+    for number in range(20):
+        one_after_another(world, 1, number)
+        if what == "labelled":
+            label(world)
+        elif number == 18:
+            world.maps.objects["accounts"].there = None
+    world.write()
+    same(world.kept(), world.truth())
+    world.restart()
+    same(world.kept(), world.truth())
+    assert len(world.maps.there()) >= 2
+
+
+def test_a_slot_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left as it is, and nobody is told sums without it; one that may not be written costs nothing."""
+    monkeypatch.setattr(module, "HEAD_HOLDINGS", 4)
+    world = Accounted(a=2, b=2)
+    one_after_another(world, 5)
+    slot = world.maps.objects["accounts-0"]
+    slot.now["binaryData"] = {"accounts": "AAAA"}
+    one_after_another(world, 5, 5)
+    assert slot.now["binaryData"] == {"accounts": "AAAA"}
+    assert "accounts-1" in world.maps.there()
+    with pytest.raises(UnavailableError, match="accounts-0 is not what HiveD has written"):
+        world.kept()
+
+    world = Accounted(a=2, b=2)
+    plain = world.maps.post
+
+    async def refuses(path: str, body: Any) -> bytes:
+        if body["metadata"]["name"] != "accounts":
+            raise ApiError("no such right", 403)
+        return await plain(path, body)
+
+    world.maps.post = refuses  # type: ignore[method-assign]
+    one_after_another(world, 10)
+    world.restart()
+    same(world.kept(), world.truth())
+
+
+def test_a_bug_of_accounts_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Accounted(a=2, b=2)
+    monkeypatch.setattr(module, "packed", lambda _: 1 / 0)
+    world.write()
+    assert "ZeroDivisionError" in world.accounts.problem
+    assert not world.accounts.due
+
+
+def test_a_counter_begins_with_its_process() -> None:
+    """Also where no accounts are kept: pods may have been bound long before."""
+    world = World(a=2, b=2)
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one)
+    world.now += 1000
+    world.restart()
+    world.gang_scheduler.holdings.count_from(world.now)  # as the engine does
+    world.now += 5
+    assert world.gang_scheduler.holdings.gpu_seconds(world.now)["a", Use.GUARANTEED] == 20
+
+
 def test_a_leader_before_writes_late() -> None:
     """Nothing of either is lost, and nothing counted twice."""
     world = Accounted(a=2, b=2)

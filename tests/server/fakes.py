@@ -93,6 +93,8 @@ class FakeService(LocalService):
     ``fails``: what every call raises from now on.
     """
 
+    policy = "fair"  #: of all virtual clusters
+
     def __init__(self, *, live: bool = True) -> None:
         self.live = live
         self._trader = FakeTrader(self)
@@ -273,7 +275,9 @@ class FakeService(LocalService):
         return [vc_usage(self.all, name, self.per_node) for name in self.names_of_vcs]
 
     def vc(self, name: str) -> schema.Vc:
-        return vc_of(self.all, name, self.vcs(), [])
+        found = vc_of(self.all, name, self.vcs(), [])
+        rules = found.rules if self.policy == "fair" else schema.Rules(policy=self.policy)
+        return found.model_copy(update={"rules": rules})
 
     async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         self.check()
@@ -391,6 +395,9 @@ class FakeService(LocalService):
         if not job.state.waits or job.state == "held":
             raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits is held")
         return self.change(job, state="held", why=[f"by {user}"])
+
+    def holder_of(self, ref: str) -> str:
+        return ""
 
     async def release(self, ref: str, user: str) -> schema.Job:
         job = self.job(ref)

@@ -11,6 +11,7 @@ import pytest
 
 from hived.engine.job import Event
 from hived.engine.states import JobState
+from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
@@ -49,6 +50,10 @@ class Seen:
     @property
     def cluster(self):  # type: ignore[no-untyped-def]
         return self.driver.job_scheduler.cluster
+
+    @property
+    def trading(self) -> LiveTrading:
+        return self.driver.job_scheduler.trading
 
     @property
     def recent(self) -> deque[Event]:

@@ -85,11 +85,11 @@ def ps(
             )
             return
         answer = listed(there, asked, whose, number, folds)
+        if not answer.jobs:
+            check_chosen(there, vc, user)
         if ask.printed(answer.model_dump(mode="json")):
             return
     if not answer.jobs:
-        with ask.connect() as there:
-            check_chosen(there, vc, user)
         note(
             "no jobs"
             + "".join(f" of {clean(name)}" for name in (user, vc) if name)
@@ -166,7 +166,7 @@ def _pages(
             line = _line_of(job) if folds else job.id
             if line in lines or len(lines) < most:
                 lines.setdefault(line, []).append(job)
-                more = folds  # the line of an array goes on, perhaps, on the next page
+                more = more or line != job.id  # the line of an array goes on, perhaps, on the next page
         after = page.next
         if after is None or (len(lines) >= most and not more):
             return [job for of in lines.values() for job in of], total, len(lines)

@@ -166,14 +166,15 @@ def cancel(
     def told(job: Job) -> str:
         return f"{clean(job.name)} {said[job.state == 'cancelled']}"
 
-    # what is held first, and then what waits: none starts on what another one has given up; and of these first what was
-    # submitted later, which may wait for the others
+    # what is held first, and then what waits: none starts on what another one has given up; and of what is held those
+    # first that were submitted later, which may wait for the others
     ordered = sorted(chosen.jobs, key=_withdrawn_first)
     _each(ask, replace(chosen, jobs=ordered), "/cancel", told, now="true" if now else None)
 
 
 def _withdrawn_first(job: Job) -> tuple[bool, bool, int]:
-    return job.state.holds, job.state is not JobState.HELD, -int(job.id) if job.id.isdecimal() else 0
+    is_held, number = job.state is JobState.HELD, int(job.id) if job.id.isdecimal() else 0
+    return job.state.holds, not is_held, -number if is_held else number
 
 
 class _Sort(NamedTuple):
@@ -441,17 +442,17 @@ def requeue(
     if over and hold:
         raise InputError(f"--hold: {clean(over[0].id)} has ended, and is not stopped; submit it again, and hold that")
     running = [job for job in found.jobs if not job.state.ended]
+    if running:
+        stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
+        asked = replace(found, jobs=running, unknown=None if over else found.unknown)
+        _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
     if over:
-        again = _Chosen(over, unknown=None if running else found.unknown)
+        again = _Chosen(over, unknown=found.unknown)
         _each(ask, again, "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
         note(
             "what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one, if that was "
             "not deleted since (hived up --keep)"
         )
-    if running:
-        stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
-        asked = replace(found, jobs=running)
-        _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
 
 
 @asks_engine

@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         Server-sent events end as if they were complete, since their reader reconnects by itself; any other stream is
         cut off, which its reader can see.
         """
-        if self._stream is not None:
+        if self._stream is not None and not self._stream.expired():  # it may be ending for another reason
             self._stream.reschedule(0)
 
     def _expire(self) -> None:
@@ -387,13 +387,13 @@ class _Body:
             raise HTTPException(408, text, {"Connection": "close"}) from error
         more = len(message.get("body", b""))
         self._size += more
-        if self._size > self._most:
-            raise HTTPException(413, f"the body is over {self._most:,} bytes, and no more can be taken")
         if self._whose is not None:
             self._bodies[self._whose] += more
-            if self._bodies[self._whose] > BODIES_BYTES:
-                text = f"your requests that are being answered are over {BODIES_BYTES:,} bytes; send fewer at a time"
-                raise HTTPException(429, text, {"Connection": "close", "Retry-After": str(RETRY_SECONDS)})
+        if self._size > self._most:
+            raise HTTPException(413, f"the body is over {self._most:,} bytes, and no more can be taken")
+        if self._whose is not None and self._bodies[self._whose] > BODIES_BYTES:
+            text = f"your requests that are being answered are over {BODIES_BYTES:,} bytes; send fewer at a time"
+            raise HTTPException(429, text, {"Connection": "close", "Retry-After": str(RETRY_SECONDS)})
         if not message.get("more_body"):
             self._deadline = float("inf")
         return message

@@ -230,7 +230,7 @@ def test_those_of_an_array_that_wait_are_a_line(hived: Hived, engine: FakeServic
     assert lines == [
         ["1", "1_1", "sweep-1"],
         ["2", "1_2", "sweep-2"],
-        ["3", "1_[3,5,7]", "sweep-3"],
+        ["3", "1_[3,5,7]", "sweep"],
         ["6", "1_6", "sweep-6"],
         [other.id, "8_3", other.name],
     ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hived import InputError
-from hived.cli.search import filled, read_configurations
+from hived.cli.search import _Running, filled, read_configurations
 from hived.policies.gandiva.search import NEW, OTHER, TOP, Goal, Search
+from hived.server.schema import Job, Rules, Vc
 
 from ...server.fakes import Running
 from ..helpers import Hived, refused
@@ -78,6 +80,7 @@ def test_refusals(hived: Hived, tmp_path: Path) -> None:
 def test_until_one_is_good_enough(running: Running, begin: Begin, tmp_path: Path) -> None:
     """They print, are judged and told apart; the others are ended with the search."""
     engine, file = running.engine, tmp_path / "c.csv"
+    engine.policy = "gandiva"
     file.write_text("lr\n0.1\n0.2\n0.3\n")
     arguments = [
         "train",
@@ -147,3 +150,28 @@ def test_its_jobs_end_with_it(running: Running, begin: Begin, tmp_path: Path, nu
     process.signal(number)
     until(lambda: engine.now(engine.all[-1]).state == "stopping", "it is cancelled")
     assert process.code() == 128 + number
+
+
+@pytest.mark.parametrize(("policy", "told"), [("gandiva:slice=30", 2), ("yarn-cs", 0), ("fair", 0)])
+def test_priorities_where_jobs_take_turns_by_them(policy: str, told: int) -> None:
+    """Elsewhere they stopped running jobs of the virtual cluster."""
+    posted: list[str] = []
+
+    class There:
+        def get(self, path: str) -> str:
+            assert path == "/v1/vcs/vision"
+            return policy
+
+        def parsed(self, of: type, answer: Any) -> Any:
+            return Vc.model_construct(rules=Rules(policy=answer))
+
+        def post(self, path: str, body: Any) -> None:
+            posted.append(path)
+
+    search = Search(3, Goal(0.8, top=1, first=2, more=1))
+    there: Any = There()
+    running = _Running(there, search, {"vc": "vision"}, [["t"]] * 3, [{}] * 3)
+    search.submit()
+    running.jobs = {one: Job.model_construct(id=str(one)) for one in range(2)}
+    running.prioritize()
+    assert len(posted) == told

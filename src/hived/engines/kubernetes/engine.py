@@ -193,7 +193,8 @@ class Engine:
         if self._accounts is not None:
             self._accounts.attach(gang_scheduler)
         gang_scheduler.start(nodes, pods, self.clock())
-        if self._accounts is not None:
+        gang_scheduler.holdings.count_from(self.clock())  # what was before, the process before has counted
+        if self._accounts is not None and not self._accounts.problem:
             self._accounts.begin(gang_scheduler)
         self.install(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import TypeAlias
 
@@ -32,6 +33,7 @@ KEY = "accounts"
 SLOTS = 12
 SLOT_BYTES = 900_000  #: of a page: an object has at most 1 MiB
 HEAD_HOLDINGS = 2_000  #: that have ended: the head is written often
+MOST_SEALED = 40_000  #: of these, at a time: as many as one slot has room for, of any kind
 _AFTER_S = 15.0  #: from a change until it is written
 _AGAIN_S = 60.0  #: between two writes where nothing changes
 _BYTES_PER_S = 2_000  #: of the head: that of a large cluster is written less often
@@ -62,6 +64,7 @@ class StoredAccounts:
     _next: int = 0
     _holdings: Holdings = field(default_factory=Holdings)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _writing: bool = False
     _written: float = -inf  #: when an attempt was made to write
     _size: int = 0  #: of the head
 
@@ -102,7 +105,7 @@ class StoredAccounts:
     def attach(self, gang_scheduler: GangScheduler) -> None:
         """Follow the holdings of a new gang scheduler, before it has any."""
         known, at = self._loaded, self.clock()
-        self._holdings = holdings = gang_scheduler.holdings = Holdings(records=True)
+        self._holdings = holdings = gang_scheduler.holdings = Holdings(records=not self.problem)
         if self.begins == inf:
             self.begins = at
         if known is not None:
@@ -123,12 +126,14 @@ class StoredAccounts:
                 holdings.since(key, max(now.start, as_of))
                 continue
             self._numbers[now.job] = of.job
+            # another one of that name, which began while nobody led, is counted as if it had run on
             same = (of.user, of.vc, of.use, of.gpus) == (now.user, now.vc, now.use, now.gpus)
-            holdings.since(key, of.start if same else max(of.start, as_of))
+            holdings.since(key, of.start if same else max(now.start, as_of))
             if not same:
                 self._close(of, as_of)
         for of in before.values():
             self._close(of, as_of)
+        holdings.take()  # what is open is known, and nothing was so before
 
     def _close(self, of: OpenHolding, at: float) -> None:
         self._add([Holding(of.job, of.user, of.vc, of.use, of.gpus, of.start, at)])
@@ -154,38 +159,49 @@ class StoredAccounts:
     @property
     def due(self) -> bool:
         """Whether there is something to write."""
-        if self.problem or self._lock.locked():
+        if self.problem or self._writing:
             return False
         since = self.clock() - self._written
         return since >= max(_AFTER_S if self._holdings.changed else _AGAIN_S, self._size / _BYTES_PER_S)
 
     async def write(self, gang_scheduler: GangScheduler) -> None:
-        """Write what has changed. What cannot be written now is written with the next change."""
-        async with self._lock:
-            self._written = self.clock()
-            try:
+        """Write what has changed. What cannot be written now is written with the next change.
+
+        Raises nothing: who may run where does not depend on accounts.
+        """
+        self._writing = True
+        try:
+            async with self._lock:
+                self._written = self.clock()
                 await self._write(gang_scheduler)
-            except ApiError as error:
-                _log.warning("accounts were not written, and will be with the next ones: %s", error)
+        except ApiError as error:
+            _log.warning("accounts were not written, and will be with the next ones: %s", error)
+        except Exception as error:
+            _log.exception("a bug of hived")
+            self._give_up(repr(error))
+        finally:
+            self._writing = False
 
     async def _write(self, gang_scheduler: GangScheduler) -> None:
         self._collect()
-        if len(self._ended) >= HEAD_HOLDINGS:
-            await self._seal()
         try:
             await self._save_head(gang_scheduler)
         except ApiError as error:
-            if error.status != 409:
+            if error.status not in (404, 409):
                 raise
-            # a write of a leader before has come late, or somebody has changed a label
+            # a write of a leader before has come late, or somebody has changed a label or removed it
             found = await self.head.load()
             try:
                 self._take_over(None if found is None else head_of(found))
             except ValueError:
                 _log.warning("%s was overwritten by somebody else, and is written again", self.head.name)
             await self._save_head(gang_scheduler)
+        if len(self._ended) >= HEAD_HOLDINGS:
+            await self._seal()  # until the head is written again, what is in the slot is in the head too
+            await self._save_head(gang_scheduler)
 
     async def _save_head(self, gang_scheduler: GangScheduler) -> None:
+        self._collect()  # of one moment with what is open: what ends later is written later
         held = []
         for now in self._holdings.open.values():
             group = "" if now.job is None else gang_scheduler.job(now.job).name
@@ -198,20 +214,20 @@ class StoredAccounts:
         await self.head.save(text)
 
     async def _seal(self) -> None:
-        """Move what has ended to the last slot, or to another one if that is full."""
-        ended = dict(self._ended)
+        """Move what has ended to the last slot, or to another one if that is full, or cannot be read."""
+        ended = dict(islice(self._ended.items(), MOST_SEALED))
         rows, number = dict(ended), 0
         slots = list(self._slots)
+        before = await _read(self.slot(slots[-1].number)) if slots else {}
         if slots:
             number = slots[-1].number
-            record = self.slot(number)
-            rows = _by_identity(await _read(record)) | rows
+            rows = {} if before is None else before | rows
         page = await asyncio.to_thread(packed, rows.values())
-        if slots and len(page) <= SLOT_BYTES:
+        if slots and before is not None and len(page) <= SLOT_BYTES:
             slots.pop()
         elif slots:
             number, rows = (number + 1) % SLOTS, ended
-            page = packed(rows.values())
+            page = await asyncio.to_thread(packed, rows.values())
         record = self.slot(number)
         await record.load()  # it may be there: of a replica that was killed here, or the oldest
         await record.save(text_of(page))
@@ -237,11 +253,15 @@ class StoredAccounts:
             found: _Holdings = {}
             for slot in self._slots:
                 if slot.first < end and slot.last > start:
-                    found |= _by_identity(await _read(self.slot(slot.number)))
+                    there = await _read(self.slot(slot.number))
+                    if there is None:
+                        raise UnavailableError(f"{self.slot(slot.number).name} is not what HiveD has written")
+                    found |= await asyncio.to_thread(_within, there, start, end)
             found |= self._ended
             # a leader before may have written late that it has ended
             found |= _by_identity(self._numbered(of) for of in self._holdings.open.values())
-        return await asyncio.to_thread(summed, list(found.values()), start, min(end, self.clock()))
+            # one after another: each may take much memory
+            return await asyncio.to_thread(summed, list(found.values()), start, min(end, self.clock()))
 
 
 def stored_accounts(api: KubeApi, namespace: str, name: str, clock: Callable[[], float]) -> StoredAccounts:
@@ -257,11 +277,16 @@ def _by_identity(holdings: Iterable[Holding]) -> _Holdings:
     return {(of.key, round(of.start, 3)): of for of in holdings}
 
 
-async def _read(record: ConfigMapRecord) -> list[Holding]:
-    """The holdings of a slot; none, if somebody has removed it."""
+def _within(holdings: _Holdings, start: float, end: float) -> _Holdings:
+    """Those of a time."""
+    return {key: of for key, of in holdings.items() if of.start < end and (of.end is None or of.end > start)}
+
+
+async def _read(record: ConfigMapRecord) -> _Holdings | None:
+    """The holdings of a slot: {}, if somebody has removed it; None if it is not what HiveD has written."""
     text = await record.load()
     try:
-        return [] if text is None else await asyncio.to_thread(page_of, text)
+        return {} if text is None else await asyncio.to_thread(lambda: _by_identity(page_of(text)))
     except ValueError as error:
-        _log.warning("%s is not what HiveD has written, and is left out: %s", record.name, error)
-        return []
+        _log.warning("%s is not what HiveD has written: %s", record.name, error)
+        return None

@@ -397,14 +397,14 @@ class Engine:
         """
         job = self.find(ref)
         told = job.state.stays and "time_limit_s" in changes
+        limit_s, before = changes.get("time_limit_s"), job.spec.time_limit_s
         if told:
-            limit_s = changes["time_limit_s"]
             self._check_limit(job, limit_s)
-            self._tell_limit(job, limit_s if isinstance(limit_s, float) else None)
         elif not job.state.stays:
             self._check(job.spec.model_copy(update={"priority": job.priority, **changes}))
-        before = job.spec.time_limit_s
         try:
+            if told:
+                self._tell_limit(job, limit_s if isinstance(limit_s, float) else None)
             return self._about(ref, lambda job, at: self.job_scheduler.edit(job, changes, user, at))
         except HivedError:
             if told:

@@ -77,7 +77,9 @@ class Messages:
 
 def main(where: str, *command: str) -> int:
     """Run a program; its exit code."""
-    uid, _, path = where.rpartition(":")
+    uid, _, path = where.partition(":")
+    if not uid.isdigit():  # of the version before
+        uid, path = "", where
     with socket.socket(socket.AF_UNIX) as other:
         try:
             _connect(other, path, int(uid or os.getuid()))
