@@ -164,3 +164,23 @@ def test_two_dashboards_on_one_host(tmp_path: Path, browser: Browser) -> None:
         script = "async key => (await fetch('/v1/me', {headers: {Authorization: `Bearer ${key}`}})).status"
         assert [pages[0].page.evaluate(script, key) for key in keys] == [200, 401]
         context.close()
+
+
+def test_gpu_hours(engine: Acting, open_page: Open) -> None:
+    """Who has had how much, by virtual cluster and user: the figures of hived usage."""
+    job = engine.submit("--gpus", "2", "--", "sleep", "3")
+    engine.run("wait", job)
+    shown = open_page(engine.run("dashboard").split()[0])
+    shown.page.click("#usage-open")
+    shown.until("document.querySelectorAll('#usage tbody tr').length === 2")
+    whole, own = (shown.page.locator("#usage tbody tr").nth(at).inner_text().split() for at in (0, 1))
+    (row,) = json.loads(engine.run("usage", "--by", "user", "-o", "json"))
+    assert whole[:2] == ["vision", "1"]
+    assert own[:2] == [row["user"], "1"]
+    assert float(own[2]) == pytest.approx(row["guaranteed"], abs=0.006)
+    assert float(whole[-2]) > 0, "what is reserved"
+    shown.page.select_option("#usage select", "86400")
+    shown.until("document.querySelectorAll('#usage tbody tr').length === 2")
+    shown.keep("gpu-hours")
+    shown.page.keyboard.press("Escape")
+    shown.until("!document.getElementById('usage').open")

@@ -19,6 +19,7 @@ import { LogDialog } from "./panels/log.js";
 import { Replay } from "./panels/replay.js";
 import { lastPlace, TimelineDialog } from "./panels/timeline.js";
 import { TotalsLine } from "./panels/totals.js";
+import { UsageDialog } from "./panels/usage.js";
 import { VcPanel } from "./panels/vcs.js";
 import { Session } from "./session.js";
 import { onSystemTheme, theme, toggleTheme } from "./theme.js";
@@ -49,6 +50,8 @@ export class App {
     this.timeline = new TimelineDialog(byId("timeline"), {
       clock, now, view: () => this.view.key, nodes: () => this.#nodes(), layout: () => this.layout, select: (id) => this.select(id), session: this.session, confirmed,
     });
+    this.usage = new UsageDialog(byId("usage"), { session: this.session, now, clock });
+    byId("usage-open").addEventListener("click", () => this.usage.open(this.palette));
     this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at), range: (range) => this.#setRange(range) });
     this.compare = new ComparePage(byId("compare"), byId("tip"), {
       clock, now, speak, seek, select: (view, id) => this.openIn(view, id),
@@ -80,6 +83,7 @@ export class App {
     this.layout = layout;
     this.live = layout.end === null;
     this.session.server = layout.server;
+    byId("usage-open").hidden = !this.live; // of what is simulated the results say it
     if (layout.acts) this.session.ask().catch(() => { /* it only looks */ });
     if (this.session.trouble) this.#trouble(this.session.trouble);
     this.clock = new Clock(layout.clock);
