@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from collections import Counter
 
@@ -121,3 +122,12 @@ def test_of_no_virtual_cluster(machine: Machine) -> None:
             command = [*HIVED, *verb, "--state", str(machine.state), option, value]
             found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
             assert (found.returncode, words in found.stderr) == (2, True), found.stderr
+
+
+def test_what_nobody_reads_is_done(machine: Machine) -> None:
+    """`hived cancel --all -o json | head` left the others as they were, without a word."""
+    machine.run("submit", "--vc", "vision", "--array", "1-5", "--hold", "--", "true")
+    words = " ".join(map(shlex.quote, [*HIVED, "cancel", "--all", "--yes", "--state", str(machine.state)]))
+    command = f"{words} -o json | head -c 1"
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert states(machine) == {"cancelled": 5}

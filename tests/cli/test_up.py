@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from hived import Bind, Cluster, Member, Request
-from hived.cli.up import JobsRunAs, _Up, _with_guests, open_jobs, scattered, up
+from hived.cli.up import JobsRunAs, _Up, _with_guests, hides_the_machines, open_jobs, scattered, up
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.job_users import unknown_accounts
@@ -361,3 +361,17 @@ def test_names_that_the_machine_does_not_have() -> None:
     ]
     crowd = unknown_accounts(replace(spec, operators=tuple(f"gone{n}" for n in range(14))))
     assert (len(crowd), crowd[-1]) == (11, "and 4 more that this machine does not have")
+
+
+def test_an_engine_beside_the_machines_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on all verbs of its user asked it, and knew none of their jobs."""
+    own, machines = tmp_path / "own", tmp_path / "machines"
+    for folder in (own, machines):
+        folder.mkdir()
+    monkeypatch.setenv("HIVED_STATE", str(own))
+    monkeypatch.setattr("hived.cli.up.OF_THE_MACHINE", machines)
+    assert hides_the_machines(own) == "", "the machine has none"
+    (machines / "hived.sock").touch()
+    assert hides_the_machines(own).endswith(f"that: hived ps --state {machines}")
+    assert hides_the_machines(machines) == ""
+    assert hides_the_machines(tmp_path / "another") == "", "one that is asked for by its folder alone"

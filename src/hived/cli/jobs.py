@@ -284,6 +284,7 @@ def _each(
     failed = chosen.unknown
     conflict: ConflictError | None = None
     done: list[Job] = []
+    heard = True
     with ask.connect() as there:
         for one in chosen.jobs:
             path = path_of("jobs", one.id, rest)
@@ -299,8 +300,13 @@ def _each(
                 failed = failed or error
                 continue
             done.append(there.parsed(Job, answer))
-            if not ask.printed(answer, one_of_many=True) and len(chosen.jobs) <= _MANY:
-                typer.echo(said(done[-1]))
+            try:
+                if heard and not ask.printed(answer, one_of_many=True) and len(chosen.jobs) <= _MANY:
+                    typer.echo(said(done[-1]))
+            except BrokenPipeError:  # nobody reads on: what was asked for is done all the same
+                heard = False
+    if not heard:
+        raise BrokenPipeError
     if conflict is not None and not done and failed is None:
         raise conflict
     if len(chosen.jobs) > _MANY and done and ask.form is Form.TABLE:

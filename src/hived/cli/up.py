@@ -349,6 +349,13 @@ def _shared_out(devices: int, gpu: str, shares: Shares, as_before: bool) -> Clus
     return spec_for(this_node(), devices, gpu, shares or (("default", devices),))
 
 
+def hides_the_machines(folder: Path) -> str:
+    """What is said of an engine that its user's verbs find from now on in place of the machine's; "": nothing."""
+    if folder != state_folder(None) or folder == OF_THE_MACHINE or not has_socket(OF_THE_MACHINE):
+        return ""
+    return f"from now on your commands ask this engine, and not the machine's; that: hived ps --state {OF_THE_MACHINE}"
+
+
 def scattered(spec: ClusterSpec) -> list[str]:
     """Warnings for a machine shared by numbers: VCs whose GPUs are not one cell, the effect, and the way out."""
     (chain,) = spec.chains
@@ -565,9 +572,8 @@ class _Up:
         theirs = OF_THE_MACHINE / "hived.db"
         if engine.folder != OF_THE_MACHINE and os.path.exists(theirs) and not engine.devices.simulated:  # noqa: PTH110
             warnings.append(f"{OF_THE_MACHINE} has the machine's engine, which may give out the same GPUs")
-        if engine.folder == state_folder(None) != OF_THE_MACHINE and has_socket(OF_THE_MACHINE):
-            other = f"hived ps --state {OF_THE_MACHINE}"
-            warnings.append(f"from now on your commands ask this engine, and not the machine's; that: {other}")
+        if hidden := hides_the_machines(engine.folder):
+            warnings.append(hidden)
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:
