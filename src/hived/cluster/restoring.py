@@ -29,8 +29,9 @@ from .state import State
 
 #: how many other groups of each kind a search takes into account
 MAX_OTHERS = 32
-#: how often a search tries to bind a pod, for each pod
+#: how often a search tries to bind a pod, for each pod; and in all, beside once for each
 TRIES = 8
+MORE_TRIES = 4_000
 
 #: per pod, the level of the reserved cell
 Levels = tuple[int, ...]
@@ -73,12 +74,13 @@ class Search:
     def __init__(self, state: State, groups: Sequence[Group], needed: int = 0) -> None:
         """``needed``: the first so many groups have to have cells, of the others as many as possible.
 
-        A run costs O(``TRIES`` * pods * what binding one at a given place does).
+        A run costs O((pods + ``MORE_TRIES``) * what binding one at a given place does).
         """
         self._state = state
         self._groups = groups
         self._needed = needed
-        self._tries = TRIES * (len(groups) + sum([len(group.parts) for group in groups]))
+        pods = len(groups) + sum([len(group.parts) for group in groups])
+        self._tries = min(TRIES * pods, pods + MORE_TRIES)
         self._pools = [pool_for(state, group) for group in groups]
         # per pool, level and cell: the leaves there of the groups
         self._leaves: Counter[tuple[Pool, int, int]] = Counter()
