@@ -27,9 +27,9 @@ def test_trade_through_a_kill(service: Service, cluster: Cluster) -> None:
     def kinds() -> list[str | None]:
         return [group["kind"] for group in service.groups().values()]
 
-    told = service.cli("offer", "NODE=1", "--vc", "a", "--for", "2h")
+    told = service.cli("trade", "offer", "NODE=1", "--vc", "a", "--for", "2h")
     assert (told.returncode, "it waits for a request" in told.stdout) == (0, True), told.stderr
-    told = service.cli("request", "NODE", "--vc", "b", "--for", "1h")
+    told = service.cli("trade", "request", "NODE", "--vc", "b", "--for", "1h")
     assert "trade 1: a gives b 1 x NODE until" in told.stdout, told.stderr
     cluster.create_pods(*(make_pod(f"b{number}", "b", 4) for number in range(3)))
     cluster.wait_placed("b0", "b1", "b2")
@@ -40,7 +40,7 @@ def test_trade_through_a_kill(service: Service, cluster: Cluster) -> None:
     cluster.wait_event(waits, "a has given 1 x NODE to VC b")
 
     service.restart()
-    market = json.loads(service.cli("trades", "-o", "json").stdout)
+    market = json.loads(service.cli("trade", "ls", "-o", "json").stdout)
     assert [(trade["giver"], trade["taker"], trade["on"]) for trade in market["trades"]] == [("a", "b", True)]
     assert market["offers"] == []
     assert kinds().count("guaranteed") == 4
