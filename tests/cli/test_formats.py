@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hived.cli.client import server_events
 from hived.cli.escaping import clean, clean_lines
-from hived.cli.formats import age, clock, duration, json_text, read_duration, timestamp
+from hived.cli.formats import age, clock, duration, json_text, read_duration, read_length, time_of, timestamp
 from hived.cli.yaml_form import yaml_text
+from hived.errors import InputError
 from hived.words import ranges
 
 
@@ -31,6 +32,34 @@ from hived.words import ranges
 )
 def test_duration_is_read(text: str, seconds: float) -> None:
     assert read_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5:00", 300),
+        ("90:30", 5430),
+        ("0-1", 3600),
+        ("1-12", 129_600),
+        ("0-0:30", 1800),
+        ("2:30:00", 9000),
+        ("90s", 90),
+    ],
+)
+def test_length_is_read_in_forms_of_slurms_limits(text: str, seconds: float) -> None:
+    assert read_length(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["5:60", "5:0", "5", "1-", "2026-11-01", "unlimited"])
+def test_no_length(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no duration|has no unit"):
+        read_length(text)
+
+
+def test_moments_are_no_lengths() -> None:
+    for text in ("5:00", "2026-11"):
+        with pytest.raises(InputError, match="is no time"):
+            time_of("--since", text, 1e9)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "1m1h", "h", "1m30", "1e9", "nan", "٣", "9" * 400])

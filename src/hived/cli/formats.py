@@ -40,6 +40,8 @@ _BYTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(|B|K|KB|KIB|M|MB|MIB|G|GB|
 _STEPS = "BKMGT"
 #: as Slurm has it: hours, minutes and seconds, and days before them
 _SLURMS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-5]?[0-9]):([0-5]?[0-9])")
+#: further forms of its time limits: minutes and seconds, days and hours, days, hours and minutes
+_SLURMS_SHORT = re.compile(r"([0-9]{1,9}):([0-5][0-9])|([0-9]{1,9})-([0-9]{1,9})(?::([0-5][0-9]))?")
 _DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UNITS))
 
 
@@ -108,6 +110,21 @@ def read_duration(text: str) -> float:
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m, 2d, 2:30:00 or 1-12:00:00")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)
+
+
+def read_length(text: str) -> float:
+    """Seconds of a length of time, as :func:`read_duration`, and of the short forms of Slurm's limits too.
+
+    Not for moments: ``5:00`` would be five o'clock, and ``2026-11`` a month. Raises :class:`ValueError`.
+
+    >>> read_length("5:00"), read_length("1-12"), read_length("0-0:30")
+    (300.0, 129600.0, 1800.0)
+    """
+    match = _SLURMS_SHORT.fullmatch(text.strip())
+    if match is None:
+        return read_duration(text)
+    minutes, seconds, days, hours, more = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes + more) * 60 + seconds)
 
 
 def read_bytes(text: str) -> int:

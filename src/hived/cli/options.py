@@ -24,7 +24,7 @@ from hived.server.schema import Me
 from . import slurm
 from .client import Engine, connect
 from .escaping import clean
-from .formats import Form, print_answer, read_duration
+from .formats import Form, print_answer, read_length
 from .shared_options import with_options
 
 _PATIENCE_S = 1.0
@@ -82,7 +82,7 @@ def complete_node(engine: Engine, *_: object) -> Iterator[tuple[str, str]]:
 def seconds(text: str) -> float:
     """A duration on the command line."""
     try:
-        return read_duration(text)
+        return read_length(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
