@@ -11,7 +11,6 @@ import shlex
 import shutil
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -420,21 +419,23 @@ def test_a_shell_of_whose_terminal_is_gone(lives: Lives) -> None:
         assert job.exit_code == 1
 
     # SO_PEERCRED is of who called listen
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setresuid(BOB.pw_uid, BOB.pw_uid, BOB.pw_uid)
         listening.bind(path)
         os.chmod(path, 0o777)  # noqa: PTH101
         listening.listen(1)
+        os.write(writer, b"!")
         signal.pause()
     try:
-        while not Path(path).exists():
-            time.sleep(0.01)
-        time.sleep(0.1)
+        assert os.read(reader, 1) == b"!"
         lives.live(story)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
         listening.close()
         shutil.rmtree(folder)
 

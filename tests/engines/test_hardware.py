@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -199,7 +200,7 @@ def test_who_drained_it_and_why(engine: Driver) -> None:
 
 
 def test_a_drain_and_its_reason_over_a_restart(lives: Lives) -> None:
-    """Of a version that did not keep the reason, the drain alone."""
+    """Of a version that did not keep the reason, the drain alone; of the one that kept it as one text, that."""
 
     async def first(engine: Engine) -> None:
         engine.drain("node", 1, False, False, "dana", "a fan, ticket 811")
@@ -218,6 +219,9 @@ def test_a_drain_and_its_reason_over_a_restart(lives: Lives) -> None:
     with lives.store() as store:
         store.keep([], [], values={"drained_by": "[]"})
     lives.live(story("", ""))
+    with lives.store() as store:
+        store.keep([], [], values={"drained_by": "null", "drained_why": json.dumps(["by dana: a fan", ""])})
+    lives.live(story("by dana: a fan", ""))
 
 
 def test_drained_while_it_is_used(engine: Driver) -> None:

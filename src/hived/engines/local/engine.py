@@ -208,7 +208,9 @@ class Engine:
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
         drained = json.loads(self.store.value("drained") or "[]")
-        by = json.loads(self.store.value("drained_by") or "[]")  # the version before has not said
+        by = json.loads(self.store.value("drained_by") or "null")
+        if by is None:  # of the version before, by which it was one text
+            by = [("", text) for text in json.loads(self.store.value("drained_why") or "[]")]
         for number, (node, device) in enumerate(drained):
             place = self._names.get(node, node), device
             self.job_scheduler.health.set_drained([place], True, DrainedBy(*by[number] if number < len(by) else ()))
