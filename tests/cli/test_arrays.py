@@ -110,6 +110,9 @@ def test_what_it_was_submitted_with(machine: Machine) -> None:
     machine.run("submit", "--vc", "vision", *options, "--time-limit", "1h", "--signal", "USR2@60s", "--", "true")
     said = machine.run("explain", "--details", "1_2")
     assert "--array 1-4%2 --grace 9s --signal USR2@60s --checkpoint-signal USR1 --no-requeue" in said
+    machine.run("submit", "--vc", "speech", "--after", "1:fail", "--after", "3:ok", "--", "true")
+    after = machine.run("explain", "--details", "5")
+    assert "--after 1:fail --after 2:fail --after 3:fail --after 4:fail --after 3:ok" in after
 
 
 def test_of_no_virtual_cluster(machine: Machine) -> None:

@@ -635,7 +635,9 @@ def _options(job: Job) -> Iterator[str]:
     spec = job.spec
     if spec.array is not None:
         yield f"--array {spec.array}"
-    yield from (f"--after {number}:{how}" for number, how in spec.waits_for[:_WAITS_SHOWN])
+    # of one of an array the wait is for a failure among all of it
+    hows = ((number, how if how in ("any", "ok") else "fail") for number, how in spec.waits_for[:_WAITS_SHOWN])
+    yield from (f"--after {number}:{how}" for number, how in hows)
     if spec.grace_s != DEFAULT_GRACE_S:
         yield f"--grace {spec.grace_s:g}s"
     if spec.limit_signal is not None:
