@@ -353,7 +353,7 @@ async def _look(engine: Engine, jobs: Sequence[Job], seconds: float = LOOK_S) ->
     start = time.time()
     await asyncio.sleep(seconds)
     end = time.time()
-    agent = Agent(engine.folder / "training", engine.store.database)
+    agent = Agent(engine.folder / "training", engine.store.database, engine.job_users, engine.folder / "jobs")
     pages = [page for job in jobs if (page := await asyncio.to_thread(agent.look, job)) is not None]
     return [[(a, b) for a, b in _printed(engine, job) if a > start and b < end] for job in jobs], pages
 

@@ -27,7 +27,7 @@ from hived.engines.local.engine import Engine, Keeping
 from hived.engines.local.job_users import JobUsers
 from hived.engines.local.model import Job
 from hived.engines.local.tasks import supervised
-from hived.errors import ForbiddenError, RequestError
+from hived.errors import ForbiddenError
 from hived.server.local_service import LocalService
 from hived.server.schema import Submission
 from hived.spec.compiled import AccessSpec
@@ -240,14 +240,6 @@ def test_a_state_folder_that_users_cannot_pass(lives: Lives) -> None:
         with pytest.raises(ForbiddenError, match=rf"cannot run here: {lives.folder} is shut .*--state /var/lib/hived"):
             await submit(engine, BOB, "true")
         lives.folder.chmod(0o711)
-
-    lives.live(story)
-
-
-def test_no_sharing_of_gpus_yet(lives: Lives) -> None:
-    async def story(engine: Engine) -> None:
-        with pytest.raises(RequestError, match="jobs of other users than the engine's share no GPUs so far"):
-            await submit(engine, BOB, "true", share=True)
 
     lives.live(story)
 

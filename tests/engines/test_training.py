@@ -211,7 +211,7 @@ def test_refusals(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RequestError, match="share: hived-runtime is not installed where the engine runs"):
             engine.submit(trains())
 
-    monkeypatch.setattr(engine_module, "installed_agent", lambda folder, database: None)
+    monkeypatch.setattr(engine_module, "installed_agent", lambda *_: None)
     lives.live(not_installed)
 
 
@@ -375,7 +375,7 @@ def test_policy_that_shares_needs_jobs_that_obey(lives: Lives, monkeypatch: pyte
         ("antman:limits=false", "only simulated"),
     ):
         lives.spec = replace(lives.spec, virtual_clusters=(replace(first, policy=policy), *others))
-        monkeypatch.setattr(engine_module, "installed_agent", lambda folder, database: None)
+        monkeypatch.setattr(engine_module, "installed_agent", lambda *_: None)
         with pytest.raises(PolicyError, match=why):
             lives.live(story)
 

@@ -35,6 +35,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: the files of a job, drafts included
 _OURS = re.compile(r"job\.json|joined|\.job\.[0-9]+|[0-9]+\.(page|sock|draft)|(go|move)-[0-9]+|elastic-[0-9]+.*")
 _DECISION = re.compile(r"(?:go|move)-([0-9]+)")
+_SHORT = 90  #: bytes of a folder, so that a socket in it has an address
+_MOST_ABOUT = 4 << 20  #: bytes of ``job.json`` that are read: a command has 2 MiB at most
 _LOCK_S = 10.0  #: others hold the lock for some milliseconds; an elastic job while it changes
 
 
@@ -166,7 +168,8 @@ class JobFolder:
     def about(self) -> dict[str, Any]:
         """What is known of the job: ``job.json``; empty if it cannot be read."""
         try:
-            read = json.loads((self.path / "job.json").read_text())
+            with (self.path / "job.json").open(encoding="utf-8") as file:
+                read = json.loads(file.read(_MOST_ABOUT))
         except (OSError, ValueError):
             return {}
         return read if isinstance(read, dict) else {}
@@ -302,6 +305,9 @@ class JobFolder:
     @contextlib.contextmanager
     def _short(self) -> Iterator[str]:
         """A path of the folder that is short enough for the address of a socket: at most 107 bytes."""
+        if len(os.fsencode(self.path)) < _SHORT:  # a process that has become another user may not use the way below
+            yield str(self.path)
+            return
         descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{descriptor}"

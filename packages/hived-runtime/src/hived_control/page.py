@@ -12,6 +12,7 @@ what is wanted, not what to do next: it may be written twice, and a process that
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -159,11 +160,17 @@ class _Records(Generic[T]):
         if found is None:
             return 0, self._kind()
         _, *values = self._body.unpack(found)
-        made = (
-            value.rstrip(b"\0").decode(errors="replace") if maker is str else maker(value)
-            for maker, value in zip(self._makers, values, strict=True)
-        )
-        return newest, self._kind(*made)
+        return newest, self._kind(*map(_made, self._makers, values))
+
+
+def _made(maker: type, value: Any) -> Any:
+    """A value of a record, which a job may have written as it likes: a number is one, and a text can be shown."""
+    if maker is str:
+        text = value.rstrip(b"\0").decode(errors="replace")
+        return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
+    if maker is float and not math.isfinite(value):
+        return 0.0
+    return maker(value)
 
 
 def _encoded(text: str) -> bytes:

@@ -3,6 +3,9 @@
 Only tasks that were started under the runtime (:mod:`hived_runtime`, a distribution of its own) have pages. A page says
 what a job does now, so that an engine that was killed finds everything again; what this learns, the job scheduler makes
 events of. No call is for the thread of the event loop: a job may hold the lock of its folder, and disks may hang.
+
+Pages of other users' jobs are in a folder of the user's, which the engine does not touch: a process of that user does
+(:mod:`.user_agents`). What a job says of itself is bounded here, whoever runs it.
 """
 
 from __future__ import annotations
@@ -10,27 +13,43 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hived.errors import ConflictError, HivedError, NotFoundError, NotYetError, UnavailableError
 from hived_control import commands, errors
 from hived_control.commands import JobStatus as JobStatus
-from hived_control.commands import TrainingJob
+from hived_control.commands import ProcessStatus, TrainingJob
 from hived_control.environment import JOB, JOBS, LAUNCH, SESSION, SHARE
 from hived_control.folder import JobFolder
 from hived_control.page import State
 
+from .job_users import JobUsers, own_folder
 from .model import Job, Limiting, Obeying, RefusedError
 from .tasks import delete_folder
+from .user_agents import JobOfUser, UserAgents
+
+#: the most that is believed of a job: bytes or mini-batches, seconds, and letters of what it notes
+_MOST, _MOST_S, _MOST_NOTES = 1 << 50, 1e9, 1000
 
 
 class Agent:
-    """The training jobs of an engine, each in a folder of its own below ``folder``."""
+    """The training jobs of an engine, each with a folder of its own below ``folder``, which says whose it is."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        """``database``: the id of the engine's, which the folders name beside the submission and its user."""
-        self.folder, self._database = folder, database
+    def __init__(self, folder: Path, database: str, users: JobUsers, jobs: Path) -> None:
+        """``database``: the id of the engine's, which the folders name beside the submission and its user.
+
+        ``jobs``: the folders of all jobs, in which those of other users have theirs.
+        """
+        self.folder, self._database, self._users, self._jobs = folder, database, users, jobs
+        self._of_users = UserAgents()
+
+    #: where the runtime is that tasks load
+    installed = LAUNCH
+
+    def close(self) -> None:
+        """Tell nothing more to jobs of other users."""
+        self._of_users.keep(set())
 
     # -- a task begins ------------------------------------------------------------------------------------------------
 
@@ -43,7 +62,8 @@ class Agent:
         self.folder.chmod(0o700)
         JobFolder(self._path(job)).write_about({"task": job.mark(self._database), "user": job.spec.user})
         path = os.pathsep.join(filter(None, (str(LAUNCH), given.get("PYTHONPATH"))))
-        found = {"PYTHONPATH": path, JOBS: str(self.folder), JOB: self._path(job).name, SESSION: "own"}
+        pages = self._pages(job)
+        found = {"PYTHONPATH": path, JOBS: str(pages.parent), JOB: pages.name, SESSION: "own"}
         if given.get("PYTHONHASHSEED", "random") == "random":  # a process that takes the job over needs the same
             found["PYTHONHASHSEED"] = str(secrets.randbelow(1 << 32))
         if job.floor is not None:
@@ -52,7 +72,8 @@ class Agent:
 
     def idle(self, jobs: Iterable[Job]) -> list[Path]:
         """The folders of all attempts but those of ``jobs``, to be deleted by :meth:`delete`. O(folders)."""
-        kept = {self._path(job).name for job in jobs}
+        kept = {self._path(job).name: job.spec.uid for job in jobs}
+        self._of_users.keep(set(kept.values()))
         with contextlib.suppress(OSError):
             return [folder for folder in self.folder.iterdir() if folder.name not in kept]
         return []
@@ -76,27 +97,7 @@ class Agent:
         with contextlib.suppress(HivedError, OSError):
             found = self.status(job).processes
             if found:
-                answers = [each.answer for each in found]
-                first = answers[0]
-                return Obeying(
-                    all(answer.state is State.SUSPENDED for answer in answers),
-                    first.tier,
-                    sum(answer.moved_bytes for answer in answers),
-                    max(answer.seconds for answer in answers),
-                    first.memory_limit,
-                    first.share,
-                    "; ".join(dict.fromkeys(filter(None, (answer.note for answer in answers)))),
-                    max(each.progress.seconds for each in found),
-                    max(each.sample.utilization for each in found),
-                    max(each.sample.peak_bytes for each in found),
-                    max(each.sample.least_bytes for each in found),
-                    *min((each.progress.iterations, each.progress.at) for each in found),
-                    max(each.sample.device_bytes for each in found),
-                    max(each.sample.host_bytes for each in found),
-                    first.device,
-                    any(answer.elastic for answer in answers),
-                    len(found) if all(answer.ranks == len(found) for answer in answers) else 0,
-                )
+                return _obeying(found)
         return None
 
     def status(self, job: Job) -> JobStatus:
@@ -132,19 +133,65 @@ class Agent:
     def _path(self, job: Job) -> Path:
         return self.folder / f"{job.id}.{job.attempt}"
 
+    def _pages(self, job: Job) -> Path:
+        """The folder of its pages: the same, but of another user's job."""
+        name = self._path(job).name
+        others = self._users.becomes(job.spec.uid)
+        return own_folder(self._jobs / str(job.id)) / "training" / name if others else self._path(job)
+
     @contextlib.contextmanager
-    def _commanding(self, job: Job) -> Iterator[TrainingJob]:
+    def _commanding(self, job: Job) -> Iterator[TrainingJob | JobOfUser]:
         """A job to be commanded; the errors of that as errors of ours, which call it by its name."""
         if not self.obeys(job):
             raise ConflictError(f"{job.name} does not run under the runtime; submit it with --share")
-        folder = self._path(job)
+        folder, uid = self._pages(job), job.spec.uid
         try:
-            yield TrainingJob(JobFolder(folder))
+            others = self._users.becomes(uid)
+            yield JobOfUser(self._of_users.of(uid), folder) if others else TrainingJob(JobFolder(folder))
         except errors.TrainingError as error:
             said = (
                 str(error).replace(f"the training job {folder.name}", job.name).replace(f"job {folder.name}", job.name)
             )
             raise _kind_of(error)(said) from None
+
+
+def _obeying(found: Sequence[ProcessStatus]) -> Obeying:
+    """What a job does, by all that its processes say, whatever that is."""
+    answers, samples = [each.answer for each in found], [each.sample for each in found]
+    first, slowest = answers[0], min(found, key=lambda each: (each.progress.iterations, each.progress.at)).progress
+    notes = "; ".join(dict.fromkeys(filter(None, (answer.note for answer in answers))))
+    return Obeying(
+        suspended=all(answer.state is State.SUSPENDED for answer in answers),
+        tier=first.tier,
+        moved_bytes=_count(sum(answer.moved_bytes for answer in answers)),
+        took_s=_seconds(max(answer.seconds for answer in answers)),
+        memory=_count(first.memory_limit),
+        share=_part(first.share),
+        note=notes if len(notes) <= _MOST_NOTES else notes[:_MOST_NOTES] + "…",
+        mini_batch_s=_seconds(max(each.progress.seconds for each in found)),
+        utilization=_part(max(sample.utilization for sample in samples)),
+        peak_bytes=_count(max(sample.peak_bytes for sample in samples)),
+        least_bytes=_count(max(sample.least_bytes for sample in samples)),
+        mini_batches=_count(slowest.iterations),
+        ended_at=min(slowest.at, found[0].now),
+        device_bytes=_count(max(sample.device_bytes for sample in samples)),
+        host_bytes=_count(max(sample.host_bytes for sample in samples)),
+        device=first.device,
+        elastic=any(answer.elastic for answer in answers),
+        workers=len(found) if all(answer.ranks == len(found) for answer in answers) else 0,
+    )
+
+
+def _count(number: int) -> int:
+    return min(max(number, 0), _MOST)
+
+
+def _seconds(number: float) -> float:
+    return min(max(number, 0.0), _MOST_S)
+
+
+def _part(number: float) -> float:
+    return min(max(number, 0.0), 1.0)
 
 
 def _kind_of(error: errors.TrainingError) -> Callable[[str], HivedError]:

@@ -152,7 +152,7 @@ class Engine:
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
-        self._agent = installed_agent(self.folder / "training", database)
+        self._agent = installed_agent(self.folder / "training", database, self.job_users, self.folder / "jobs")
         policies.forbid_sharing(self._why_not_shared)
         self.job_scheduler = JobScheduler(
             cluster, policies, free_port, store.last_event(), self._trading, shares=True, past_use=self._past_use
@@ -294,14 +294,10 @@ class Engine:
                 "time_limit_s",
                 f"the policy of {spec.vc}, {policy.name}, orders jobs by their duration: give a time limit",
             )
-        if self._shares(spec) and self.job_users.becomes(spec.uid):
-            raise RequestError(
-                "share",
-                f"jobs of other users than the engine's share no GPUs so far, and the policy of {spec.vc} is "
-                f"{policy.name}: submit it with --no-share",
-            )
         if self._shares(spec) and self._agent is None:
             raise RequestError("share", f"{RUNTIME} is not installed where the engine runs: {command_for('train')}")
+        if self._shares(spec) and self._agent is not None:
+            self.job_users.check_runtime(spec.user, spec.uid, self._agent.installed)
         loan = spec.opportunistic or spec.early
         lent = given_away(self.job_scheduler.trading, spec.vc, answer.reasons)  # until a trade ends
         if (
@@ -784,7 +780,7 @@ class Engine:
             else:
                 make_folder(shared)
             environment = task_environment(job, rank, self.folder, shared, task.mark, visible, own)
-            if self._shares(spec) and not run_as:
+            if self._shares(spec):
                 environment |= self.training.environment(job, environment)
             readers = self._readers(spec.vc)
             becomes = self.job_users.run_as(spec.uid, folder, job.attempt, rank, readers) if run_as else None

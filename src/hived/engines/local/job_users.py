@@ -91,6 +91,14 @@ class JobUsers:
                 f"start hived up with --state /var/lib/hived, or chmod o+x {shut}"
             )
 
+    def check_runtime(self, user: str, uid: int, folder: Path) -> None:
+        """Raise :class:`~hived.errors.ForbiddenError` where a user could not load the runtime of training jobs."""
+        if self.becomes(uid) and (shut := not_passable(folder)) is not None:
+            raise ForbiddenError(
+                f"jobs of {user} cannot share GPUs here: they load the runtime from {folder}, and {shut} is shut to "
+                "other users; install hived where all may read it (/opt/hived, say), or submit with --no-share"
+            )
+
     def run_as(self, uid: int, folder: Path, attempt: int, rank: int, readers: str = "") -> RunAs:
         """How a task of a job becomes another user; makes the folder of the job that is theirs, in ``folder``.
 

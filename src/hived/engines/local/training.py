@@ -26,6 +26,7 @@ from .tasks import Key, Task
 
 if TYPE_CHECKING:
     from .agent import Agent, JobStatus
+    from .job_users import JobUsers
 
 T = TypeVar("T")
 #: period of the looks at what training jobs do, in seconds
@@ -77,6 +78,7 @@ class TrainingJobs:
         self._threads = ThreadPoolExecutor(64, "training")
         self._told: defaultdict[int, _Told] = defaultdict(_Told)  # by job
         self._at_work: set[asyncio.Task[None]] = set()
+        self._looks: dict[int, asyncio.Task[None]] = {}  # by user
 
     def start(self) -> None:
         """Begin to look at what training jobs do, in the running loop."""
@@ -90,6 +92,8 @@ class TrainingJobs:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._agent is not None:
+            self._agent.close()
 
     def environment(self, job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:
         """What a task's environment has in addition, to be started under the runtime."""
@@ -259,14 +263,25 @@ class TrainingJobs:
                     self._take_in(lambda _: None)  # time alone may raise what guests may use
                 over = agent.idle(holding)  # now, so that no folder is among them that is made meanwhile
                 await self._off_the_loop(agent.delete, over)
-                for job, attempt in [(job, job.attempt) for job in holding if job.state.stays]:
-                    # only what is known to be ours: in a copied folder the pages are of the jobs of the original
-                    if self._watches((job.id, attempt, 0)) and self._told[job.id].turn is None and agent.obeys(job):
-                        await self._see(agent, job, attempt)
+                for uid, theirs in _by_user(holding).items():
+                    if (before := self._looks.get(uid)) is None or before.done():  # who does not answer keeps nobody
+                        self._looks[uid] = self._begin(self._look_at(agent, theirs))
             except (StorageError, InvariantError, PolicyError):
                 raise
             except Exception as error:  # a look that fails must not end the looks
-                asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
+                _report(error)
+
+    async def _look_at(self, agent: Agent, jobs: list[tuple[Job, int]]) -> None:
+        """Look at what the jobs of one user do, one after another."""
+        for job, attempt in jobs:
+            # only what is known to be ours: in a copied folder the pages are of the jobs of the original
+            if self._watches((job.id, attempt, 0)) and self._told[job.id].turn is None and agent.obeys(job):
+                try:
+                    await self._see(agent, job, attempt)
+                except (StorageError, InvariantError, PolicyError):
+                    raise
+                except Exception as error:
+                    _report(error)
 
     async def _see(self, agent: Agent, job: Job, attempt: int) -> None:
         """Look at what a job does, and take it in, unless it was told something meanwhile."""
@@ -305,12 +320,25 @@ class TrainingJobs:
         return task
 
 
+def _by_user(holding: list[Job]) -> dict[int, list[tuple[Job, int]]]:
+    """What runs, with its attempt, by the user whose it is."""
+    found: dict[int, list[tuple[Job, int]]] = {}
+    for job in holding:
+        if job.state.stays:
+            found.setdefault(job.spec.uid, []).append((job, job.attempt))
+    return found
+
+
+def _report(error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
+
+
 def told_by(user: str) -> str:
     """Why a job does what somebody has told it."""
     return f"told so by {user or 'hand'}"
 
 
-def installed_agent(folder: Path, database: str) -> Agent | None:
+def installed_agent(folder: Path, database: str, users: JobUsers, jobs: Path) -> Agent | None:
     """The agent, where the runtime of training jobs is installed."""
     try:
         from .agent import Agent
@@ -318,4 +346,4 @@ def installed_agent(folder: Path, database: str) -> Agent | None:
         if error.name is None or not error.name.startswith("hived_control"):
             raise
         return None
-    return Agent(folder, database)
+    return Agent(folder, database, users, jobs)
