@@ -521,6 +521,7 @@ class FakeService(LocalService):
         """As a test says; the text is in force from then on, whatever it is."""
         self.check()
         if not dry_run:
+            assert spec.instead_of in (None, 1.0e9)
             self.applied.append(spec.yaml)
             self.spec_text = spec.yaml
         return self.reconfigured.model_copy(update={"dry_run": dry_run})

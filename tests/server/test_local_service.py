@@ -33,6 +33,7 @@ from hived.server.local_service import LocalService
 from hived.spec import parse_spec
 from hived.spec.changes import changes
 from hived.spec.compiled import AccessSpec
+from hived.spec.writing import spec_text
 
 from ..engines.driver import job as driver_job
 from ..engines.living import ended, gate, printed, shell, state
@@ -527,6 +528,20 @@ async def test_refused_spec_is_told(engine: Engine) -> None:
     assert "unknown policy 'fare'" in service.spec().problem
     await service.reconfigure(schema.SpecText(yaml=SPEC), "ann")
     assert service.spec().problem == ""
+
+
+async def test_spec_made_from_one_that_is_not_in_force(engine: Engine) -> None:
+    """Two at once: what the second has been asked about is not what would happen."""
+    service = LocalService(engine)
+    seen = service.spec()
+    mine = schema.SpecText(yaml=seen.text, instead_of=seen.loaded_at)
+    await service.reconfigure(mine, "ann", dry_run=True)
+    await service.reconfigure(schema.SpecText(yaml=SPEC), "ben")
+    for dry_run in (True, False):
+        with pytest.raises(ConflictError, match=r"another spec has come into force meanwhile \(the spec that ben app"):
+            await service.reconfigure(mine, "ann", dry_run=dry_run)
+    assert (service.spec().text, service.spec().problem) == (spec_text(parse_spec(SPEC, "")), "")
+    await service.reconfigure(schema.SpecText(yaml=seen.text, instead_of=service.spec().loaded_at), "ann")
 
 
 async def test_policy_that_cannot_be_made_ends_no_engine(engine: Engine) -> None:

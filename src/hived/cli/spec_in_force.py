@@ -84,9 +84,11 @@ def apply(
     text = read_text(file)
     new = parse_spec(text, path_text(file))
     with ask.connect() as there:
-        answer = there.put(_PATH, {"yaml": text}, dry_run="true")
+        old = there.parsed(Spec, there.get(_PATH))
+        asked = {"yaml": text, "instead_of": old.loaded_at}  # what is said, and agreed to, is of this one
+        answer = there.put(_PATH, asked, dry_run="true")
         foreseen = there.parsed(Reconfigured, answer)
-        found = list(changes(_in_force(there), new))
+        found = list(changes(_parsed(there, old), new))
         for warning in foreseen.warnings:
             messages().print(f"hived: {clean(warning)}", style="yellow", markup=False)
         if dry_run or not found:
@@ -95,7 +97,7 @@ def apply(
             return
         if not yes:
             _ask_for(foreseen)
-        answer = there.put(_PATH, {"yaml": text})
+        answer = there.put(_PATH, asked)
         done = there.parsed(Reconfigured, answer)
     if not ask.printed(answer):
         _print(found, done)
@@ -103,7 +105,11 @@ def apply(
 
 def _in_force(there: Engine) -> ClusterSpec:
     """The spec in force."""
-    return parse_spec(there.parsed(Spec, there.get(_PATH)).text, f"{clean(there.address)}, the spec in force")
+    return _parsed(there, there.parsed(Spec, there.get(_PATH)))
+
+
+def _parsed(there: Engine, spec: Spec) -> ClusterSpec:
+    return parse_spec(spec.text, f"{clean(there.address)}, the spec in force")
 
 
 def _print(found: Sequence[Change], of: Reconfigured) -> None:

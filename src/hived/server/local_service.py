@@ -527,11 +527,18 @@ class LocalService(Service[Job]):
             new = parse_spec(spec.yaml, "the new spec")
             warnings = await asyncio.to_thread(unknown_accounts, new)
             jobs = {job.name: job for job in self.scheduler().jobs.values()}
-            report = engine.would_reconfigure(new) if dry_run else engine.reconfigure(new, user)
+            report = None
+            if spec.instead_of in (None, engine.spec_loaded_at):
+                report = engine.would_reconfigure(new) if dry_run else engine.reconfigure(new, user)
         except InputError as error:
             if not dry_run:
                 self._spec_problem = str(error)
             raise
+        if report is None:
+            raise ConflictError(
+                f"another spec has come into force meanwhile ({engine.spec_source}), and nothing was changed: see what "
+                "would change now, hived spec diff FILE, and apply again"
+            )
         if not dry_run:
             self._spec_problem = ""
 

@@ -572,6 +572,9 @@ class SpecText(Model):
     """A new cluster spec, as YAML."""
 
     yaml: Annotated[str, StringConstraints(min_length=1, max_length=4_000_000)]
+    instead_of: Annotated[float, Field(strict=True)] | None = None
+    """``loaded_at`` of the spec that this one is to replace: refused (409) where another is in force by now. None:
+    whatever is."""
 
 
 class AffectedJob(Model):
