@@ -256,8 +256,9 @@ class FakeService(LocalService):
     def engine(self) -> schema.Engine:
         self.check()
         return schema.Engine(
-            engine="local", version="9.9.9", started_at=1.0e9, ready=True, simulated=True, replica=None
-        )
+            engine="local", version="9.9.9", started_at=1.0e9, ready=True, simulated=True, replica=None,
+            settings=schema.Settings(jobs="run as who submitted them", fences=[], files_s=None, output_bytes=None),
+        )  # fmt: skip
 
     def spec(self) -> schema.Spec:
         self.check()
@@ -746,7 +747,7 @@ class FakeKubernetes(EngineService):
         return self._changed(
             schema.Engine(
                 engine="kubernetes", version="9.9.9", started_at=time.time() - 7200, ready=True, simulated=False,
-                replica=replica,
+                replica=replica, settings=None,
             )
         )  # fmt: skip
 

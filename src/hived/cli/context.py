@@ -13,14 +13,14 @@ import typer
 from rich.text import Text
 
 from hived.errors import HivedError, InputError, UnavailableError
-from hived.server.schema import Engine, Spec
-from hived.words import counted
+from hived.server.schema import Engine, Settings, Spec
+from hived.words import counted, duration
 
 from .client import url_of
 from .console import note
 from .contexts import Context, Contexts, read_contexts, write_contexts
 from .escaping import clean
-from .formats import Fact, age, columns, print_facts, print_table, styled
+from .formats import Fact, age, columns, print_facts, print_table, size_text, styled
 from .options import Asking, asks_engine
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -118,9 +118,22 @@ def show(ask: Asking) -> None:
         facts.append(("spec", f"{clean(of.source)}, loaded {age(time.time() - of.loaded_at)} ago: {size}"))
         if of.problem:
             facts.append(("", styled(f"a later one was refused: {of.problem}", "red")))
+        if found.settings is not None:
+            facts += _settings(found.settings)
         print_facts(facts)
     if not found.ready:
         raise typer.Exit(UnavailableError.exit_code)
+
+
+def _settings(of: Settings) -> list[Fact]:
+    """How an engine of one machine was started."""
+    fenced = f"; fences: {', '.join(map(clean, of.fences))}" if of.fences else "; no fences (--fence)"
+    files = "for ever" if of.files_s is None else f"{duration(of.files_s)} after its end"
+    prints = "all" if of.output_bytes is None else f"the last {size_text(of.output_bytes)}"
+    return [
+        ("jobs", clean(of.jobs) + fenced),
+        ("kept", f"files of a job: {files} (--keep); of what a task prints: {prints} (--most-output)"),
+    ]
 
 
 def _engine(found: Engine, address: str) -> Text:

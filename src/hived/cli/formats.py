@@ -127,6 +127,20 @@ def read_length(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes + more) * 60 + seconds)
 
 
+def size_text(size: float) -> str:
+    """Bytes for people.
+
+    >>> size_text(0), size_text(1500), size_text(3 * 2**30)
+    ('0', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        if unit != "GiB":
+            size /= 1024
+    return f"{size:.0f}" if not unit else f"{size:.1f} {unit}"
+
+
 def read_bytes(text: str) -> int:
     """Bytes of ``8GiB`` or ``500M``; 0, no limit, of ``none``.
 

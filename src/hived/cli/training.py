@@ -22,7 +22,7 @@ from hived.server.schema import Training, TrainingProcess
 
 from .client import Engine, NoAnswerError, path_of
 from .escaping import clean
-from .formats import columns, duration, print_table, read_bytes
+from .formats import columns, duration, print_table, read_bytes, size_text
 from .options import Asking, asks_engine, duration_option
 
 try:
@@ -205,7 +205,7 @@ def suspend(
         if ask.printed(plain):
             return
     if first is not None:
-        moved = f"{_size(first.last_change_bytes)} moved" if first.last_change_bytes else "no memory moved"
+        moved = f"{size_text(first.last_change_bytes)} moved" if first.last_change_bytes else "no memory moved"
         took = f"{first.tier}; {moved} in {first.last_change_s * 1000:.0f} ms"
         typer.echo(f"{clean(name)}: suspended ({took})" + _because(first.note))
 
@@ -266,7 +266,7 @@ def limit(
     if up_to is not None and not memory:
         raise InputError("hived train limit: --up-to needs --memory, the limit that it starts from")
     if up_to is not None and memory and up_to < memory:
-        raise InputError(f"hived train limit: --up-to {_size(up_to)} is below --memory {_size(memory)}")
+        raise InputError(f"hived train limit: --up-to {size_text(up_to)} is below --memory {size_text(memory)}")
     if memory is None and share is None:
         raise InputError("hived train limit: nothing to change; give --memory, --share or both")
     there = _here(job)
@@ -382,14 +382,14 @@ def _row(each: TrainingProcess) -> tuple[str | Text, ...]:
         str(each.mini_batches),
         f"{each.mini_batch_s * 1000:.1f} ms",
         each.device,
-        _size(each.device_bytes),
-        _size(each.used_bytes),
-        _size(each.peak_bytes),
-        _size(each.least_bytes),
-        _size(each.host_bytes),
+        size_text(each.device_bytes),
+        size_text(each.used_bytes),
+        size_text(each.peak_bytes),
+        size_text(each.least_bytes),
+        size_text(each.host_bytes),
         f"{each.utilization:.0%}",
         f"{each.share:.0%}",
-        _size(each.memory_limit) if each.memory_limit else "none",
+        size_text(each.memory_limit) if each.memory_limit else "none",
         each.tier,
     )
 
@@ -469,17 +469,3 @@ def _claimed(name: str | None, command: list[str]) -> JobFolder:
             number += 1
         else:
             return job
-
-
-def _size(size: float) -> str:
-    """Bytes for people.
-
-    >>> _size(0), _size(1500), _size(3 * 2**30)
-    ('0', '1.5 KiB', '3.0 GiB')
-    """
-    for unit in ("", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        if unit != "GiB":
-            size /= 1024
-    return f"{size:.0f}" if not unit else f"{size:.1f} {unit}"

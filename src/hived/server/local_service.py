@@ -568,7 +568,15 @@ class LocalService(Service[Job]):
     def engine(self) -> schema.Engine:
         """What answers."""
         engine = self._engine
-        return self._engine_of(engine.started_at, ready=True, simulated=engine.devices.simulated, replica=None)
+        keeping = engine.keeping
+        settings = schema.Settings(
+            jobs=engine.job_users.text(),
+            fences=sorted(map(str, engine.fences)),
+            files_s=None if keeping.files_s == inf else keeping.files_s,
+            output_bytes=keeping.output or None,
+        )
+        simulated = engine.devices.simulated
+        return self._engine_of(engine.started_at, ready=True, simulated=simulated, replica=None, settings=settings)
 
     # -- trades of cells ------------------------------------------------------------------------------------------
 

@@ -554,6 +554,19 @@ class Replica(Model):
     """Who holds the lease; "" where there is no election."""
 
 
+class Settings(Model):
+    """What only an engine of one machine has."""
+
+    jobs: str
+    """As whom jobs run."""
+    fences: list[str]
+    """What tasks are kept from by control groups."""
+    files_s: float | None
+    """How long files of a job are kept once it has ended. None: for ever."""
+    output_bytes: int | None
+    """How much of what a task prints is kept, of its end. None: all."""
+
+
 class Engine(Model):
     """What answers."""
 
@@ -566,6 +579,8 @@ class Engine(Model):
     """Whether its devices are."""
     replica: Replica | None
     """None: on one machine."""
+    settings: Settings | None
+    """None: on Kubernetes."""
 
 
 class SpecText(Model):

@@ -174,6 +174,8 @@ def test_spec_of_a_real_engine(hived: Hived, tmp_path: Path) -> None:
         assert hived("spec", "diff", after, *state).code == 0
         assert "the spec that " in (said := hived("context", "show", *state).out)
         assert " applied, loaded " in said
+        assert "\nkept    files of a job: for ever (--keep); of what a task prints: all (--most-output)\n" in said
+        assert "\njobs    run as " in said
         job = json.loads(hived("ps", *state, "-o", "json").out)["jobs"][0]
         assert (job["state"], job["kind"]) == ("running", "opportunistic")
         answer = hived("spec", "apply", before, *state)

@@ -478,6 +478,11 @@ class Engine:
             raise NotFoundError(f"no {what}; hived devices shows those there are")
         return found
 
+    @property
+    def fences(self) -> frozenset[Fence]:
+        """What tasks are kept from by control groups, as it was asked for."""
+        return self._fences.asked
+
     def reconfigure(self, spec: ClusterSpec, user: str = "") -> Reconfiguration:
         """Go on under a new spec (work-preserving), by ``user``. Raises the error for which the spec is refused."""
         self._check_spec(spec)

@@ -202,7 +202,7 @@ class EngineService(Service[Gang]):
         """What answers."""
         engine = self._engine
         replica = schema.Replica(identity=engine.identity, leader=engine.leader, holder=engine.holder)
-        return self._engine_of(engine.started_at, ready=engine.ready, simulated=False, replica=replica)
+        return self._engine_of(engine.started_at, ready=engine.ready, simulated=False, replica=replica, settings=None)
 
     def access(self) -> Access:
         """Who may do what; nobody may change anything where callers are not known by a token."""
