@@ -39,6 +39,7 @@ EXPECTED = {
     "hived_vc_gpus": ("gauge", {"vc", "kind"}),
     "hived_gpu_seconds_total": ("counter", {"vc", "use"}),
     "hived_jobs": ("gauge", {"vc", "state"}),
+    "hived_jobs_ended_total": ("counter", {"vc", "state"}),
     "hived_waiting_jobs": ("gauge", {"vc", "reason"}),
     "hived_job_wait_seconds": ("histogram", {"vc"}),
     "hived_nodes": ("gauge", {"state"}),
@@ -180,6 +181,8 @@ def test_counters_begin_at_zero() -> None:
     for name, words in results.items():
         assert {told(f"hived_{name}_total", result=result) for result in words.split()} == {0}
     assert told("hived_jobs", vc="speech", state="stopping") == 0
+    assert told("hived_jobs", vc="speech", state="ended") is None
+    assert told("hived_jobs_ended_total", vc="speech", state="ended") == 0
     assert told("hived_nodes", state="missing") == 0
 
 

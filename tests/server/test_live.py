@@ -13,8 +13,10 @@ from hived.engine.job import Event
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
 from hived.engines.local.devices import Simulated, spec_for
-from hived.engines.local.engine import Engine
+from hived.engines.local.engine import Engine, Keeping
+from hived.engines.local.fences import Fence
 from hived.engines.local.job_scheduler import JobScheduler
+from hived.engines.local.job_users import JobUsers
 from hived.engines.local.model import Job
 from hived.server import pictures
 from hived.server.histories import stays
@@ -37,6 +39,7 @@ class Seen:
     devices = Simulated()
     started_at = spec_loaded_at = 0.0
     spec_source = "a test"
+    keeping, job_users, fences = Keeping(), JobUsers.here(), frozenset[Fence]()
 
     def __init__(self, driver: Driver, kept: int | None = None) -> None:
         self.driver = driver

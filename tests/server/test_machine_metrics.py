@@ -49,6 +49,7 @@ def test_numbers_of_a_naive_count(seed: int) -> None:
     driver = Driver()
     service = service_of(driver)
     metrics = Metrics(service)
+    of, over, ends = driver.job_scheduler, set[int](), Counter[str]()
     for _ in range(60):
         one_fact(driver, choose, True)
         told, usage = Told(metrics), service.usage()
@@ -70,6 +71,15 @@ def test_numbers_of_a_naive_count(seed: int) -> None:
         shown = {one.id: one.vc if one.vc in known else "(unknown)" for one in driver.jobs.values()}
         states = Counter((shown[one.id], one.state.value) for one in driver.jobs.values() if not one.state.ended)
         assert told.by("hived_jobs", "vc", "state") == states
+        if driver.job_scheduler is not of:  # another engine by now, which counts from its start
+            of = driver.job_scheduler
+            ends.clear()
+            over |= {one.id for one in driver.jobs.values() if one.state.ended}
+        for one in driver.jobs.values():
+            if one.state.ended and one.id not in over:
+                over.add(one.id)
+                ends[one.state.value] += 1
+        assert told.by("hived_jobs_ended_total", "state") == {(state,): number for state, number in ends.items()}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -200,6 +200,8 @@ class Dispatcher(ABC, Generic[J, D]):
         self.seq = last_event
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=most_events)
+        #: number of jobs that have ended since it decides, by their VC and how
+        self.ended_as: Counter[tuple[str, JobState]] = Counter()
         #: number of preempted jobs, by their VC and the VC of the preemptor
         self.preempted: Counter[tuple[str, str]] = Counter()
         #: how long the jobs that were started had waited, by VC
@@ -312,6 +314,8 @@ class Dispatcher(ABC, Generic[J, D]):
         job.apply(happened)
         if not job.state.ended:
             self.usage.add(job)
+        elif not was.ended:
+            self.ended_as[job.vc, job.state] += 1
         if not held and not has and (job.state.ended or job.state.aside):
             self.scheduler.withdraw(job.entry)
         self._changed(job, happened, held, before)

@@ -40,6 +40,9 @@ class Metrics(Collector, Generic[J]):
     subclass, in :meth:`more`.
     """
 
+    #: how its jobs end
+    ends: tuple[JobState, ...] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
     def __init__(self, service: Service[J]) -> None:
         self.service = service
         #: scrapes that found sharing safety broken
@@ -90,6 +93,8 @@ class Metrics(Collector, Generic[J]):
             () if known is None else _vc_gpus(known),
         )
         yield gauge("jobs", "Jobs by state.", ("vc", "state"), () if known is None else _jobs(known))
+        ended = "Jobs that have ended since it decides, by how; one that is queued again counts each time."
+        yield counter("jobs_ended", ended, ("vc", "state"), () if known is None else self._ended(known))
         waiting = "Jobs that wait for GPUs, by the decisive reason."
         yield gauge("waiting_jobs", waiting, ("vc", "reason"), () if known is None else waiting_jobs(known))
         waited = HistogramMetricFamily(
@@ -130,6 +135,16 @@ class Metrics(Collector, Generic[J]):
         for (vc, use), seconds in scheduler.holdings.gpu_seconds(self.service.clock()).items():
             found[vc if vc in known else UNKNOWN, use.value] += seconds  # type: ignore[assignment]
         yield from found.items()
+
+    def _ended(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
+        """O(VCs): what has not happened yet is 0, so that its first occurrence shows as an increase."""
+        known = _vcs(scheduler)
+        found = dict.fromkeys(((vc, state) for vc in known for state in self.ends), 0)
+        for (vc, state), number in scheduler.ended_as.items():
+            key = vc if vc in known else UNKNOWN, state
+            found[key] = found.get(key, 0) + number
+        for (vc, state), number in found.items():
+            yield (vc, state.value), number
 
     def _gpus(self, scheduler: Dispatcher[J, Any]) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
@@ -182,7 +197,8 @@ def _jobs(scheduler: Dispatcher[Any, Any]) -> Iterator[Row]:
     known = dict.fromkeys(_vcs(scheduler))
     for vc in known:
         for state in JobState:
-            yield (vc, state.value), scheduler.usage.states[vc, state.value]
+            if not state.ended:
+                yield (vc, state.value), scheduler.usage.states[vc, state.value]
     unknown = Counter[str]()
     for (vc, name), number in scheduler.usage.states.items():
         if vc not in known:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import prometheus_client
 from prometheus_client.metrics_core import Metric
 
+from hived.engine.states import JobState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_table import GangTable
@@ -26,6 +27,8 @@ Reader = Callable[[GangTable], Iterable[Row]]
 
 class KubernetesMetrics(Metrics[Gang]):
     """The metrics of ``engine``; only the requests of kube-scheduler are counted here."""
+
+    ends = (JobState.ENDED,)
 
     def __init__(self, engine: Engine, service: EngineService) -> None:
         super().__init__(service)
