@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,14 @@ def pages(engine: Engine, job: Job) -> Path:
 
 
 def agent_of(user: pwd.struct_passwd) -> list[int]:
-    """The processes that command the jobs of a user."""
+    """The processes that command the jobs of a user, of this process."""
     found = []
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdecimal() and b"hived_control.serving" in (process / "cmdline").read_bytes():
-                uid = next(line for line in (process / "status").read_text().splitlines() if line.startswith("Uid:"))
-                found += [int(process.name)] if int(uid.split()[1]) == user.pw_uid else []
+                status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+                uid, parent = int(status["Uid"].split()[0]), int(status["PPid"])
+                found += [int(process.name)] if (uid, parent) == (user.pw_uid, os.getpid()) else []
         except OSError:
             continue
     return found
@@ -308,6 +310,24 @@ def test_a_process_that_does_not_answer_is_started_again(open_folder: Path) -> N
         with contextlib.suppress(errors.UnavailableError):
             found = agent.ask("status", open_folder)
     assert agent_of(ANN) != first
+    agent.end()
+    with pytest.raises(errors.UnavailableError):
+        agent.ask("status", open_folder)
+
+
+def test_requests_of_one_user_are_bounded(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stops the process that commands their jobs leaves threads to other users."""
+    monkeypatch.setattr("hived.engines.local.user_agents._ANSWER_S", 5.0)
+    agent = UserAgent(ANN.pw_uid)
+    assert agent.ask("status", open_folder)["processes"] == []
+    os.kill(agent_of(ANN)[0], signal.SIGSTOP)
+    with ThreadPoolExecutor(40) as threads:
+        asked = [threads.submit(agent.ask, "status", open_folder) for _ in range(40)]
+        said = Counter(str(one.exception()) for one in asked)
+    assert said == {
+        f"16 training jobs of user {ANN.pw_uid} are being told something": 24,
+        f"the process that commands training jobs of user {ANN.pw_uid} does not answer": 16,
+    }
     agent.end()
 
 

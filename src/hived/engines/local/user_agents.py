@@ -29,6 +29,8 @@ _ANSWER_S = 5.0
 _LOCK_S = 10.0
 #: between two starts of the process of one user, at least, in seconds
 _AGAIN_S = 1.0
+#: requests of one user that wait at a time: those of others have room too
+_MOST_REQUESTS = 16
 #: bytes of an answer
 _MOST_BYTES = 1 << 20
 
@@ -66,12 +68,15 @@ class UserAgent:
         self._numbers = itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
+        self._is_over = False
         self._waiting: dict[int, tuple[subprocess.Popen[bytes], Future[dict[str, Any]]]] = {}
 
     def ask(self, do: str, folder: Path, most_s: float = 0.0, **how: Any) -> Any:
         """Have something done at the folder of a job; ``most_s``: that this takes by itself."""
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
+            if len(self._waiting) >= _MOST_REQUESTS:
+                raise UnavailableError(f"{_MOST_REQUESTS} training jobs of user {self._uid} are being told something")
             process = self._running()
             number = next(self._numbers)
             self._waiting[number] = process, answer
@@ -92,8 +97,9 @@ class UserAgent:
             self._waiting.pop(number, None)
 
     def end(self) -> None:
-        """End the process; the next request starts another."""
+        """End the process, for good."""
         with self._lock:
+            self._is_over = True
             process = self._process
         if process is not None:
             process.kill()
@@ -102,7 +108,7 @@ class UserAgent:
         if self._process is not None and self._process.poll() is None:
             return self._process
         now = time.monotonic()
-        if now - self._started < _AGAIN_S:
+        if self._is_over or now - self._started < _AGAIN_S:
             raise self._silent()
         self._started = now
         try:
