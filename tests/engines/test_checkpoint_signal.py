@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -82,3 +83,84 @@ def test_saves_after_the_engine_has_changed(lives: Lives) -> None:
 
     lives.live(first, killed=True)
     lives.live(second)
+
+
+#: a program in its own process that saves for a second, and what is a copy of it
+PYTHON = """
+import os, signal, sys, time
+def save(*_):
+    print("saving", flush=True); time.sleep(1.0); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.{signal}, save)
+own = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == own: time.sleep(0.05)
+    os._exit(0)
+print("begins", flush=True)
+while True: time.sleep(0.05)
+"""
+#: scripts around it: a plain one, one that goes on after it, and one in a pipeline of one that handles another signal
+WRAPPERS = ["{0}", "set -e; {0}; echo after", "trap 'echo hup' HUP; sh -c '. /dev/null; {0}; true' | cat"]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", ["USR1", "INT"])
+def test_a_script_around_it_passes_it_on(lives: Lives, wrapper: str, name: Any) -> None:
+    """The script has no handler, and would have ended by it: its program would have had two seconds then."""
+    (lives.folder.parent / "program.py").write_text(PYTHON.format(signal=f"SIG{name}"))
+    script = wrapper.format(f"{sys.executable} ../program.py")
+
+    async def story(engine: Engine) -> None:
+        spec = JobSpec.model_construct(
+            vc="vision", command=("bash", "-c", script + "; exit 0"), name="job", cwd=str(lives.folder),
+            checkpoint_signal=name, grace_s=3600.0,
+        )  # fmt: skip
+        job = engine.submit(spec)
+        await printed(engine, job, "begins")
+        engine.drain(None, None, undo=False, now=True)
+        await state(engine, job, JobState.QUEUED)
+        said = engine.task(job, 0).output.read_text().split()
+        assert said.count("saving") == said.count("saved") == 1
+
+    lives.live(story)
+
+
+def test_nobody_handles_it(lives: Lives) -> None:
+    """It is told to end as any, and has its grace, also after the script around it is gone."""
+    (lives.folder.parent / "program.py").write_text(PYTHON.format(signal="SIGTERM"))
+
+    async def story(engine: Engine) -> None:
+        script = f"{sys.executable} ../program.py; exit 0"
+        spec = JobSpec.model_construct(
+            vc="vision", command=("bash", "-c", script), name="job", cwd=str(lives.folder), checkpoint_signal="USR2",
+            grace_s=10.0,
+        )  # fmt: skip
+        job = engine.submit(spec)
+        await printed(engine, job, "begins")
+        engine.drain(None, None, undo=False, now=True)
+        await state(engine, job, JobState.QUEUED)
+        assert "saved" in engine.task(job, 0).output.read_text()
+
+    lives.live(story)
+
+
+def test_signal_before_the_limit_through_a_script(lives: Lives) -> None:
+    """The same for --signal; where nobody handles that, the job runs to its limit."""
+    (lives.folder.parent / "program.py").write_text(PYTHON.format(signal="SIGUSR1"))
+
+    async def story(engine: Engine) -> None:
+        known: dict[str, Any] = {"vc": "vision", "cwd": str(lives.folder), "grace_s": 0.1, "time_limit_s": 3.0}
+        saves = JobSpec.model_construct(
+            command=("bash", "-c", f"{sys.executable} ../program.py; exit 0"), name="saves", limit_signal="USR1",
+            limit_signal_s=2.0, **known,
+        )  # fmt: skip
+        plain = JobSpec.model_construct(
+            command=("bash", "-c", "sleep 100; exit 0"), name="plain", limit_signal="USR1", limit_signal_s=2.5, **known
+        )
+        jobs = [engine.submit(saves), engine.submit(plain)]
+        await ended(engine, *jobs)
+        assert jobs[0].state is JobState.SUCCEEDED
+        assert "saved" in engine.task(jobs[0], 0).output.read_text()
+        assert jobs[1].state is JobState.FAILED
+        assert "time limit" in JobExplainer(engine.job_scheduler).explain(jobs[1], None)[0]
+
+    lives.live(story)

@@ -16,8 +16,9 @@ needs nothing but the standard library and a few files of FOLDER:
 
 Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start another
 whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all processes left after the
-grace. Descendants that leave the group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER),
-which ends last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
+grace; a signal to save its state, or before its time limit, goes to those that handle it. Descendants that leave the
+group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER), which ends last. If this process is
+killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
 
 A task of another user becomes that user in its own process; this one stays the engine's. So a malicious task harms its
 user alone; where it runs as the engine's user, nothing contains it: it could as well kill the engine.
@@ -49,6 +50,7 @@ _FILES = 1024  #: that a task of another user may open, until it raises that its
 NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish")
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -304,14 +306,15 @@ class _Supervisor:
                 limit_at = None if other is None else started + other
                 warn_at = None if limit_at is None or self._warning is None else limit_at - self._warning[1]
             if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
+                if not self._saves or os.WIFEXITED(self._status):  # else others of it may save their state
+                    soon = now + min(self._grace, _LEFTOVERS_S)
+                    self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
                 self._saves = False
                 self._signal_all(signal.SIGTERM)
-                soon = now + min(self._grace, _LEFTOVERS_S)
-                self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
             if warn_at is not None and now >= warn_at:
                 warn_at = None
                 if self._status is None and not self._stopped and self._warning is not None:
-                    os.kill(self._main, int(self._warning[0]))
+                    self._tell(int(self._warning[0]))
             if limit_at is not None and now >= limit_at and self._status is None and not self._stopped:
                 self._limited = True
                 self._stop(now)
@@ -338,14 +341,35 @@ class _Supervisor:
     def _stop(self, now: float) -> None:
         self._stopped = True
         number = self._first_signal()
-        self._saves = number != signal.SIGTERM
-        if self._saves and self._status is None:  # to the program alone: what it has started may not handle it
-            os.kill(self._main, number)
-        else:
+        self._saves = number != signal.SIGTERM and self._status is None and self._tell(number)
+        if not self._saves:
             self._signal_all(signal.SIGTERM)
         self._signal_all(signal.SIGCONT)  # a process stopped by SIGSTOP has its grace too
         self._stopped_at = now
         self._kill_at = now + self._grace_left()
+
+    def _tell(self, number: int) -> bool:
+        """Send a signal to the program, or where that has no handler for it (a script around it), to those below.
+
+        What a process that handles it has started is not told: it may not know the signal, or know it only because it
+        is a copy of the one that is. Returns whether anybody is: who has no handler would be ended by it.
+        """
+        own = os.geteuid() if self._run_as is None else self._run_as["uid"]
+        told = False
+        for pid in _handlers(self._main, number, own):
+            try:
+                process = os.pidfd_open(pid)
+            except OSError:  # ended in between
+                continue
+            try:
+                if _Process(pid).handles(number, own):  # it is still the one that was found, or as good as that
+                    signal.pidfd_send_signal(process, number)
+                    told = True
+            except OSError:
+                continue
+            finally:
+                os.close(process)
+        return told
 
     def _other_limit(self) -> float | None:
         """The time limit that the engine has written since the start of the task, if it has; ``None``: there is none.
@@ -533,13 +557,47 @@ def _complain(writer: int, text: str) -> None:
     os.write(writer, text.encode(errors="replace")[:_ERROR])
 
 
-def _children() -> list[int]:
-    """Pids of our children, including orphaned descendants of the task."""
+def _children(of: int | None = None) -> list[int]:
+    """Pids of a process's children; of ours, including orphaned descendants of the task."""
+    found = []
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            return [int(word) for word in file.read().split()]
+        for thread in os.listdir(f"/proc/{of}/task") if of is not None else [str(os.getpid())]:
+            with open(f"/proc/{of or 'self'}/task/{thread}/children", encoding="ascii") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:  # it has ended
+        pass
+    return found
+
+
+class _Process:
+    """What the kernel says of a process. ``OSError`` if there is none."""
+
+    def __init__(self, pid: int) -> None:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            self._known = dict(line.split(":", 1) for line in file if ":" in line)
+
+    def handles(self, number: int, uid: int) -> bool:
+        """Whether it is the user's, and a signal does not end it: it has a handler, or waits for the signal."""
+        waits = int(self._known["SigCgt"], 16) | int(self._known["SigBlk"], 16)
+        return int(self._known["Uid"].split()[1]) == uid and bool(waits >> (number - 1) & 1)
+
+    @property
+    def is_shell(self) -> bool:
+        return self._known["Name"].strip() in _SHELLS
+
+
+def _handlers(pid: int, number: int, uid: int) -> list[int]:
+    """The uppermost processes, of one and all below it, that handle a signal. O(processes)."""
+    try:
+        process = _Process(pid)
     except OSError:
         return []
+    handles = process.handles(number, uid)
+    # a shell handles SIGINT while it waits for a program, to do then as that does
+    if handles and not (number == signal.SIGINT and process.is_shell):
+        return [pid]
+    below = [found for child in _children(pid) for found in _handlers(child, number, uid)]
+    return below or ([pid] if handles else [])
 
 
 def _shell_code(status: int | None) -> tuple[int, int | None]:
