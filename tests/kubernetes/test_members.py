@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -12,9 +14,9 @@ from .fake_kubernetes import World
 from .pods import flat_spec, pod, with_vcs
 
 
-def members(*who: str, max_priority: int | None = None) -> ClusterSpec:
+def members(*who: str, **more: Any) -> ClusterSpec:
     """Two nodes of ``a`` and ``b``, each for these members."""
-    return with_vcs(flat_spec(a=1, b=1), access=AccessSpec(who, max_priority=max_priority))
+    return with_vcs(flat_spec(a=1, b=1), access=AccessSpec(who, **more))
 
 
 def of(there: Pod, account: str) -> Pod:
@@ -77,3 +79,14 @@ def test_a_new_spec_lets_in_and_shuts_out() -> None:
 def test_a_spec_that_names_nobody_is_for_all() -> None:
     world = World(members(max_priority=5))
     assert world.submit(pod("p", 4, namespace="anywhere", priority="9")) == ["node"]
+
+
+def test_grace_of_members() -> None:
+    """Of guaranteed pods; those on loan have another bound."""
+    world = World(members("namespace:t", max_grace_seconds=29))
+    slow, loan = pod("slow", 4), pod("loan", 4, "b", mode="opportunistic")
+    assert world.submit(slow, loan) == ["refused", "node"]
+    assert "may not have 30 s to end (terminationGracePeriodSeconds) in a: maxGraceSeconds of its members is 29" in str(
+        world.entry(slow).refused
+    )
+    assert World(members("namespace:t", max_grace_seconds=30)).submit(pod("slow", 4)) == ["node"]

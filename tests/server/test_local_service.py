@@ -19,6 +19,7 @@ from hived.cli.machine import node_rows
 from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
+from hived.engines.local.job_users import JobUsers
 from hived.errors import (
     ConflictError,
     ForbiddenError,
@@ -646,6 +647,33 @@ async def test_engine_and_usage(engine: Engine) -> None:
 
     engine.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     assert service.usage().safety_margin == -1
+
+
+async def test_grace_is_within_what_the_spec_allows(engine: Engine) -> None:
+    """What nobody has asked for is less, too, and a job that is submitted again has what is allowed by then."""
+    service, ben = LocalService(engine), Person("ben")
+    engine.job_users = JobUsers(max(1, os.getuid()), shared=True)
+
+    def allow(grace: int | None, of_loans: int) -> None:
+        access = AccessSpec(("ben",), max_grace_seconds=grace)
+        spec = engine.cluster.spec
+        vcs = (replace(vc, access=access, opportunistic_grace_seconds=of_loans) for vc in spec.virtual_clusters)
+        engine.reconfigure(replace(spec, virtual_clusters=tuple(vcs)))
+
+    async def grace(person: Person, **more: Any) -> float:
+        return engine.find((await service.submit(wish("true", **more), person)).id).spec.grace_s
+
+    allow(None, 30)
+    slow = await service.submit(wish("true", grace_s=3600.0), ben)
+    plain, loan = await service.submit(wish("true"), ben), await service.submit(wish("true", priority=-1), ben)
+    allow(20, 5)
+    assert [await grace(ben), await grace(ben, priority=-1), await grace(ben, grace_s=20.0)] == [20, 5, 20]
+    assert await grace(service.owner, grace_s=3600.0) == 3600, "who is no member has no limits of members"
+    refusal = r"ben may not have a job with 21 s to end in vision: maxGraceSeconds of a member is 20; ask an operator"
+    with pytest.raises(ForbiddenError, match=refusal):
+        await service.submit(wish("true", grace_s=21.0), ben)
+    again = [await service.resubmit(job.id, ben) for job in (slow, plain, loan)]
+    assert [engine.find(job.id).spec.grace_s for job in again] == [20, 20, 5]
 
 
 async def test_plan_is_within_the_limits_of_who_asks(engine: Engine) -> None:

@@ -264,7 +264,7 @@ GUESTS = "expected 'none', 'own' or 'all', not "
             "[]",
             "unknown key `virtualCell` (did you mean `virtualCells`?); allowed here: virtualCells, pinnedCells, "
             "opportunisticWeight, opportunisticGraceSeconds, guests, policy, safety, members, admins, maxPriority, "
-            "maxJobs, maxGpus, fileGroup",
+            "maxJobs, maxGpus, maxGraceSeconds, fileGroup",
         ),
     ],
 )

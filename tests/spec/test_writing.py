@@ -59,6 +59,7 @@ virtualClusters:
     maxPriority: -1
     maxJobs: 0
     maxGpus: 8
+    maxGraceSeconds: 60
     fileGroup: "null"
 operators: [olga, "group:ops"]
 """

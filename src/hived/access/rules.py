@@ -88,8 +88,8 @@ class Access:
             self.check_size(person, vc, gpus)
         return role
 
-    def check_pod(self, namespace: str, account: str, vc: str, priority: int) -> None:
-        """Whether pods of a namespace and a service account may ask for a virtual cluster, at this priority.
+    def check_pod(self, namespace: str, account: str, vc: str, priority: int, grace_s: int) -> None:
+        """Whether pods of a namespace and a service account may ask for a virtual cluster, at this priority and grace.
 
         Pods have no user that could be trusted. A virtual cluster of which the spec names nobody is for all of them.
         """
@@ -107,6 +107,10 @@ class Access:
         if role is Role.MEMBER and most is not None and priority > most:
             what = f"may not ask for priority {priority} in {vc}: maxPriority of its members is {most}"
             raise ForbiddenError(f"{whose} {what}; ask {self.granters(vc)}")
+        most = access.max_grace_seconds
+        if role is Role.MEMBER and most is not None and priority >= 0 and grace_s > most:
+            what = f"may not have {grace_s:,} s to end (terminationGracePeriodSeconds) in {vc}"
+            raise ForbiddenError(f"{whose} {what}: maxGraceSeconds of its members is {most:,}; ask {self.granters(vc)}")
 
     def check_priority(self, person: Person, vc: str, priority: int) -> None:
         """Whether a person may give a job, of their own or as an admin, this priority."""
@@ -121,7 +125,16 @@ class Access:
         what, most = f"have {gpus} GPUs in {vc}", self._of.get(vc, _NO_ACCESS).max_gpus if is_limited else None
         self._check_limit(person, vc, what, gpus, most, "maxGpus")
 
-    def _check_limit(self, person: Person, vc: str, what: str, asked: int, most: int | None, name: str) -> None:
+    def check_grace(self, person: Person, vc: str, grace_s: float) -> None:
+        """Whether a person may have a guaranteed job that has so long to end; loans have another bound."""
+        what, most = f"have a job with {grace_s:g} s to end in {vc}", self.most_grace_s(vc)
+        self._check_limit(person, vc, what, grace_s, most, "maxGraceSeconds")
+
+    def most_grace_s(self, vc: str) -> int | None:
+        """How long a guaranteed job of a member may have to end; None: as long as may be asked for."""
+        return self._of.get(vc, _NO_ACCESS).max_grace_seconds
+
+    def _check_limit(self, person: Person, vc: str, what: str, asked: float, most: int | None, name: str) -> None:
         """Raise where a member asks for more than the limit of that name, or somebody who is a member no more."""
         role = self.role(person, vc)
         if role is Role.VIEWER:

@@ -259,12 +259,13 @@ def runtime(job: Job, now: float) -> str:
     return duration((now if job.ended_at is None else job.ended_at) - job.started_at)
 
 
-def limits_of_members(jobs: int | None, gpus: int | None, priority: int | None) -> str:
+def limits_of_members(jobs: int | None, gpus: int | None, priority: int | None, grace_s: int | None = None) -> str:
     """What a member of a virtual cluster may have; "" where nothing limits it."""
     limits = (
         (jobs, "{:,} jobs that have not ended"),
         (gpus, "{:,} GPUs of guaranteed jobs"),
         (priority, "priority {:,}"),
+        (grace_s, "{:,} s of grace"),
     )
     each = [words.format(most) for most, words in limits if most is not None]
     return f"at most {', '.join(each)}" if each else ""

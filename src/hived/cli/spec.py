@@ -160,7 +160,7 @@ def _access_lines(access: AccessSpec | None) -> Iterator[str]:
         yield f"members: {', '.join(access.members)}"
     if access.admins:
         yield f"admins: {', '.join(access.admins)}"
-    if limits := limits_of_members(access.max_jobs, access.max_gpus, access.max_priority):
+    if limits := limits_of_members(access.max_jobs, access.max_gpus, access.max_priority, access.max_grace_seconds):
         yield f"a member: {limits}"
     if access.file_group:
         yield f"files: read by the group {access.file_group} too"

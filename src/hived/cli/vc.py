@@ -99,7 +99,7 @@ def _rules(rules: Rules) -> Iterator[Fact]:
         yield "admins", clean(", ".join(rules.admins))
     if rules.members:
         yield "members", clean(", ".join(rules.members))
-    if limits := limits_of_members(rules.max_jobs, rules.max_gpus, rules.max_priority):
+    if limits := limits_of_members(rules.max_jobs, rules.max_gpus, rules.max_priority, rules.max_grace_seconds):
         yield "a member", limits
     if rules.file_group:
         yield "files", f"read by the group {clean(rules.file_group)} too"

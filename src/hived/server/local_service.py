@@ -91,9 +91,9 @@ class LocalService(Service[Job]):
         is_limited = self._check_permitted(submission, person)
         given, grace_s = dict(submission), submission.grace_s
         if grace_s is None:
-            loan = submission.opportunistic or submission.early
-            most = self.scheduler().hardware.grace_of_loans(submission.vc) if loan else DEFAULT_GRACE_S
-            grace_s = min(DEFAULT_GRACE_S, most)
+            grace_s = min(DEFAULT_GRACE_S, self._most_grace_s(submission, person))
+        if not submission.opportunistic:
+            self.access().check_grace(person, submission.vc, grace_s)
         given["after"] = tuple(
             after.model_copy(update={"job": self._awaited(after.job, person.name)}) for after in submission.after
         )
@@ -129,7 +129,19 @@ class LocalService(Service[Job]):
             name = (name or default_name(spec.command)).removesuffix(index)[:50] + index
         more = {"name": name or None, "after": (), "array": array, "hold": False, "environment": environment}
         again = schema.Submission.model_construct(**plain | more)
+        grace_s = min(spec.grace_s, self._most_grace_s(again, person))  # the spec may allow less by now
+        again = again.model_copy(update={"grace_s": grace_s})
         return await self.submit(again, person)
+
+    def _most_grace_s(self, submission: schema.Submission, person: Person) -> float:
+        """How long a job may have to end, by the spec in force; inf: as long as may be asked for."""
+        found: list[float | None] = []
+        if submission.opportunistic or submission.early:
+            found.append(self.scheduler().hardware.grace_of_loans(submission.vc))
+        access = self.access()
+        if not submission.opportunistic and access.role(person, submission.vc) is Role.MEMBER:
+            found.append(access.most_grace_s(submission.vc))
+        return min((most for most in found if most is not None), default=inf)
 
     def _uid(self, person: Person) -> int:
         """The user that a job of theirs runs as. Raises :class:`~hived.errors.ForbiddenError` where none can."""

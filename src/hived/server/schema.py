@@ -484,6 +484,8 @@ class Rules(Model):
     """Of a member, that have not ended."""
     max_gpus: int | None = None
     """Of a member's guaranteed jobs that run or are in line; others of theirs are held."""
+    max_grace_seconds: int | None = None
+    """Of a member's guaranteed job, between SIGTERM and SIGKILL."""
     file_group: str = ""
     """Of the machine, who may read the files of its jobs."""
 

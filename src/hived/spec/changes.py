@@ -21,6 +21,7 @@ _OF_ACCESS = {
     "max_priority": "maxPriority",
     "max_jobs": "maxJobs",
     "max_gpus": "maxGpus",
+    "max_grace_seconds": "maxGraceSeconds",
     "file_group": "fileGroup",
 }
 _NOBODY = AccessSpec()

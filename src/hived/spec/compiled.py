@@ -111,6 +111,7 @@ class AccessSpec:
     max_priority: int | None = None  #: that a member may ask for; None: any, here and below
     max_jobs: int | None = None  #: of a member, that have not ended
     max_gpus: int | None = None  #: of guaranteed jobs of a member at work or in line; others are held
+    max_grace_seconds: int | None = None  #: of a guaranteed job of a member, between SIGTERM and SIGKILL
     file_group: str = ""  #: of the machine, who may read the files of its jobs; "": nobody but their owners
 
 

@@ -147,6 +147,7 @@ class VirtualCluster(_Form):
     max_priority: int | None = Field(default=None, ge=-1, le=1000)
     max_jobs: int | None = Field(default=None, ge=0)
     max_gpus: int | None = Field(default=None, ge=0)
+    max_grace_seconds: int | None = Field(default=None, ge=0)
     file_group: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
 

@@ -57,7 +57,7 @@ def compile_virtual(
 def _access(of: VirtualCluster) -> AccessSpec | None:
     """Who may use it, and how much; None where nothing is said of that."""
     who = tuple(of.members or ()), tuple(of.admins or ())
-    found = AccessSpec(*who, of.max_priority, of.max_jobs, of.max_gpus, of.file_group or "")
+    found = AccessSpec(*who, of.max_priority, of.max_jobs, of.max_gpus, of.max_grace_seconds, of.file_group or "")
     return None if found == AccessSpec() else found
 
 

@@ -186,6 +186,7 @@ def _virtual(spec: ClusterSpec, vc: VirtualClusterSpec) -> _Plain:
         "maxPriority": access.max_priority,
         "maxJobs": access.max_jobs,
         "maxGpus": access.max_gpus,
+        "maxGraceSeconds": access.max_grace_seconds,
         "fileGroup": access.file_group,
     }
     return {key: value for key, value in said.items() if value not in (None, "", [])}

@@ -142,7 +142,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """The request of a waiting pod. Raises :class:`PodRequestError`, also for limits that bound pods may exceed."""
         ask = pod_request.read_request(pod, members)
         try:
-            self.access().check_pod(pod.metadata.namespace, pod.service_account, ask.vc, ask.priority)
+            self.access().check_pod(pod.metadata.namespace, pod.service_account, ask.vc, ask.priority, pod.grace_s)
         except ForbiddenError as error:
             raise PodRequestError("member", str(error)) from None
         pod_request.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
