@@ -57,6 +57,8 @@ def test_the_last_of_the_output_is_kept(lives: Lives) -> None:
         first = service.log("1", 0, None, 0, MIB)
         assert first.offset > 10 * MIB
         assert "\0" not in first.text
+        assert first.text.startswith("line "), "it begins within a line"
+        assert service.log("1", 0, None, -16 * MIB, MIB).offset == first.offset, "zeros that nobody has printed"
         assert first.text[-5:].count("\n") <= 1
         last = service.log("1", 0, None, -64, 64)
         assert last.text.endswith("line 001319999\nhere\n")

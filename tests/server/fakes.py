@@ -120,6 +120,7 @@ class FakeService(LocalService):
         self.rebuilt = 0  #: number of the latest event that came with other nodes
         self.log_lines = ['{"n":0}', '{"n":1}']
         self.spec_text = SPEC
+        self.kept_from = 0  #: the first byte of outputs that is kept
         self.applied: list[str] = []  #: specs that were put in its place
         self.reconfigured = schema.Reconfigured(
             dry_run=False, kept=[], downgraded=[], on_removed_devices=[], requeued=[], warnings=[]
@@ -458,6 +459,7 @@ class FakeService(LocalService):
         number = attempt or attempt_of(job)
         written = self.output.get((job.id, number, rank), b"")
         start = max(0, len(written) + offset) if offset < 0 else min(offset, len(written))
+        start = min(max(start, self.kept_from), len(written))
         page = written[start : start + limit]
         end = (job.id, number) in self.over
         return schema.LogPage(text=page.decode("utf-8", "replace"), offset=start, next=start + len(page), end=end)

@@ -21,6 +21,7 @@ from .escaping import clean
 from .formats import (
     NOT_STARTED,
     exit_code,
+    size_text,
     status_text,
 )
 from .options import (
@@ -89,6 +90,7 @@ def logs(
         if follow:
             one = follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
         elif started and tail is None:
+            out.begins(0)
             for page in log_pages(there, one, rank, attempt or started, 0):
                 out.page(page)
         if out.empty and tail != 0:
@@ -122,11 +124,19 @@ class Output:
         self._ask = ask
         self._terminal = sys.stdout.isatty()
         self._rest = ""
+        self._next = 0
         self.empty = True  #: whether there was no output
+
+    def begins(self, offset: int) -> None:
+        """Say where the next page begins, if all that was printed is there; below 0: not known."""
+        self._next = offset
 
     def page(self, page: LogPage) -> None:
         """Write the next page."""
         self.empty = self.empty and not page.text
+        if 0 <= self._next < page.offset:
+            note(f"{size_text(page.offset - self._next)} before this are not kept (hived up --most-output)")
+        self._next = page.next
         if self._ask.printed(page.model_dump(mode="json"), one_of_many=True):
             return
         text = page.text
@@ -146,15 +156,18 @@ def harmless(text: str) -> str:
 
 def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out: Output) -> int:
     """Print the last ``lines`` lines; the end offset, in bytes."""
-    back = _PAGE_BYTES
+    back, before = _PAGE_BYTES, -1
     while True:
         pages = list(log_pages(there, job, rank, attempt, -back))
         text = "".join(page.text for page in pages)
-        if not pages or pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first line may be truncated
+        first = pages[0].offset if pages else 0
+        # the first line may be truncated; where what was printed first is not kept, more bytes are no more of it
+        if first in (0, before) or len(text.splitlines()) > lines:
             break
-        back *= 4
+        back, before = back * 4, first
     kept = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
     end = pages[-1].next if pages else 0
+    out.begins(0 if len(text.splitlines()) <= lines else -1)
     if kept:
         out.page(LogPage(text=kept, offset=max(0, end - len(kept.encode())), next=end, end=pages[-1].end))
     return end
@@ -225,6 +238,7 @@ def follow_job(
 def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:
     """Print the output of one task of one attempt until the task has ended."""
     path = path_of("logs", job.id, "/stream")
+    out.begins(offset)
     pages = retry.stream(lambda: there.stream(path, rank=rank, attempt=attempt, offset=offset))
     for name, value in pages:
         if name == "end":

@@ -476,14 +476,15 @@ class LocalService(Service[Job]):
             status = os.fstat(file)
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
             start = max(0, size + offset) if offset < 0 else min(offset, size)
+            left = _data_from(file, start, size) if start < size else start  # what was printed first may be given up
+            is_cut, start = left > start, left
             most = min(max(limit, _WIDEST), size - start)
-            if most and offset >= 0:  # what was printed first may be given up by now
-                start = _data_from(file, start, size)
-                most = min(most, size - start)
             data = os.pread(file, most, start) if most else b""
         finally:
             os.close(file)
-        if offset < 0 and start:
+        if is_cut and (line := data.find(b"\n") + 1):  # what is left begins somewhere in a line
+            start, data = start + line, data[line:]
+        elif (is_cut or offset < 0) and start:
             beyond = _continued(data)  # the end of a character that began before
             start, data = start + beyond, data[beyond:]
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -375,7 +375,7 @@ class LogPage(Model):
     text: str
     """UTF-8, what is not is replaced."""
     offset: int
-    """Of its first byte."""
+    """Of its first byte: beyond the one asked for where what came before is not kept (``hived up --most-output``)."""
     next: int
     """Offset to go on from."""
     end: bool

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,20 @@ def test_tail_is_read_from_the_end(hived: Hived, engine: FakeService, end: str) 
     engine.asked.clear()
     assert hived("logs", "--tail", 3, "train").out == 3 * end
     assert len(engine.asked) <= 4
+
+
+@pytest.mark.parametrize("how", [(), ("--tail", 90_000), ("-f",)])
+def test_what_is_not_kept_is_said(hived: Hived, engine: FakeService, how: tuple[Any, ...]) -> None:
+    """It began somewhere, as if that were all; of less than is kept nothing is said."""
+    whole = [f"line {n:05} {'x' * 20}\n" for n in range(100_000)]
+    engine.print(job := engine.add(), "".join(whole))
+    engine.end(job)
+    engine.kept_from = 32 * 70_000
+    answer = hived("logs", *how, "1")
+    assert answer.out == "".join(whole[70_000:])
+    assert answer.err == "2.1 MiB before this are not kept (hived up --most-output)\n"
+    answer = hived("logs", "--tail", 100, "1")
+    assert (answer.out, answer.err) == ("".join(whole[-100:]), "")
 
 
 def test_output_of_task_and_attempt(hived: Hived, engine: FakeService) -> None:

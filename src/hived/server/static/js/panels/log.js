@@ -50,6 +50,7 @@ export class LogDialog {
     clearTimeout(this.timer);
     this.shown = "";
     this.next = -PAGE;
+    this.from = null; // where what is shown begins
     this.text.replaceChildren();
     this.mine = {};
     return this.#read(this.mine);
@@ -71,9 +72,10 @@ export class LogDialog {
       this.text.textContent = plain(this.shown);
       if (atEnd) this.text.scrollTop = this.text.scrollHeight;
     }
+    this.from ??= page.offset;
     const more = page.next > page.offset;
     this.next = page.next;
-    this.said.textContent = page.end && !more ? (this.shown ? "all of it" : "it has printed nothing") : "it may print more";
+    this.said.textContent = page.end && !more ? (!this.shown ? "it has printed nothing" : this.from ? "the last of it" : "all of it") : "it may print more";
     if (!page.end || more) this.timer = setTimeout(() => this.#read(mine), more && page.text.length > PAGE / 2 ? 0 : PAUSE_MS);
   }
 }
