@@ -125,6 +125,26 @@ def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.Mo
         assert "sleep-1 is guaranteed from now on: its turn in a has come" in engine.stop(signal.SIGINT)[1]
 
 
+def test_stopped_from_elsewhere(hived: Hived, tmp_path: Path) -> None:
+    """It ends as by Ctrl-C, with 0; what there is none to be stopped, and what it must not be given, is said."""
+    state = ("--state", tmp_path / "state")
+    line = refused(hived("up", "--stop", *state), 4)
+    assert line == f"no engine has {tmp_path}/state: nothing was stopped; of another folder: --state"
+    with Engine(tmp_path, "--devices", "2") as engine:
+        assert hived("submit", *state, "--vc", "default", "--", "sleep", "300").code == 0
+        assert "--stop ends an engine, and starts none" in refused(hived("up", "--stop", "--devices", 2, *state))
+        assert "stop it (hived up --stop), or give another --state" in refused(hived("up", *state))
+        answer = hived("up", "--stop", *state)
+        assert answer.code == 0, answer.err
+        assert re.fullmatch(r"the engine \(pid \d+\) has ended; its jobs run on, .* takes them over\n", answer.out)
+        code, said = engine.stop(signal.SIGTERM)
+    assert code == 0
+    assert "1 running job" in said
+    refused(hived("up", "--stop", *state), 4)  # its lock is left, which nobody has
+    with Engine(tmp_path):
+        assert hived("cancel", *state, "sleep").code == 0
+
+
 @pytest.mark.parametrize(
     ("devices", "shares", "said"),
     [

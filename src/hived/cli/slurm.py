@@ -29,7 +29,9 @@ PROGRAMS = {
 #: what verbs are called elsewhere
 ELSEWHERE = {
     "kill": "cancel",
-    "stop": "cancel, or hived hold",
+    "stop": "cancel, or hived hold; of the engine hived up --stop",
+    "down": "up --stop",
+    "shutdown": "up --stop",
     "delete": "cancel",
     "list": "ps",
     "status": "ps, or of one job hived explain",

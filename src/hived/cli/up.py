@@ -31,6 +31,7 @@ from hived.engines.local.engine import Engine, Keeping, displaced_by
 from hived.engines.local.fences import Fence
 from hived.engines.local.job_users import JobUsers, name_of, not_passable, unknown_accounts
 from hived.engines.local.ownership import jobs_folder, take_over
+from hived.engines.local.stopping import stop_engine
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import HivedError, InputError, PolicyError, StorageError
@@ -52,6 +53,7 @@ from .formats import read_bytes, read_duration
 
 #: the value of an option that is given up after earlier starts had one
 _NONE = "none"
+_STOPS_S = 60.0  #: how long an engine may take to end: a request that it carries out is ended first
 #: loopback addresses
 _HERE = ("127.0.0.1", "::1", "localhost")
 _ON_THE_NETWORK = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
@@ -165,6 +167,9 @@ def up(
     adopt_copy: Annotated[
         bool, typer.Option("--adopt-copy", help="Take over the jobs of the state folder that this one is a copy of.")
     ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End the engine that runs; its jobs run on, and the next start has them.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell what happens.")] = False,
 ) -> None:
     """Run the jobs of several tenants as processes on this machine.
@@ -179,7 +184,15 @@ def up(
       hived up --vc vision=4 --vc speech=2 --vc research=2
       hived up spec.yaml --listen 127.0.0.1:8080
       hived up big-cluster.yaml --simulated
+      hived up --stop
     """
+    if stop:
+        given = [spec, devices, vc, policy, exchange, listen, group, jobs_run_as, keep, most_output, fence]
+        if demo_ or simulated or any(value is not None for value in given):
+            raise InputError("--stop ends an engine, and starts none: give --state alone with it")
+        pid = stop_engine(state_folder(state), _STOPS_S)
+        print(f"the engine (pid {pid}) has ended; its jobs run on, and hived up takes them over")
+        return
     if listen not in (None, _NONE):
         address(listen)
     if demo_ and (spec is not None or devices is not None or vc):

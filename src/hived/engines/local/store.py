@@ -195,7 +195,8 @@ class Store:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 pid = os.pread(self._lock, 20, 0).decode(errors="replace").strip() or "unknown"
-                message = f"{folder}: another engine (pid {pid}) has this folder; stop it, or give another --state"
+                message = f"{folder}: another engine (pid {pid}) has this folder; stop it (hived up --stop), or give "
+                message += "another --state"
                 raise ConflictError(message) from None
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
