@@ -25,7 +25,7 @@ from hived.engines.local import engine as engine_module
 from hived.engines.local.engine import Engine
 from hived.engines.local.strangers import strangers
 from hived.engines.local.tasks import Task
-from hived.errors import ForbiddenError, RequestError, StorageError
+from hived.errors import ConflictError, ForbiddenError, RequestError, StorageError
 from hived.server import limits
 from hived.server.limits import Turns
 from hived.server.local_service import MOST_IN_A_LIST, MOST_OF_A_JOB, LocalService
@@ -236,6 +236,14 @@ def test_what_somebody_else_holds(lives: Lives) -> None:
         engine.release(job.id, "carol")
         held = engine.submit(shell("vision", "exit 0", user="ann", hold=True))
         assert service.holder_of(str(held.id)) == ""
+        with pytest.raises(ConflictError, match=r"is held already$"):
+            engine.hold(str(held.id), "ann")
+        engine.hold(str(held.id), "root")  # it was refused, and the owner let it go
+        assert service.holder_of(str(held.id)) == "root"
+        for name in ("root", "ann"):
+            with pytest.raises(ConflictError, match="is held already by root"):
+                engine.hold(str(held.id), name)
+        assert [event.data["by"] for event in engine.store.events(0, 1000, held.id) if event.kind == "held"] == ["", "root"]
         engine.cancel(str(blocks.id))
         engine.cancel(job.id)
         engine.cancel(str(held.id))

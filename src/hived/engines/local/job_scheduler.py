@@ -158,12 +158,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.seq -= events
 
     def hold(self, job: Job, user: str, at: float) -> None:
-        """Take a job that waits out of line, until it is released. Raises :class:`ConflictError` for any other."""
+        """Take a job that waits out of line, until it is released. Raises :class:`ConflictError` for any other.
+
+        What its owner holds somebody else may hold in their place: then the owner does not release it.
+        """
         if not job.state.waits:
             tells = "hived requeue --hold stops it and holds it" if job.state.holds else "it has ended"
             raise ConflictError(f"{job.name} is {job.state.value}, and only a job that waits is held; {tells}")
-        if job.held_by_hand:
-            raise ConflictError(f"{job.name} is held already")
+        if job.held_by_hand and user in (job.held_by, job.spec.user):
+            raise ConflictError(f"{job.name} is held already" + (f" by {job.held_by}" if job.held_by else ""))
         self.holds.hold(job, f"by {user or 'hand'}", True, at, user)
 
     def release(self, job: Job, user: str, at: float) -> None:
