@@ -243,7 +243,10 @@ def test_what_somebody_else_holds(lives: Lives) -> None:
         for name in ("root", "ann"):
             with pytest.raises(ConflictError, match="is held already by root"):
                 engine.hold(str(held.id), name)
-        assert [event.data["by"] for event in engine.store.events(0, 1000, held.id) if event.kind == "held"] == ["", "root"]
+        assert [event.data["by"] for event in engine.store.events(0, 1000, held.id) if event.kind == "held"] == [
+            "",
+            "root",
+        ]
         engine.cancel(str(blocks.id))
         engine.cancel(job.id)
         engine.cancel(str(held.id))

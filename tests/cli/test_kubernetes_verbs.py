@@ -545,7 +545,7 @@ def test_results_are_no_engine(hived: Hived, manifest: Manifest) -> None:
     manifest("train")
     view = Answering(make_app(None, FakeService(live=False), token=None, hosts=()))
     try:
-        for verb in ("ps", "context show", "vc ls", "explain x", "plan --vc a", "plan -f job.yaml", "drain"):
+        for verb in ("ps", "context show", "vc ls", "explain x", "plan --vc a", "plan -f job.yaml", "drain --yes"):
             line = refused(hived(*verb.split(), "--engine", view.url))
             assert line == f"{view.url} shows the results of a simulation; name an engine with --engine"
     finally:
@@ -694,7 +694,7 @@ def documents(text: str) -> list[Any]:
 def test_yaml_says_what_json_says(hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.engine.add()
     monkeypatch.setattr("time.time", lambda: 1.0e9)
-    for verb in ("ps", "top", "explain train", "plan --vc vision", "drain", "events"):
+    for verb in ("ps", "top", "explain train", "plan --vc vision", "drain --yes", "events"):
         told = json.loads(hived(*verb.split(), "-o", "json").out)
         answer = hived(*verb.split(), "-o", "yaml")
         assert (documents(answer.out), answer.code, answer.err) == ([told], 0, "")

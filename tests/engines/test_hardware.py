@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from hived.engines.local.health import Health
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 from ..contract.specs import cell_types, cluster_spec, reserves
 from ..strategies import tiers
@@ -196,7 +196,63 @@ def test_who_drained_it_and_why(engine: Driver) -> None:
     engine.do(lambda jobs: jobs.drain([("node", 0)], undo=False, now=True, what="node", at=engine.now, user="olga"))
     assert engine.job_scheduler.health.why(("node", 0)) == "by olga: the other fan", "it was lost by the second step"
     drain()
-    assert " --undo)\n" in engine.explain(waits) + "\n"
+    assert "--undo): drained by dana: the other fan" in engine.explain(waits), "a reason that is not given erased it"
+
+
+def test_drained_by_itself_and_with_its_node(engine: Driver) -> None:
+    """What is broken took jobs again as soon as the node did."""
+    health = engine.job_scheduler.health
+    whole = [("node", device) for device in range(8)]
+
+    def drain(places: Sequence[Device], reason: str = "", undo: bool = False) -> dict[int, str]:
+        def act(jobs: JobScheduler) -> None:
+            jobs.drain(places, undo, False, "node", engine.now, "dana", reason, len(places) == 8)
+
+        engine.do(act)
+        return {device: health.why((node, device)) for node, device in sorted(health.drained)}
+
+    drain([("node", 4)], "ECC errors")
+    drain([("node", 5)])
+    waits = engine.submit(job("research", 8, priority=-1))
+    assert "node GPU 4 drained by dana: ECC errors; node GPU 5 drained by dana" in engine.explain(waits)
+    assert drain(whole)[4] == "by dana: ECC errors"
+    both = drain(whole, "a new kernel")
+    assert (both[4], both[0], both[5]) == ("by dana: ECC errors", "by dana: a new kernel", "by dana: a new kernel")
+    assert drain([("node", 4)], undo=True) == dict.fromkeys(range(8), "by dana: a new kernel"), "it is still the node's"
+    drain([("node", 4)], "ECC errors")
+    assert drain([("node", 0)], undo=True).keys() == set(range(1, 8))
+    assert drain(whole, undo=True) == {4: "by dana: ECC errors"}, "what has no reason of its own is undone too"
+    assert drain([("node", 4)], undo=True) == {}
+
+
+def test_drains_of_both_kinds_over_a_restart(lives: Lives) -> None:
+    """Those of the version before, which told neither: what the whole node had was its."""
+
+    async def first(engine: Engine) -> None:
+        engine.drain("node", 1, False, False, "dana", "a fan")
+        engine.drain("node", None, False, False, "dana", "a kernel")
+
+    def story(left: list[int]) -> Callable[[Engine], Awaitable[None]]:
+        async def life(engine: Engine) -> None:
+            assert len(engine.job_scheduler.health.drained) == engine.cluster.spec.gpus
+            engine.drain("node", None, True, False)
+            assert [device for _, device in engine.job_scheduler.health.drained] == left
+
+        return life
+
+    lives.live(first, killed=True)
+    with lives.store() as store:
+        places, by = store.value("drained"), store.value("drained_by")
+    lives.live(story([1]))
+    with lives.store() as store:
+        store.keep([], [], values={"drained": places or "", "drained_by": by or ""})
+    lives.live(story([1]))
+    with lives.store() as store:
+        whole = [place for place, who in zip(json.loads(places or ""), json.loads(by or ""), strict=True) if who[2]]
+        store.keep(
+            [], [], values={"drained": json.dumps(whole), "drained_by": json.dumps([["dana", "x"]] * len(whole))}
+        )
+    lives.live(story([]))
 
 
 def test_a_drain_and_its_reason_over_a_restart(lives: Lives) -> None:

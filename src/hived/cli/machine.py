@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from hived.errors import InputError, StorageError
-from hived.server.schema import Device, Drained, Event, Events, Job, Node, Nodes
+from hived.server.schema import Device, Drained, Event, Events, Job, Node, Nodes, Spec
 from hived.words import counted, ranges
 
 from .client import Engine, Retrying, path_of
@@ -143,6 +143,7 @@ def _export(there: Engine, file: Path, force: bool) -> None:
 
 NODE_COLUMNS = columns("NODE GPUS STATE JOBS", cut="STATE")
 _NODES = 500  #: in a page
+_MOST_DEVICES = 1024  #: of one range
 _NAMED = 10  #: jobs in a sentence
 
 
@@ -159,10 +160,8 @@ def drain(
         ),
     ] = None,
     device: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--device", "-d", metavar="N", help="Number of a device; again for more.", min=0, show_default="all"
-        ),
+        list[str] | None,
+        typer.Option("--device", "-d", metavar="N", help="Number of a device, or several: 0,4-5.", show_default="all"),
     ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Whoever runs there is preempted and queued again; else it may end.")
@@ -183,16 +182,19 @@ def drain(
       hived drain --undo
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
-    if node is None and not device and not undo and not yes and sys.stdin.isatty():
-        what = "stop all jobs, to start again later" if now else "jobs that run may end"
-        if not typer.confirm(f"keep new jobs off all devices ({what})?", err=True):
-            raise InputError("nothing is drained; hived devices shows what is")
+    numbers = list(_numbers(device or ()))
     wanted = {"node": node, "undo": undo, "now": now} | ({"reason": reason} if reason else {})
     found: list[Node] = []
     with ask.connect() as there:
-        for one in device or (None,):
+        if not (numbers or undo or yes):
+            is_all = there.parsed(Spec, there.get("/v1/spec")).nodes == 1 or node is None
+            if is_all and sys.stdin.isatty():
+                _ask(now)
+            elif node is None:
+                raise InputError("all devices are meant, and nothing is drained: --yes drains them, or name a node")
+        for one in numbers or (None,):
             answer = there.post("/v1/drain", wanted | {"device": one})
-            if not ask.printed(answer, one_of_many=device is not None and len(device) > 1):
+            if not ask.printed(answer, one_of_many=len(numbers) > 1):
                 found += there.parsed(Drained, answer).nodes
     if not found:
         return
@@ -201,11 +203,36 @@ def drain(
     print_table(NODE_COLUMNS, node_rows(drained.nodes))
 
 
+def _numbers(texts: Iterable[str]) -> Iterator[int]:
+    """The devices that are named. Raises :class:`InputError`."""
+    for part in [part for text in texts for part in text.split(",")]:
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()) or len(first + last) > 12 or int(last) < int(first):
+            raise InputError(f"--device: {part!r} is no number of a device; write 3, 0,4 or 0-3")
+        if int(last) - int(first) >= _MOST_DEVICES:
+            raise InputError(f"--device: {part} are more than {_MOST_DEVICES:,} devices")
+        yield from range(int(first), int(last) + 1)
+
+
+def _ask(now: bool) -> None:
+    what = "stop all jobs, to start again later" if now else "jobs that run may end"
+    if not typer.confirm(f"keep new jobs off all devices ({what})?", err=True):
+        raise InputError("nothing is drained; hived devices shows what is")
+
+
 def _sentence(drained: Drained) -> str:
-    """The result of a drain, and the jobs that are still there."""
+    """The result of a drain, and the jobs that are still there, or the devices that stay drained."""
     what = counted(sum(len(node.devices) for node in drained.nodes), "GPU")
     if drained.undone:
-        return f"{what}: jobs may come again"
+        stay = [(node.name, one) for node in drained.nodes for one in node.devices if one.drained]
+        what = counted(sum(len(node.devices) for node in drained.nodes) - len(stay), "GPU")
+        lines = [f"{what}: jobs may come again"]
+        for name, one in stay:
+            why = f" {clean(one.why)}" if one.why else ""
+            way = f"hived drain {clean(name)} -d {one.device} --undo"
+            lines.append(f"GPU {one.device} of {clean(name)} stays drained{why}: {way}")
+        return "\n".join(lines)
     names = list(dict.fromkeys(job for node in drained.nodes for one in node.devices for job in one.jobs))
     shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
     still = f"; {counted(len(names), 'job')} still there: {shown}" if names else ""

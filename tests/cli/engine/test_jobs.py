@@ -79,7 +79,7 @@ def test_name_cannot_command_the_terminal(hived: Hived, engine: FakeService) -> 
     bad = "\x1b[2J\x9b31m\u202eevil[red]\nx"
     engine.change(engine.add(), state="queued", tasks=[], why=[bad])
     engine.all[0] = engine.all[0].model_copy(update={"name": f"train{bad}-1"})
-    for arguments in ("ps", "ps --all", "explain 1", "events", "top", "drain", "ps -o json", "top -o json"):
+    for arguments in ("ps", "ps --all", "explain 1", "events", "top", "drain --yes", "ps -o json", "top -o json"):
         answer = hived(*arguments.split())
         assert answer.code == 0
         for sign in ("\x1b", "\x9b", "\u202e", "…", "│"):

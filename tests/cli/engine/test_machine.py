@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ...server.fakes import WAITING, FakeService
-from ..helpers import Hived
+from ..helpers import Hived, refused
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,14 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
         (("node-1", n), "a fan") for n in (1, 2)
     ]
     assert len(hived("devices", "node-1", "--bad").out.splitlines()) == 2, "only what takes no jobs"
-    assert hived("drain").out.startswith("8 GPUs: no new jobs\n")
+    said = refused(hived("drain"))
+    assert said == "all devices are meant, and nothing is drained: --yes drains them, or name a node"
+    assert hived("drain", "--yes").out.startswith("8 GPUs: no new jobs\n")
+    answer = hived("drain", "node-0", "--device", "0,2-3", "--undo")
+    assert answer.out.startswith("3 GPUs: jobs may come again\n")
+    assert hived("drain", "node-0", "-d0,2", "-d3").out.startswith("3 GPUs: no new jobs\n")
+    for wrong in ("", "2-", "x", "-1", "3,,4", "0-5000"):
+        assert refused(hived("drain", "node-0", f"--device={wrong}")).startswith("--device: ")
     assert hived("drain", "--undo", "--device", 3).out.startswith("2 GPUs: jobs may come again\n")
     assert engine.drained == {(node, n) for node in ("node-0", "node-1") for n in range(3)}
 

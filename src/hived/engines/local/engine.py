@@ -16,7 +16,7 @@ import json
 import os
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -207,13 +207,7 @@ class Engine:
         self.failed = self._loop.create_future()
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
-        drained = json.loads(self.store.value("drained") or "[]")
-        by = json.loads(self.store.value("drained_by") or "null")
-        if by is None:  # of the version before, by which it was one text
-            by = [("", text) for text in json.loads(self.store.value("drained_why") or "[]")]
-        for number, (node, device) in enumerate(drained):
-            place = self._names.get(node, node), device
-            self.job_scheduler.health.set_drained([place], True, DrainedBy(*by[number] if number < len(by) else ()))
+        self._drain_again()
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
@@ -459,12 +453,28 @@ class Engine:
         names = {place[0] for place in chosen}
         where = node or ("the machine" if device is None else next(iter(names)) if len(names) == 1 else "every node")
         what = where if device is None else f"device {device} of {where}"
-        self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user, reason)
-        drained = self.job_scheduler.health.drained
-        self._values["drained"] = json.dumps([list(place) for place in drained])
-        self._values["drained_by"] = json.dumps(list(drained.values()))
+        self.job_scheduler.drain(chosen, undo, now, what, self.clock(), user, reason, device is None)
+        health = self.job_scheduler.health
+        layers = ((False, health.drained_alone), (True, health.drained_along))
+        drained = [(place, (*by, whole)) for whole, layer in layers for place, by in layer.items()]
+        self._values["drained"] = json.dumps([place for place, _ in drained])
+        self._values["drained_by"] = json.dumps([by for _, by in drained])
         self._advance_or_raise()
         return chosen
+
+    def _drain_again(self) -> None:
+        """Drain what was drained at the last start."""
+        places = json.loads(self.store.value("drained") or "[]")
+        by = json.loads(self.store.value("drained_by") or "null")
+        if by is None:  # of a version by which it was one text
+            by = [("", text) for text in json.loads(self.store.value("drained_why") or "[]")]
+        by += [("", "")] * (len(places) - len(by))
+        of: Counter[tuple[object, ...]] = Counter((node, *who) for (node, _), who in zip(places, by, strict=True))
+        for (node, device), who in zip(places, by, strict=True):
+            name = self._names.get(node, node)
+            # of the version before, which did not tell them apart: all devices of a node, in one way
+            along = who[2] if len(who) > 2 else of[node, *who] == len(self.job_scheduler.health.devices.get(name, ()))
+            self.job_scheduler.health.set_drained([(name, device)], True, DrainedBy(*who[:2]), along)
 
     def chosen(self, node: str | None, device: int | None) -> list[tuple[str, int]]:
         """The devices that ``node`` and ``device`` select. Raises :class:`NotFoundError` where there are none."""

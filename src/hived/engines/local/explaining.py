@@ -42,6 +42,9 @@ _MOST_BEFORE = 16
 #: devices out of service, at most, of which those that would do alone are looked for
 _MOST_TRIED = 16
 
+#: causes by which GPUs are out of service that one sentence names
+_CAUSES = 3
+
 
 class JobExplainer(Explainer[Job]):
     """Explains the jobs of one machine."""
@@ -63,17 +66,25 @@ class JobExplainer(Explainer[Job]):
             return f"{super().say(reason)}, which {are} being stopped for it"
         if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
             return super().say(reason)
-        node, devices = out[0]
-        why = self._jobs.health.why((node, devices[0]))
-        drained = "drained " if why and not reason.broken else ""
-        return super().say(reason) + (f": {drained}{why}" if why else "")
+        drained = "" if reason.broken else "drained "
+        whose: dict[str, list[Device]] = {}  # places by what is wrong with them
+        for node, devices in out:
+            for device in devices:
+                if why := self._jobs.health.why((node, device)):
+                    whose.setdefault(why, []).append((node, device))
+        if len(whose) > 1:
+            each = [f"{place_text({'pods': _by_node(at)})} {drained}{why}" for why, at in whose.items()]
+            return f"{super().say(reason)}: {'; '.join(each[:_CAUSES])}" + ("; ..." if len(each) > _CAUSES else "")
+        return super().say(reason) + "".join(f": {drained}{why}" for why in whose)
 
     def _exhausted(self, reason: VcExhausted) -> str:
         """With the GPUs that cannot be used any more once those who hold them have given them back, and why not."""
         health, by_name = self._jobs.health, self._jobs.scheduler.by_name
         held = [self._jobs.job(by_name[name].number) for name, _ in reason.held_by if name in by_name]
         lost = sorted(place for job in held for place in job.devices() if place in health.bad_devices)
-        why = [f"drained {health.drained[at].text}".rstrip() if at in health.drained else health.why(at) for at in lost]
+        why = [
+            f"drained {health.drained_by(at).text}".rstrip() if at in health.drained else health.why(at) for at in lost
+        ]
         where = f"{place_text({'pods': _by_node(lost)})}: {'; '.join(dict.fromkeys(filter(None, why)))}"
         return exhausted(reason, len(lost), where)
 

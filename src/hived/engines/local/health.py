@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -32,8 +33,11 @@ class Health(Hardware):
         super().__init__(cluster)
         #: bad devices, and why
         self.bad: dict[Device, str] = {}
-        #: drained devices
-        self.drained: dict[Device, DrainedBy] = {}
+        #: devices that are drained each by itself, and those that are with their node or the machine
+        self.drained_alone: dict[Device, DrainedBy] = {}
+        self.drained_along: dict[Device, DrainedBy] = {}
+        #: all of them
+        self.drained: ChainMap[Device, DrainedBy] = ChainMap(self.drained_alone, self.drained_along)
         #: devices held by jobs to which the core cannot attribute them
         self.claimed: set[Device] = set()
 
@@ -48,18 +52,31 @@ class Health(Hardware):
         self._changed.add(place[0])
         return True
 
-    def set_drained(self, chosen: Iterable[Device], drained: bool, by: DrainedBy = BY_NOBODY) -> bool:
-        """Drain devices, or undo that. Returns whether that is a change."""
+    def set_drained(
+        self, chosen: Iterable[Device], drained: bool, by: DrainedBy = BY_NOBODY, whole: bool = False
+    ) -> bool:
+        """Drain devices, or undo that; ``whole``: of a node or the machine. Returns whether that is a change.
+
+        A reason stays until another is given. A device that was drained by itself, for a reason, stays so when a node
+        or the machine is not any more; one that is drained in both ways needs both undone.
+        """
         changed = False
         for place in chosen:
-            is_drained = place in self.drained
-            changed |= is_drained is not drained or (drained and self.drained[place] != by)
-            if is_drained is not drained:
-                self._changed.add(place[0])
+            alone, along = self.drained_alone.get(place), self.drained_along.get(place)
             if drained:
-                self.drained[place] = by
+                layer = self.drained_along if whole else self.drained_alone
+                before = layer.get(place, BY_NOBODY)
+                layer[place] = DrainedBy(by.user or before.user, by.reason or before.reason)
+            elif whole or alone is None:
+                self.drained_along.pop(place, None)
+                if alone is not None and not alone.reason:
+                    del self.drained_alone[place]
             else:
-                self.drained.pop(place, None)
+                del self.drained_alone[place]
+            now = self.drained_alone.get(place), self.drained_along.get(place)
+            changed |= now != (alone, along)
+            if (place in self.drained) is not (alone is not None or along is not None):
+                self._changed.add(place[0])
         return changed
 
     @property
@@ -74,7 +91,12 @@ class Health(Hardware):
 
     def why(self, place: Device) -> str:
         """See :meth:`Hardware.why`."""
-        return self.bad.get(place) or self.drained.get(place, BY_NOBODY).text
+        return self.bad.get(place) or self.drained_by(place).text
+
+    def drained_by(self, place: Device) -> DrainedBy:
+        """Who drains a device, and why: by itself, or else with its node."""
+        alone = self.drained_alone.get(place, BY_NOBODY)
+        return alone if alone.reason else self.drained_along.get(place, alone)
 
     def set_claimed(self, places: Iterable[Device]) -> None:
         """Set the devices held by jobs to which the core cannot attribute them."""

@@ -290,12 +290,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         at: float,
         user: str = "",
         reason: str = "",
+        whole: bool = False,
     ) -> None:
-        """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
-        if now and not reason:  # of what is drained already: who runs there is sent away, for the reason that it has
-            drained = (self.health.drained[at] for at in places if at in self.health.drained)
-            reason = next((by.reason for by in drained if by.reason), "")
-        if self.health.set_drained(places, not undo, DrainedBy(user, reason)):
+        """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too.
+
+        ``whole``: they are those of a node, or of the machine.
+        """
+        if self.health.set_drained(places, not undo, DrainedBy(user, reason), whole):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
             data |= {"user": user} if user else {}
             data |= {"reason": reason} if reason else {}
