@@ -123,6 +123,34 @@ def test_preempted_shell_says_so_and_does_not_come_again(machine: Machine) -> No
     assert machine.ended(1)["state"] == "cancelled"
 
 
+def test_what_runs_in_a_shell_has_its_grace(machine: Machine, tmp_path: Path) -> None:
+    """It was hung up on in the same second, and what ran in it could not save anything."""
+    script = tmp_path / "saves.sh"
+    script.write_text("trap 'echo saving; sleep 1; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done")
+    with machine.shell("--opportunistic", "--gpus", "2", "--", "bash", "--norc", "-i") as terminal:
+        terminal.until("bash-")
+        terminal.press(f"sh {script}\r")
+        terminal.until("ready")
+        machine.run("submit", "--vc", "vision", "--gpus", "2", "--", "sleep", "600")
+        machine.run("submit", "--vc", "speech", "--gpus", "2", "--", "sleep", "600")
+        assert terminal.code() == 143
+        assert re.search(r"hived: this ends in 29 s: .*preempted by sleep", terminal.seen)
+        assert "saved" in terminal.seen, "and then it was at its prompt: nothing to wait for"
+    assert machine.ended(1)["state"] == "cancelled"
+
+
+def test_a_shell_at_its_prompt_goes_at_once(machine: Machine) -> None:
+    with machine.shell("--", "bash", "--norc", "-i") as terminal:
+        terminal.until("bash-")
+        terminal.press("echo re''ady\r")
+        terminal.until("ready")
+        started = time.monotonic()
+        machine.run("cancel", "1")
+        assert terminal.code() == 143
+        assert "this ends in" not in terminal.seen
+        assert time.monotonic() - started < 25, "its grace is 30 s"
+
+
 def test_what_is_left_in_the_background_is_not_waited_for(machine: Machine) -> None:
     """It had the terminal open: `exit` hung, and the GPU stayed taken."""
     with machine.shell("--", "sh", "-c", "trap '' HUP; sleep 600 & seq 2000; exit 3") as terminal:

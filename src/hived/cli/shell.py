@@ -14,7 +14,7 @@ import tempfile
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from hived.engines.local import terminal
-from hived.errors import ConflictError, InputError, NotFoundError
+from hived.errors import ConflictError, HivedError, InputError, NotFoundError
 from hived.server.schema import Job
 
 from .client import Engine, Retrying, path_of
@@ -71,7 +71,8 @@ def shell(
 ) -> None:
     """Open a shell on GPUs, on this terminal, as soon as they are free. It is a job: exit ends it, and gives them back.
 
-    So does a terminal that is closed. Where others need its GPUs, it is told to stop and does not start again.
+    So does a terminal that is closed. Where others need its GPUs, what runs in it is told to end, and has its grace
+    (30 s) for that; it does not start again.
 
     \bExamples:
       hived shell --vc vision --gpus 2
@@ -101,7 +102,7 @@ def shell(
         try:
             signal.signal(signal.SIGHUP, _hung_up)
             with _started(there, job, listening) as other:
-                over = _shown(other)
+                over = _shown(other, lambda: there.parsed(Job, there.get(path_of("jobs", job.id))))
         finally:
             job = _let_go(there, job, over)
     if isinstance(over, _Over):
@@ -150,8 +151,8 @@ def _started(there: Engine, job: Job, listening: socket.socket) -> socket.socket
             note(f"{clean(now.name)} waits: {clean(why)}; Ctrl-C gives it up")
 
 
-def _shown(other: socket.socket) -> int | _Over:
-    """Show the other terminal here until its program has ended; its exit code."""
+def _shown(other: socket.socket, look: Callable[[], Job]) -> int | _Over:
+    """Show the other terminal here until its program has ended; its exit code. ``look``: at its job as it is now."""
     here = sys.stdin.fileno()
     before = termios.tcgetattr(here)
     resized, tells = socket.socketpair()
@@ -165,7 +166,7 @@ def _shown(other: socket.socket) -> int | _Over:
         signal.SIGWINCH: signal.signal(signal.SIGWINCH, resize),
         signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # then nothing can be read here
     }
-    messages, typed = terminal.Messages(), _size(here)
+    messages, typed, is_told = terminal.Messages(), _size(here), False
     try:
         tty.setraw(here)
         while True:
@@ -192,9 +193,12 @@ def _shown(other: socket.socket) -> int | _Over:
                     if kind == b"d":
                         _written(part)
                     elif kind == b"t":
-                        return _Over.STOPPED
+                        is_told = True
+                        if (left := int(part or b"0")) <= 0:
+                            return _Over.STOPPED
+                        _written(_warning(look, left))
                     elif kind == b"x":
-                        return part[0]
+                        return _Over.STOPPED if is_told else part[0]
     except (OSError, ValueError):
         return _Over.GIVEN_UP
     finally:
@@ -204,6 +208,14 @@ def _shown(other: socket.socket) -> int | _Over:
         tells.close()
         with contextlib.suppress(termios.error):  # it is gone
             termios.tcsetattr(here, termios.TCSADRAIN, before)
+
+
+def _warning(look: Callable[[], Job], left: int) -> bytes:
+    """What is shown on a terminal that has so many seconds left."""
+    why = ""
+    with contextlib.suppress(HivedError):
+        why = f": {clean('; '.join(look().why))}"
+    return f"\r\nhived: this ends in {left} s{why}\r\n".encode()
 
 
 def _size(here: int) -> bytes:

@@ -67,6 +67,7 @@ def task_environment(
         "HIVED_RANK": str(rank),
         "HIVED_TASKS": tasks,
         "HIVED_ATTEMPT": str(job.attempt),
+        "HIVED_GRACE": f"{job.spec.grace_s:g}",
         "HIVED_RESUMES": str(job.resumes),
         "HIVED_RETRIES": str(job.retries),
         MARK: mark,

@@ -7,9 +7,11 @@ it is a process of this user that has to listen there: who started this may be g
 Both ways messages are a letter, four bytes of length, and so many bytes:
 
     d  what is typed, or printed            w  rows and columns of the other terminal, two bytes each
-    x  the program has ended: its exit code, one byte        t  it is told to stop
+    x  the program has ended: its exit code, one byte        t  it is told to stop, and has so many seconds (text)
 
-Where the other end goes, the program is hung up on, as by a connection that is lost. This file is run by itself: it
+Where the other end goes, the program is hung up on, as by a connection that is lost. Where it is told to stop, what
+runs in the foreground gets SIGTERM, and is hung up on after the grace, ``HIVED_GRACE``; a shell in which nothing runs
+is at once. This file is run by itself: it
 needs nothing but the standard library.
 """
 
@@ -27,6 +29,7 @@ import struct
 import sys
 import termios
 import time
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,10 +37,15 @@ if TYPE_CHECKING:
 
 #: bytes of one message at most
 MOST = 65_536
+#: seconds before the end of the grace at which it is hung up on: it may still end by that
+_BEFORE_S = 1.0
 #: seconds that a program has to end after it was hung up on
 _HANGS_UP_S = 5.0
 _HEAD = struct.Struct("<cI")
 _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+#: pause between two looks whether anything runs yet
+_LOOKS_S = 0.2
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish")
 #: words of a command before its program: python -I -S terminal.py UID:SOCKET
 _OWN = 5
 
@@ -95,7 +103,7 @@ def main(where: str, *command: str) -> int:
                 os._exit(127)
         told = socket.socketpair()
         signal.signal(signal.SIGTERM, lambda *_: told[1].send(b"t"))
-        code = _relayed(other, terminal, pid, told[0])
+        code = _relayed(other, terminal, pid, told[0], float(os.environ.get("HIVED_GRACE") or 0.0))
         with contextlib.suppress(OSError):
             other.sendall(framed(b"x", bytes([code])))
         return code
@@ -109,7 +117,7 @@ def _connect(other: socket.socket, path: str, uid: int) -> None:
         raise OSError(errno.EPERM, "somebody else listens there by now")
 
 
-def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket) -> int:
+def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket, grace_s: float) -> int:
     """Pass on what is typed and printed until the program has ended; its exit code.
 
     Nothing waits for one side alone: a program that does not read what is typed is still read. What it has left behind
@@ -118,12 +126,22 @@ def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket)
     os.set_blocking(terminal, False)
     messages, typed = Messages(), b""
     over = os.pidfd_open(pid)
+    ends_at = float("inf")
     while True:
         reads = [terminal, told.fileno(), over, *([other.fileno()] if len(typed) < MOST else [])]
-        ready, writable, _ = select.select(reads, [terminal] if typed else [], [])
+        is_told = ends_at < float("inf")
+        ready, writable, _ = select.select(reads, [terminal] if typed else [], [], _LOOKS_S if is_told else None)
         if told.fileno() in ready:
-            with contextlib.suppress(OSError):
-                other.sendall(framed(b"t"))
+            told.recv(MOST)
+            if not is_told:
+                left = 0.0 if _is_idle(pid) else max(grace_s - _BEFORE_S, 0.0)
+                ends_at = time.monotonic() + left
+                with contextlib.suppress(OSError):
+                    other.sendall(framed(b"t", f"{left:.0f}".encode()))
+                if left:
+                    _terminate(pid, terminal)
+                is_told = True
+        if is_told and (time.monotonic() >= ends_at or _is_idle(pid)):
             return _hung_up(pid, terminal)
         if writable:
             with contextlib.suppress(BlockingIOError):
@@ -153,6 +171,26 @@ def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket)
                     typed += data
                 elif kind == b"w" and len(data) == 4:
                     fcntl.ioctl(terminal, termios.TIOCSWINSZ, data + bytes(4))
+
+
+def _is_idle(pid: int) -> bool:
+    """Whether a program is a shell in which nothing runs."""
+    try:
+        is_shell = Path(f"/proc/{pid}/comm").read_bytes().strip().decode(errors="replace") in _SHELLS
+        return is_shell and not Path(f"/proc/{pid}/task/{pid}/children").read_bytes().strip()
+    except OSError:
+        return False
+
+
+def _terminate(pid: int, terminal: int) -> None:
+    """Tell what runs in the foreground to end, and the program itself, which does not listen if it is a shell."""
+    groups = {pid}  # it leads a session, and so a group
+    with contextlib.suppress(OSError):
+        groups.add(os.tcgetpgrp(terminal))
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGTERM)
+            os.killpg(group, signal.SIGCONT)
 
 
 def _received(other: socket.socket) -> bytes:
