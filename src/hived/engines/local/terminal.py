@@ -141,7 +141,8 @@ def _relayed(other: socket.socket, terminal: int, pid: int, told: socket.socket,
                 if left:
                     _terminate(pid, terminal)
                 is_told = True
-        if is_told and (time.monotonic() >= ends_at or _is_idle(pid)):
+        is_idle = is_told and terminal not in ready and _is_idle(pid)  # what it has printed is shown before
+        if is_idle or time.monotonic() >= ends_at:
             return _hung_up(pid, terminal)
         if writable:
             with contextlib.suppress(BlockingIOError):
