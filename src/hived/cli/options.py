@@ -22,7 +22,7 @@ from hived.errors import HivedError, InputError
 from hived.server.schema import Me
 
 from . import slurm
-from .client import Engine, connect
+from .client import RESTART_S, Engine, connect
 from .escaping import clean
 from .formats import Form, print_answer, read_length
 from .shared_options import with_options
@@ -180,13 +180,25 @@ class Asking:
         """The engine."""
         if self.state is not None and slurm.is_state(str(self.state)) and not self.state.exists():
             raise InputError(f"--state {self.state}: names the engine's folder, and no state; see the verb's --help")
-        return connect(self.engine, self.state, self.token_file, context=self.context)
+        # of all verbs: who only looks loses nothing by it, since the first refusal is noted at once, and a list of those
+        # that change something would be one more thing to keep; most of them look first
+        return connect(self.engine, self.state, self.token_file, context=self.context, restart_s=_restart_s())
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
         """Print an answer for programs, if that format is selected; whether it is."""
         if self.form is not Form.TABLE:
             print_answer(answer, self.form, one_of_many=one_of_many)
         return self.form is not Form.TABLE
+
+
+def _restart_s() -> float:
+    """For how long a verb tries to reach an engine that may be on its way back."""
+    if not (text := os.environ.get("HIVED_RETRY_FOR", "").strip()):
+        return RESTART_S
+    try:
+        return read_length(text)
+    except ValueError as error:
+        raise InputError(f"HIVED_RETRY_FOR: {error}") from None
 
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
