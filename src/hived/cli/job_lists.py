@@ -88,6 +88,7 @@ def ps(
         if not answer.jobs:
             check_chosen(there, vc, user)
         if ask.printed(answer.model_dump(mode="json")):
+            _note_more(answer)
             return
     if not answer.jobs:
         note(
@@ -97,6 +98,11 @@ def ps(
         )
         return
     print_table(*job_table(answer.jobs, each=each))
+    _note_more(answer)
+
+
+def _note_more(answer: Jobs) -> None:
+    """Say of a list that it was cut, to who reads JSON too."""
     if answer.total > len(answer.jobs):
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
 
@@ -313,6 +319,7 @@ def history(
     with ask.connect() as there:
         answer = listed(there, asked, which, number)
     if ask.printed(answer.model_dump(mode="json")):
+        _note_more(answer)
         return
     if not answer.jobs:
         note("no such job has ended" if status or any(which.values()) else "no job has ended yet")
@@ -336,5 +343,4 @@ def history(
     ]
     names = "ID NAME USER VC GPUS STATE CODE SUBMITTED STARTED ENDED RUN WHY"
     print_table(columns(names, right="ID GPUS CODE RUN", cut="WHY"), rows)
-    if answer.total > len(answer.jobs):
-        note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
+    _note_more(answer)
