@@ -213,10 +213,16 @@ def _asking(**options: Any) -> list[inspect.Parameter]:
 
 
 def own_vc(there: Engine, given: str | None, more: str = "") -> str:
-    """The virtual cluster of a job: the one given, or the only one that who asks may use; ``more``: of the error."""
+    """The virtual cluster of a job: the one given, or the only one that who asks may use; ``more``: of the error.
+
+    One that names them goes before those that are for anybody.
+    """
     if found := given or os.environ.get("HIVED_VC"):
         return found
-    roles = there.parsed(Me, there.get("/v1/me")).roles
+    me = there.parsed(Me, there.get("/v1/me"))
+    if len(me.named) == 1:
+        return me.named[0]
+    roles = me.roles
     own = [vc for vc, role in roles.items() if role in _USES] or [vc for vc, role in roles.items() if role != "viewer"]
     if len(own) == 1:
         return own[0]

@@ -810,6 +810,8 @@ class Me(Model):
     operator: bool
     roles: dict[str, str]
     """What they are to each virtual cluster: viewer, member, admin or operator."""
+    named: list[str]
+    """The virtual clusters that name them, or a group of theirs, among members or admins, and not just anybody."""
     until: float | None
     """When they have to show something new; None: never."""
 
