@@ -54,7 +54,7 @@ _KINDS: tuple[type[HivedError], ...] = (
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of errors that a retry can resolve
 #: from fields of a request to command line options
-_OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "device", "now")} | {
+_OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "early", "device", "now", "reason")} | {
     "command": "COMMAND",
     "tasks": "--nodes",
     "environment": "--env",

@@ -637,12 +637,13 @@ def _check_length(submission: schema.Submission, many: int) -> None:
     """Raise :class:`~hived.errors.RequestError` for an environment and a command that are too much to keep."""
     words = [*submission.command, *submission.environment, *submission.environment.values()]
     size = sum(len(word.encode(errors="replace")) + 1 for word in words)
+    both = f"the environment and the command are {size:,} bytes"
     if size > MOST_OF_A_JOB:
-        what = f"and command are {size:,} bytes, and may be {MOST_OF_A_JOB:,}"
-        raise RequestError("environment", f"{what}: put what is large into a file, or pass less")
+        less = "put what is large into a file, or pass less: hived submit --no-env"
+        raise RequestError("environment", f"{both}, and may be {MOST_OF_A_JOB:,}; {less}")
     if many * size > MOST_OF_A_SUBMISSION:
-        what = f"and command are {size:,} bytes, {many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
-        raise RequestError("environment", f"{what}: pass less, or submit it in parts")
+        most = f"{many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
+        raise RequestError("environment", f"{both}, {most}; pass less, or submit it in parts")
 
 
 def _options(job: Job) -> Iterator[str]:
