@@ -37,6 +37,29 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
     assert states(machine) == {"cancelled": 4}
 
 
+def test_which_one_of_an_array_is_shown(machine: Machine) -> None:
+    """By the array's name it was the last one, as if there were no others."""
+    machine.run("submit", "--vc", "vision", "--array", "3-5", "--name", "arr", "--", "sh", "-c", "echo $HIVED_ARRAY_INDEX")
+    machine.run("submit", "--vc", "vision", "--array", "7", "--name", "one", "--", "true")
+    machine.run("wait", "1", "one")
+    for verb, ref, shown in (
+        (["logs"], "arr", 5),
+        (["explain"], "arr", 5),
+        (["explain", "-o", "json"], "arr", 5),
+        (["logs"], "1", 3),
+        (["explain"], "1", 3),
+        (["explain", "-d"], "1", 3),
+        (["logs"], "arr_4", 0),
+        (["explain"], "arr-3", 0),
+        (["explain"], "one", 0),
+    ):
+        command = [*HIVED, *verb, ref, "--state", str(machine.state)]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+        line = f"{ref} is an array of 3: this is {ref}_{shown}; another by its index: {ref}_INDEX\n"
+        assert found.stderr == (line if shown else ""), command
+        assert verb != ["logs"] or found.stdout == f"{shown or 4}\n"
+
+
 def test_one_that_is_run_again_takes_nothing_from_its_array(machine: Machine) -> None:
     """Its new job had the array's name, and all verbs took it for the array."""
     machine.run("submit", "--vc", "vision", "--array", "1-3%1", "--name", "sweep", "--", "sh", "-c", "exit 3")

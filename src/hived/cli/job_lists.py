@@ -239,6 +239,17 @@ def job_table(
     return headings, [tuple(cell(job) for cell in shown.values()) for job, _ in rows]
 
 
+def note_one_of_array(there: Engine, job: Job, ref: str) -> None:
+    """Say which one of an array is shown, where it was asked for by what means all of it to other verbs."""
+    of = job.process
+    if of is None or of.array is None or ref not in (str(of.array), job.name.removesuffix(f"-{job.id}")):
+        return
+    many = there.parsed(Jobs, there.get("/v1/jobs", array=of.array, limit=1)).total
+    if many > 1:
+        ref = clean(ref)
+        note(f"{ref} is an array of {many:,}: this is {ref}_{of.array_index}; another by its index: {ref}_INDEX")
+
+
 #: jobs beside one that are named
 NAMED = 3
 

@@ -35,7 +35,7 @@ from .formats import (
     status_text,
     timestamp,
 )
-from .job_lists import NAMED, asked_for, check_chosen, listed
+from .job_lists import NAMED, asked_for, check_chosen, listed, note_one_of_array
 from .options import (
     Asking,
     JobArgument,
@@ -73,11 +73,15 @@ def explain(
     with ask.connect() as there:
         answer = there.get(path_of("explain", job))
         explanation = there.parsed(Explanation, answer)
-        known = there.parsed(Job, there.get(path_of("jobs", job))) if details else None
-        ran = None if known is None or not known.state.ended else _ran_on(there, known)
+        # on Kubernetes there are no arrays, and it may be of a pod that is of no job
+        is_process = explanation.job.isdecimal()
+        known = there.parsed(Job, there.get(path_of("jobs", job))) if details or is_process else None
+        if known is not None:
+            note_one_of_array(there, known, job)
+        ran = _ran_on(there, known) if details and known is not None and known.state.ended else None
     if not ask.printed(answer):
         typer.echo(clean_lines(explanation.text.rstrip("\n")))
-        if known is not None:
+        if details and known is not None:
             typer.echo()
             print_facts([*_facts(known), *([] if ran is None else [("it ran on", ran)])])
 
