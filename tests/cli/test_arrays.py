@@ -39,7 +39,8 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
 
 def test_which_one_of_an_array_is_shown(machine: Machine) -> None:
     """By the array's name it was the last one, as if there were no others."""
-    machine.run("submit", "--vc", "vision", "--array", "3-5", "--name", "arr", "--", "sh", "-c", "echo $HIVED_ARRAY_INDEX")
+    program = ("sh", "-c", "echo $HIVED_ARRAY_INDEX")
+    machine.run("submit", "--vc", "vision", "--array", "3-5", "--name", "arr", "--", *program)
     machine.run("submit", "--vc", "vision", "--array", "7", "--name", "one", "--", "true")
     machine.run("wait", "1", "one")
     for verb, ref, shown in (

@@ -54,7 +54,10 @@ _KINDS: tuple[type[HivedError], ...] = (
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of errors that a retry can resolve
 #: from fields of a request to command line options
-_OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "early", "device", "now", "reason")} | {
+_OPTIONS = {
+    name: f"--{name}"
+    for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "early", "device", "now", "reason")
+} | {
     "command": "COMMAND",
     "tasks": "--nodes",
     "environment": "--env",
@@ -99,8 +102,9 @@ def connect(
 ) -> closing[Engine]:
     """The engine at ``url``, or of the folder ``state``, or of a context, or of the environment, or of this user.
 
-    Sends nothing yet. ``restart_s``: for so long its socket may refuse the first connection. Raises :class:`~hived.errors.InputError` for an invalid URL or token file,
-    :class:`~hived.errors.NotFoundError` for an unknown context.
+    Sends nothing yet. ``restart_s``: for so long its socket may refuse the first connection. Raises
+    :class:`~hived.errors.InputError` for an invalid URL or token file, :class:`~hived.errors.NotFoundError` for an
+    unknown context.
     """
     given = {"--engine": url, "--state": state, "--context": context}
     if len(said := [option for option, value in given.items() if value is not None]) > 1:
@@ -320,7 +324,6 @@ class Engine:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                     probe.settimeout(min(10.0, self._timeout_s))
                     probe.connect(str(self._socket))
-                return
             except ConnectionRefusedError:  # nothing was sent; its engine was killed, and is perhaps on its way back
                 now = time.monotonic()
                 if end is None and self._restart_s > 0:
@@ -328,6 +331,7 @@ class Engine:
                 end = now + self._restart_s if end is None else end
                 if now >= end:
                     raise self._no_engine() from None
+                time.sleep(_PAUSE_S)
             except BlockingIOError:  # too many wait for it already
                 raise NoAnswerError(self._silent()) from None
             except PermissionError:
@@ -337,7 +341,8 @@ class Engine:
                 ) from None
             except OSError:
                 raise self._no_engine() from None
-            time.sleep(_PAUSE_S)
+            else:
+                return
 
     def _silent(self) -> str:
         return f"{self.address}: the engine does not answer; is it stopped or overloaded?"

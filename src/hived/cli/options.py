@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hived.engine.states import Phase
+from hived.engine.states import JobState, Phase
 from hived.errors import HivedError, InputError
 from hived.server.schema import Me
 
@@ -175,13 +175,18 @@ class Asking:
     token_file: Path | None
     state: Path | None
     context: str | None
+    by_status: bool = False  #: whether the verb has --status
 
     def connect(self) -> AbstractContextManager[Engine]:
         """The engine."""
-        if self.state is not None and slurm.is_state(str(self.state)) and not self.state.exists():
-            raise InputError(f"--state {self.state}: names the engine's folder, and no state; see the verb's --help")
-        # of all verbs: who only looks loses nothing by it, since the first refusal is noted at once, and a list of those
-        # that change something would be one more thing to keep; most of them look first
+        given = str(self.state)
+        is_ours = self.by_status and given.lower() in list(JobState)
+        if (is_ours or slurm.is_state(given)) and not Path(given).exists():
+            if self.by_status:
+                raise InputError(slurm.folder_here(given) + (f" {given.lower()}" if is_ours else ""))
+            raise InputError(f"--state {given}: names the engine's folder, and no state; see the verb's --help")
+        # of all verbs: who only looks loses little by it, since the first refusal is noted at once; those that change
+        # something mostly look first, in scripts verbs that look are steps too, and a list of verbs has to be kept
         return connect(self.engine, self.state, self.token_file, context=self.context, restart_s=_restart_s())
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
@@ -203,7 +208,9 @@ def _restart_s() -> float:
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
     """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
-    return with_options(verb, _asking(engine=_ENGINE, state=_STATE, context=_CONTEXT, token_file=_TOKEN), Asking)
+    options = _asking(engine=_ENGINE, state=_STATE, context=_CONTEXT, token_file=_TOKEN)
+    by_status = "status" in inspect.signature(verb).parameters
+    return with_options(verb, options, functools.partial(Asking, by_status=by_status))
 
 
 def _asking(**options: Any) -> list[inspect.Parameter]:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_engine_on_its_way_back(hived: Hived, nobody: Path, running: Running, mo
         (nobody / "hived.sock").unlink(missing_ok=True)
         (nobody / "hived.sock").symlink_to(running.folder / "hived.sock")
 
-    monkeypatch.setattr(client.time, "sleep", comes_back)
+    monkeypatch.setattr(time, "sleep", comes_back)
     answer = hived("ps")
     assert (answer.code, "train-1" in answer.out) == (0, True)
     assert answer.err == f"hived: no engine answers on {nobody}/hived.sock; trying for 10 s\n"
