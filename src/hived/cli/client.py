@@ -68,6 +68,7 @@ _OPTIONS = {
     "limit_signal_s": "--signal",
     "after": "--after",
     "array": "--array",
+    "at_a_time": "--array",
     "yaml": "FILE",
     "node": "NODE",
     "cells": "CELLS",

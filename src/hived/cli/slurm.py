@@ -170,6 +170,7 @@ _VALUES = {
     "'--priority' / '-p'": "Slurm's -p is --vc here",
     "'-o' / '--output'": "what a job prints is kept: hived logs JOB; as JSON: -o json",
     "'--gpus' / '-g'": "a number, of the kinds of GPUs that the virtual cluster has",
+    "'--array' does not take a value": "hived edit 12 --array %4, in two words",
     "'-n' / '--number'": "so many lines; by name: hived explain NAME, hived history --name TEXT",
 }
 

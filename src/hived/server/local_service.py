@@ -375,6 +375,10 @@ class LocalService(Service[Job]):
     async def edit(self, ref: str, how: schema.Editing, person: Person) -> schema.Job:
         """Have a job that waits ask for something else. Raises as :meth:`submit`."""
         changes, job = how.changes(), self.find(ref)
+        if how.at_a_time is not None:
+            if changes:
+                raise RequestError("at_a_time", "is of all of the array: ask for what else changes by itself")
+            return self.shown(self._engine.limit_array(ref, how.at_a_time, person.name))
         if not changes:
             raise RequestError("gpus", "nothing to change; say what it is to ask for")
         if how.no_time_limit and how.time_limit_s is not None:
