@@ -85,7 +85,8 @@ def test_length_of_what_is_kept(lives: Lives) -> None:
         large = {f"V{n}": "x" * 100_000 for n in range(2)}
         job = await service.submit(submission("most", environment=large), ANN)
         assert engine.find(job.id).spec.environment == large
-        with pytest.raises(RequestError, match=r"environment: and command are 300,0.. bytes, and may be 262,144"):
+        words = r"environment: the environment and the command are 300,0.. bytes, and may be 262,144; put"
+        with pytest.raises(RequestError, match=words):
             await service.submit(submission("more", environment=large | {"W": "x" * 100_000}), ANN)
         with pytest.raises(RequestError, match="700 times, and may be 134,217,728 in all"):
             await service.submit(submission("many", environment=large, array="1-700"), ANN)

@@ -115,6 +115,15 @@ def test_limits_that_are_met_refuse_nobody() -> None:
     assert "ann" in allowed(submits(priority=10, jobs=1, gpus=4), rules(**LIMITS))
 
 
+def test_a_name_is_more_than_anybody() -> None:
+    """Where another virtual cluster was for everybody, a member had to say which one of the two they meant."""
+    access = rules(members=["ann", "group:vision-team", "*"])
+    named = [person.name for person in EVERYBODY if access.is_named(person, "vision")]
+    assert named == ["carol", "ann", "bob"]
+    assert not any(access.is_named(person, "speech") for person in EVERYBODY)
+    assert not access.is_named(Person("ann", vcs=frozenset({"speech"}), token="3f"), "vision")
+
+
 @pytest.mark.parametrize("vcs", [frozenset({"vision"}), frozenset({"speech"})])
 def test_a_token_limits_and_never_gives(vcs: frozenset[str]) -> None:
     access = rules()

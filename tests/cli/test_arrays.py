@@ -37,6 +37,58 @@ def test_an_array_is_all_of_it(machine: Machine) -> None:
     assert states(machine) == {"cancelled": 4}
 
 
+def test_which_one_of_an_array_is_shown(machine: Machine) -> None:
+    """By the array's name it was the last one, as if there were no others."""
+    program = ("sh", "-c", "echo $HIVED_ARRAY_INDEX")
+    machine.run("submit", "--vc", "vision", "--array", "3-5", "--name", "arr", "--", *program)
+    machine.run("submit", "--vc", "vision", "--array", "7", "--name", "one", "--", "true")
+    machine.run("wait", "1", "one")
+    for verb, ref, shown in (
+        (["logs"], "arr", 5),
+        (["explain"], "arr", 5),
+        (["explain", "-o", "json"], "arr", 5),
+        (["logs"], "1", 3),
+        (["explain"], "1", 3),
+        (["explain", "-d"], "1", 3),
+        (["logs"], "arr_4", 0),
+        (["explain"], "arr-3", 0),
+        (["explain"], "one", 0),
+    ):
+        command = [*HIVED, *verb, ref, "--state", str(machine.state)]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+        line = f"{ref} is an array of 3: this is {ref}_{shown}; another by its index: {ref}_INDEX\n"
+        assert found.stderr == (line if shown else ""), command
+        assert verb != ["logs"] or found.stdout == f"{shown or 4}\n"
+
+
+def test_another_number_at_a_time(machine: Machine) -> None:
+    """It was "nothing to change": the option said that all of the array is meant, and ``%4`` was taken for a job."""
+    machine.run("submit", "--vc", "vision", "--array", "1-6%1", "--name", "sweep", "--", "sleep", "600")
+    assert states(machine) == {"running": 1, "held": 5}
+    said = machine.run("edit", "sweep", "--array", "%2")
+    assert said == "array 1: at most 2 of it in line or at work at a time\n"
+    assert states(machine) == {"running": 2, "held": 4}
+    assert "--array 1-6%2" in machine.run("explain", "-d", "1_6")
+    machine.run("cancel", "1_1")
+    machine.ended(1)
+    assert json.loads(machine.run("edit", "1", "--array", "%0", "-o", "json"))["id"] == "1", "one of it that has ended"
+    assert states(machine) == {"cancelled": 1, "running": 2, "queued": 3}
+    for words, why in (
+        (["1", "--array"], "nothing to change; give --gpus, --nodes"),
+        (["1", "%4"], "%4: is of one array and goes alone, hived edit 12 --array %4"),
+        (["1", "2", "--array", "%4"], "%4: is of one array and goes alone"),
+        (["1", "--array", "%4", "--gpus", "2"], "%4: is of one array and goes alone"),
+        (["1", "--array=%4"], "hived edit 12 --array %4, in two words"),
+    ):
+        command = [*HIVED, "edit", *words, "--state", str(machine.state)]
+        found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert (found.returncode, why in found.stderr) == (2, True), found.stderr
+    machine.run("submit", "--vc", "speech", "--hold", "--", "true")
+    command = [*HIVED, "edit", "7", "--array", "%4", "--state", str(machine.state)]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert found.stderr == "hived: --array: true-7 is of no array\n"
+
+
 def test_one_that_is_run_again_takes_nothing_from_its_array(machine: Machine) -> None:
     """Its new job had the array's name, and all verbs took it for the array."""
     machine.run("submit", "--vc", "vision", "--array", "1-3%1", "--name", "sweep", "--", "sh", "-c", "exit 3")

@@ -233,7 +233,8 @@ class Roles:
         self.roles = roles
 
     def get(self, path: str) -> object:
-        return {"user": "ann", "acts": True, "operator": False, "roles": self.roles, "until": None}
+        named = [vc for vc in self.roles if vc.isupper()]
+        return {"user": "ann", "acts": True, "operator": False, "roles": self.roles, "named": named, "until": None}
 
     def parsed(self, of: type[Me], answer: object) -> Me:
         return of.model_validate(answer)
@@ -247,6 +248,8 @@ class Roles:
         ({"vision": "operator"}, "vision"),
         ({"vision": "operator", "nlp": "operator"}, "--vc is missing: one of vision, nlp, or set HIVED_VC"),
         ({"vision": "member", "nlp": "member"}, "--vc is missing: one of vision, nlp, or set HIVED_VC"),
+        ({"NLP": "member", "ASR": "member"}, "--vc is missing: one of NLP, ASR"),
+        ({"NLP": "member", "any": "member"}, "NLP"),
         ({"vision": "viewer"}, "--vc is missing: you are a member of none"),
     ],
 )

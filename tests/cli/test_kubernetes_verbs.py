@@ -260,7 +260,9 @@ def test_empty_and_full_vc(hived: Hived, cluster: str, service: FakeKubernetes) 
     answer = hived("vc", "show", "speech")
     assert (answer.code, answer.err) == (0, "no jobs\n")
     assert "WHERE/WHY" not in answer.out
-    assert hived("vc", "show", "vision").err == "the first 100; all of them: hived ps --vc vision -n 0\n"
+    for form in ("table", "json"):
+        err = hived("vc", "show", "vision", "-o", form).err
+        assert err == "the first 100; all of them: hived ps --vc vision -n 0\n"
     assert_understood(["ps", "--vc", "vision", "-n", "0"])
 
 

@@ -172,6 +172,22 @@ def test_edits_among_other_facts(seed: int, exact: bool, engine: Driver) -> None
     engine.check_record()
 
 
+def test_the_limit_of_an_array_goes_alone(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        service = LocalService(engine)
+        engine.submit(shell("vision", "sleep 600", array="1-3%1"))
+        engine.submit(shell("vision", "sleep 600"))
+        ann = Person("ann", owns=True)
+        shown = await service.edit("1", Editing(at_a_time=2), ann)
+        assert (shown.id, [engine.find(str(n)).state.value for n in (1, 2, 3)]) == ("1", ["running", "running", "held"])
+        with pytest.raises(RequestError, match="at_a_time: is of all of the array"):
+            await service.edit("1", Editing(at_a_time=3, retries=2), ann)
+        with pytest.raises(RequestError, match="at_a_time: job-4 is of no array"):
+            await service.edit("4", Editing(at_a_time=3), ann)
+
+    lives.live(story)
+
+
 def test_a_task_keeps_the_time_limit_of_now(lives: Lives) -> None:
     async def first(engine: Engine) -> Job:
         (runs,) = await running(engine, shell("vision", STAYS, 4, time_limit_s=3600.0))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hived.engine.sentences import event_text
 from hived.engine.states import JobState
 from hived.engines.local.engine import Engine
 from hived.engines.local.holds import Holds, some_fails
@@ -247,6 +248,42 @@ def test_an_array_with_a_limit(engine: Driver) -> None:
     engine.check_record()
 
 
+def limit(engine: Driver, one: Job, most: int) -> None:
+    engine.do(lambda jobs: jobs.limit_array(one.spec.array_id, most, "ann", engine.now))
+
+
+def test_another_limit_of_an_array(engine: Driver) -> None:
+    """Of those beyond it the ones that have GPUs keep them, and the others are held again, the last ones first."""
+    found = array(engine, 8, 2)
+    limit(engine, found[0], 6)
+    assert states(*found) == "running running running running queued queued held held"
+    assert "6 of its array are out" in engine.explain(found[7])
+    limit(engine, found[0], 3)
+    assert states(*found) == "running running running running held held held held"
+    assert "3 of its array are out" in engine.explain(found[4])
+    found = engine.restart(*found)
+    assert {one.spec.array_most for one in found} == {3}
+    engine.end(found[0])
+    assert states(*found[1:5]) == "running running running held"
+    engine.end(found[1])
+    assert states(*found[2:]) == "running running running held held held"
+    with pytest.raises(ConflictError, match="has that limit already"):
+        limit(engine, found[2], 3)
+    limit(engine, found[2], 0)
+    assert states(*found[2:]) == "running running running running queued queued"
+    assert engine.job_scheduler.holds._out == {}
+    limit(engine, found[2], 5)
+    assert states(*found[2:]) == "running running running running queued held"
+    said = [event_text(event, "x") for event in engine.events if event.kind == "edited"]
+    assert said[-1] == "x was edited by ann: of its array at a time 5 (was all)"
+    for one in found[2:]:
+        engine.end(one)
+    assert not engine.job_scheduler.jobs
+    with pytest.raises(ConflictError, match="all of array 1 has ended"):
+        limit(engine, found[2], 1)
+    engine.check_record()
+
+
 def test_one_that_waits_for_gpus_is_out(engine: Driver) -> None:
     found = array(engine, 3, 2, gpus=4)
     assert states(*found) == "running queued held"
@@ -300,7 +337,11 @@ def held_fact(engine: Driver, choose: random.Random) -> None:
     """Somebody holds, releases, queues again, or submits what waits for others."""
     there = list(engine.job_scheduler.jobs.values())
     vc = choose.choice(("vision", "speech", "research"))
-    match choose.randrange(6):
+    match choose.randrange(7):
+        case 6 if arrays := [found for found in there if found.spec.array_id]:
+            found, most = choose.choice(arrays), choose.randint(0, 3)
+            if any(one.spec.array_most != most for one in there if one.spec.array_id == found.spec.array_id):
+                limit(engine, found, most)
         case 0:
             for found in there:
                 if found.state.waits and not found.held_by_hand and choose.random() < 0.3:

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from hived.errors import ForbiddenError
 from hived.spec.compiled import AccessSpec, ClusterSpec
-from hived.spec.subjects import Subject
+from hived.spec.subjects import Kind, Subject
 
 from .people import Person
 
@@ -62,6 +62,14 @@ class Access:
         if _meets(person, self._admins.get(vc, ())):
             return Role.ADMIN
         return Role.MEMBER if _meets(person, self._members.get(vc, ())) else Role.VIEWER
+
+    def is_named(self, person: Person, vc: str) -> bool:
+        """Whether a virtual cluster, of the spec, is a person's rather than for anybody. O(subjects).
+
+        Its members or admins name them or a group of theirs.
+        """
+        named = [subject for subject in (*self._admins[vc], *self._members[vc]) if subject.kind is not Kind.ANYBODY]
+        return self.role(person, vc) is not Role.VIEWER and _meets(person, named)
 
     def check_submission(self, person: Person, vc: str, priority: int, jobs: int, gpus: int, number: int = 1) -> Role:
         """Whether a person may submit jobs of so many GPUs each to a virtual cluster that exists; what they are there.

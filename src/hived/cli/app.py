@@ -275,7 +275,8 @@ def main(command: Callable[..., Any] = app) -> None:
     except _UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "hived"
         said = " ".join(error.format_message().split())
-        text = slurm.option_here(str(getattr(error, "option_name", ""))) or said + slurm.value_here(said)
+        verb = path.rpartition(" ")[2]
+        text = slurm.option_here(str(getattr(error, "option_name", "")), verb) or said + slurm.value_here(said)
         if said.startswith("Missing option '--vc'") and any(word.startswith("--vc") for word in sys.argv):
             text += " (it is there, behind the program: options come before it)"
         _complain(f"{text} (see {path} --help)")

@@ -9,13 +9,14 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, ValidationError
+from rich.console import Console
 
 from hived import __version__
 from hived.errors import (
@@ -41,6 +42,10 @@ from .escaping import clean
 
 _TIMEOUT_S = 60.0
 _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, at least a keep-alive
+_LATE_S = 5.0  #: for so long an engine may be silent before it is said that it is
+#: for so long a socket that refuses connections is tried again, since its engine may be on its way back
+RESTART_S = 10.0
+_PAUSE_S = 0.2
 _LONGEST_REF = 1_024
 _KINDS: tuple[type[HivedError], ...] = (
     InputError, NeverFitsError, NotFoundError, ConflictError, UnavailableError, StorageError, ForbiddenError,
@@ -49,7 +54,10 @@ _KINDS: tuple[type[HivedError], ...] = (
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of errors that a retry can resolve
 #: from fields of a request to command line options
-_OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "device", "now")} | {
+_OPTIONS = {
+    name: f"--{name}"
+    for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "early", "device", "now", "reason")
+} | {
     "command": "COMMAND",
     "tasks": "--nodes",
     "environment": "--env",
@@ -60,6 +68,7 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "limit_signal_s": "--signal",
     "after": "--after",
     "array": "--array",
+    "at_a_time": "--array",
     "yaml": "FILE",
     "node": "NODE",
     "cells": "CELLS",
@@ -90,11 +99,13 @@ def connect(
     timeout_s: float = _TIMEOUT_S,
     *,
     context: str | None = None,
+    restart_s: float = 0.0,
 ) -> closing[Engine]:
     """The engine at ``url``, or of the folder ``state``, or of a context, or of the environment, or of this user.
 
-    Sends nothing yet. Raises :class:`~hived.errors.InputError` for an invalid URL or token file,
-    :class:`~hived.errors.NotFoundError` for an unknown context.
+    Sends nothing yet. ``restart_s``: for so long its socket may refuse the first connection. Raises
+    :class:`~hived.errors.InputError` for an invalid URL or token file, :class:`~hived.errors.NotFoundError` for an
+    unknown context.
     """
     given = {"--engine": url, "--state": state, "--context": context}
     if len(said := [option for option, value in given.items() if value is not None]) > 1:
@@ -114,7 +125,7 @@ def connect(
         engine.start = "see that it runs there: hived up --listen, or hived serve kubernetes"
     else:
         folder = engine_folder(state)
-        engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s)
+        engine = Engine("http://localhost", None, folder / "hived.sock", timeout_s, restart_s)
         engine.start = _remedy(folder, state)
     return closing(engine)
 
@@ -164,14 +175,18 @@ def _token(file: Path | None, variable: str | None) -> str | None:
 class Engine:
     """A client of one running engine. JSON in, JSON out; failures are those of :mod:`hived.errors`."""
 
-    def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
+    def __init__(
+        self, url: str, token: str | None, socket_path: Path | None, timeout_s: float, restart_s: float = 0.0
+    ) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
         self.local = socket_path is not None  #: whether the engine shares our file system and environment
         self.start = _UP  #: the remedy in the message that no engine answers
         self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path
         self._answered = False
+        self._late = False  #: whether it was said that it is silent
         self._timeout_s = timeout_s
+        self._restart_s = restart_s
         self._http = httpx.Client(
             base_url=url,
             transport=httpx.HTTPTransport(uds=str(socket_path)) if socket_path is not None else None,
@@ -239,7 +254,7 @@ class Engine:
 
     def _ask(self, method: str, path: str, query: dict[str, Any], body: object, longer_s: float = 0.0) -> Any:
         timeout = httpx.Timeout(self._timeout_s + longer_s, connect=min(10.0, self._timeout_s))
-        with self._failures(), patience(f"waiting for the engine on {clean(self.address)}"):
+        with self._failures(), self._patience(longer_s):
             try:
                 answer = self._http.request(method, path, params=_given(query), timeout=timeout, **_json(body))
             except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
@@ -260,11 +275,23 @@ class Engine:
     @contextmanager
     def _open(self, path: str, query: dict[str, Any]) -> Iterator[httpx.Response]:
         timeout = httpx.Timeout(self._timeout_s, read=_STREAM_TIMEOUT_S)
-        with self._failures(), self._http.stream("GET", path, params=_given(query), timeout=timeout) as answer:
+        with self._failures(), ExitStack() as stack:
+            with self._patience():
+                streamed = self._http.stream("GET", path, params=_given(query), timeout=timeout)
+                answer = stack.enter_context(streamed)
             if not answer.is_success:
                 answer.read()
                 raise self._error(answer.status_code, self._json(answer), path)
             yield answer
+
+    def _patience(self, longer_s: float = 0.0) -> AbstractContextManager[None]:
+        """Say that an answer is awaited: on a terminal, and once anywhere of an engine that is silent."""
+        late = None if self._late else self._say_late
+        return patience(f"waiting for the engine on {clean(self.address)}", late=late, late_s=_LATE_S + longer_s)
+
+    def _say_late(self, console: Console) -> None:
+        self._late = True
+        note(f"hived: {clean(self.address)}: the engine has not answered for {_LATE_S:g} s; waiting", console)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -272,11 +299,11 @@ class Engine:
         self._check_socket()
         try:
             yield
-            self._answered = True
+            self._answered, self._restart_s = True, 0.0  # what waits through a later restart is a Retrying
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise self._no_engine() from None
         except httpx.TimeoutException:
-            raise NoAnswerError(f"{self.address}: the engine does not answer; is it stopped or overloaded?") from None
+            raise NoAnswerError(self._silent()) from None
         except httpx.RemoteProtocolError as error:
             if "disconnected" in str(error) or "closed" in str(error):
                 raise NoAnswerError(f"{self.address}: the engine went away while it answered") from None
@@ -292,17 +319,34 @@ class Engine:
         """Check that an engine listens on the socket; httpx would hide the reason if not, and leave a socket open."""
         if self._socket is None or self._answered:
             return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(min(10.0, self._timeout_s))
-                probe.connect(str(self._socket))
-        except PermissionError:
-            raise ForbiddenError(
-                f"{self.address}: the engine is another user's, and serves no group of yours (hived up --group GROUP); "
-                "or use --engine with the address and the token of hived up --listen"
-            ) from None
-        except OSError:
-            raise self._no_engine() from None
+        end = None
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(min(10.0, self._timeout_s))
+                    probe.connect(str(self._socket))
+            except ConnectionRefusedError:  # nothing was sent; its engine was killed, and is perhaps on its way back
+                now = time.monotonic()
+                if end is None and self._restart_s > 0:
+                    note(f"hived: no engine answers on {clean(self.address)}; trying for {self._restart_s:g} s")
+                end = now + self._restart_s if end is None else end
+                if now >= end:
+                    raise self._no_engine() from None
+                time.sleep(_PAUSE_S)
+            except BlockingIOError:  # too many wait for it already
+                raise NoAnswerError(self._silent()) from None
+            except PermissionError:
+                raise ForbiddenError(
+                    f"{self.address}: the engine is another user's, and serves no group of yours "
+                    "(hived up --group GROUP); or use --engine with the address and the token of hived up --listen"
+                ) from None
+            except OSError:
+                raise self._no_engine() from None
+            else:
+                return
+
+    def _silent(self) -> str:
+        return f"{self.address}: the engine does not answer; is it stopped or overloaded?"
 
     def _no_engine(self) -> NoAnswerError:
         self._answered = False

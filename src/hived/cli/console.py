@@ -12,7 +12,8 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
@@ -82,28 +83,41 @@ def numbers(first: str, headings: Iterable[str]) -> Table:
     return Table(first, *(Column(heading, justify="right") for heading in headings), box=None)
 
 
-def note(text: str) -> None:
-    """One line for people beside the output proper, on standard error."""
-    messages().print(text, markup=False, style="dim")
+def note(text: str, console: Console | None = None) -> None:
+    """One line for people beside the output proper, on standard error; ``console``: one that something is drawn on."""
+    (console or messages()).print(text, markup=False, style="dim")
 
 
 @contextmanager
-def patience(words: str, after_s: float = 1.0) -> Iterator[None]:
-    """A spinner on standard error for steps longer than ``after_s``; none if that is no terminal."""
+def patience(
+    words: str, after_s: float = 1.0, late: Callable[[Console], None] | None = None, late_s: float = 0.0
+) -> Iterator[None]:
+    """A spinner on standard error for steps longer than ``after_s``; none if that is no terminal.
+
+    ``late`` is called for those that are longer than ``late_s``, on any standard error.
+    """
     console = messages()
-    if not console.is_terminal:
+    with ExitStack() as stack:
+        if console.is_terminal:
+            status = console.status(words)
+            stack.callback(status.stop)
+            stack.enter_context(_after(after_s, status.start))
+        if late is not None:
+            stack.enter_context(_after(late_s, partial(late, console)))
         yield
-        return
-    status = console.status(words)
-    timer = threading.Timer(after_s, status.start)
+
+
+@contextmanager
+def _after(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Act once, beside steps that take longer than that."""
+    timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()  # so that it does not start the status after its stop
-        status.stop()
+        timer.join()  # so that it does not act after the steps
 
 
 def show_verbs(context: typer.Context) -> None:

@@ -88,6 +88,7 @@ def ps(
         if not answer.jobs:
             check_chosen(there, vc, user)
         if ask.printed(answer.model_dump(mode="json")):
+            _note_more(answer)
             return
     if not answer.jobs:
         note(
@@ -97,6 +98,11 @@ def ps(
         )
         return
     print_table(*job_table(answer.jobs, each=each))
+    _note_more(answer)
+
+
+def _note_more(answer: Jobs) -> None:
+    """Say of a list that it was cut, to who reads JSON too."""
     if answer.total > len(answer.jobs):
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
 
@@ -233,6 +239,17 @@ def job_table(
     return headings, [tuple(cell(job) for cell in shown.values()) for job, _ in rows]
 
 
+def note_one_of_array(there: Engine, job: Job, ref: str) -> None:
+    """Say which one of an array is shown, where it was asked for by what means all of it to other verbs."""
+    of = job.process
+    if of is None or of.array is None or ref not in (str(of.array), job.name.removesuffix(f"-{job.id}")):
+        return
+    many = there.parsed(Jobs, there.get("/v1/jobs", array=of.array, limit=1)).total
+    if many > 1:
+        ref = clean(ref)
+        note(f"{ref} is an array of {many:,}: this is {ref}_{of.array_index}; another by its index: {ref}_INDEX")
+
+
 #: jobs beside one that are named
 NAMED = 3
 
@@ -313,6 +330,7 @@ def history(
     with ask.connect() as there:
         answer = listed(there, asked, which, number)
     if ask.printed(answer.model_dump(mode="json")):
+        _note_more(answer)
         return
     if not answer.jobs:
         note("no such job has ended" if status or any(which.values()) else "no job has ended yet")
@@ -336,5 +354,4 @@ def history(
     ]
     names = "ID NAME USER VC GPUS STATE CODE SUBMITTED STARTED ENDED RUN WHY"
     print_table(columns(names, right="ID GPUS CODE RUN", cut="WHY"), rows)
-    if answer.total > len(answer.jobs):
-        note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
+    _note_more(answer)

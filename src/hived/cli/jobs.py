@@ -35,7 +35,7 @@ from .formats import (
     status_text,
     timestamp,
 )
-from .job_lists import NAMED, asked_for, check_chosen, listed
+from .job_lists import NAMED, asked_for, check_chosen, listed, note_one_of_array
 from .options import (
     Asking,
     JobArgument,
@@ -73,11 +73,15 @@ def explain(
     with ask.connect() as there:
         answer = there.get(path_of("explain", job))
         explanation = there.parsed(Explanation, answer)
-        known = there.parsed(Job, there.get(path_of("jobs", job))) if details else None
-        ran = None if known is None or not known.state.ended else _ran_on(there, known)
+        # on Kubernetes there are no arrays, and it may be of a pod that is of no job
+        is_process = explanation.job.isdecimal()
+        known = there.parsed(Job, there.get(path_of("jobs", job))) if details or is_process else None
+        if known is not None:
+            note_one_of_array(there, known, job)
+        ran = _ran_on(there, known) if details and known is not None and known.state.ended else None
     if not ask.printed(answer):
         typer.echo(clean_lines(explanation.text.rstrip("\n")))
-        if known is not None:
+        if details and known is not None:
             typer.echo()
             print_facts([*_facts(known), *([] if ran is None else [("it ran on", ran)])])
 
@@ -366,7 +370,13 @@ def priority_(
 def edit(
     ask: Asking,
     jobs: JobsArgument,
-    array: WholeArrayOption = False,
+    array: Annotated[
+        bool,
+        typer.Option(
+            "--array",
+            help="With all of their arrays that have not ended. --array %N: so many of an array at a time; %0: all.",
+        ),
+    ] = False,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1, show_default="as it is")
     ] = None,
@@ -392,25 +402,48 @@ def edit(
     """Have jobs that wait ask for something else. They keep their ids and, under first come first served, their places.
 
     Of a job that runs the time limit alone is changed; hived requeue --hold stops it and holds it, to be edited and
-    released. The priority is changed by hived priority.
+    released. The priority is changed by hived priority. Of an array it can be changed how many are in line or at work
+    at a time; those beyond that run on.
 
     \bExamples:
       hived edit train-12 --gpus 2 --time-limit 4h
       hived edit 12 13 --no-time-limit
       hived edit 12_3 --time-limit 8h
+      hived edit 12 --array %4
     """
     wish = {"gpus": gpus, "tasks": nodes, "time_limit_s": time_limit, "retries": retries, "grace_s": grace}
     body = {name: value for name, value in wish.items() if value is not None}
     if no_time_limit:
         body["no_time_limit"] = True
+    if any(ref.startswith("%") for ref in jobs):
+        _limit_array(ask, jobs, array and not body)
+        return
     if not body:
-        raise InputError("nothing to change; give --gpus, --nodes, --time-limit, --retries or --grace")
+        options = "--gpus, --nodes, --time-limit, --retries or --grace; for so many of an array at a time: --array %4"
+        raise InputError(f"nothing to change; give {options}")
     only_limit = body.keys() <= {"time_limit_s", "no_time_limit"}
     if wrong := next((ref for ref in jobs if "=" in ref), None):
         raise InputError(f"{wrong}: is no job; options say what changes, --time-limit 4h")
     with ask.connect() as there:
         chosen = _named(there, jobs, array, lambda state: state.waits or (only_limit and not state.ended))
     _each(ask, chosen, "/edit", _edited, body)
+
+
+def _limit_array(ask: Asking, words: Sequence[str], alone: bool) -> None:
+    """Have so many of an array in line or at work at a time; ``words``: the array, and ``%4``."""
+    most = next(word for word in words if word.startswith("%"))
+    refs = [word for word in words if word != most]
+    if not (alone and len(refs) == 1 and len(words) == 2 and re.fullmatch("%[0-9]{1,6}", most)):
+        raise InputError(
+            f"{most}: is of one array and goes alone, hived edit 12 --array %4; of all of it at a time: %0"
+        )
+    with ask.connect() as there:
+        answer = there.post(path_of("jobs", refs[0], "/edit"), {"at_a_time": int(most[1:])})
+        job = there.parsed(Job, answer)
+    if not ask.printed(answer):
+        many = f"at most {int(most[1:]):,} of it" if int(most[1:]) else "all of it may be"
+        number = None if job.process is None else job.process.array
+        typer.echo(f"array {number}: {many} in line or at work at a time")
 
 
 def _edited(job: Job) -> str:

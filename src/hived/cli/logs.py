@@ -24,6 +24,7 @@ from .formats import (
     size_text,
     status_text,
 )
+from .job_lists import note_one_of_array
 from .options import (
     Asking,
     JobArgument,
@@ -75,6 +76,7 @@ def logs(
         if rank >= one.size:
             ranks = "rank 0" if one.size == 1 else f"ranks 0 to {one.size - 1}"
             raise NotFoundError(f"--rank {rank}: {one.name} has {counted(one.size, 'task')}, {ranks}")
+        note_one_of_array(there, one, job)
         started = one.process.attempt
         if attempt is not None and attempt > started:
             raise NotFoundError(f"--attempt {attempt}: {one.name} was started {started} time(s)")

@@ -23,6 +23,7 @@ from .formats import clock, columns, print_table, timestamp
 from .options import Asking, asks_engine, complete_job, complete_node
 
 _PAGE = 100
+_SHOWN = 20  #: events, where no number was asked for
 
 
 @asks_engine
@@ -33,7 +34,10 @@ def events(
         str | None,
         typer.Option("--job", metavar="JOB", help="Of one job.", show_default="all", autocompletion=complete_job),
     ] = None,
-    number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="The last N; 0: none.", min=0)] = 20,
+    number: Annotated[
+        int | None, typer.Option("-n", "--number", metavar="N", help="The last N; 0: all.", min=0, show_default="20")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="With --follow: only what happens from now on.")] = False,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write the core's decision log there; - for standard output."),
@@ -47,9 +51,12 @@ def events(
     \bExamples:
       hived events
       hived events -f --job train-12
+      hived events -f --new
       hived events -f -o json | jq .text
       hived events --export decisions.jsonl
     """  # fmt: skip
+    if new and (not follow or number is not None):
+        raise InputError("--new is of what happens from now on: give --follow with it, and no -n")
     with ask.connect() as there:
         if export is not None:
             if follow or job is not None:
@@ -57,27 +64,28 @@ def events(
             _export(there, export, force)
             return
         ref = None if job is None else there.parsed(Job, there.get(path_of("jobs", job))).id
-        first = _latest(there, ref, number)
+        if new:
+            _follow(ask, there, ref, _events(there, ref, -1, 1).last)
+            return
+        first = _latest(there, ref, _SHOWN if number is None else number)
         if not follow and ask.printed(first.model_dump(mode="json")):
             return
         for event in first.events:
             _show(ask, event)
         if follow:
             _follow(ask, there, ref, first.last)
-        elif not first.events and number:
+        elif not first.events:
             note("nothing happened yet")
 
 
 def _latest(there: Engine, ref: str | None, number: int) -> Events:
-    """The last ``number`` events."""
-    answer = _events(there, ref, -1, max(1, min(number, _PAGE)))
-    if number == 0:
-        return Events(events=[], last=answer.last)
-    if number <= _PAGE:
+    """The last ``number`` events; 0: all."""
+    answer = _events(there, ref, -1, min(number, _PAGE) or _PAGE)
+    if 0 < number <= _PAGE:
         return answer
     # more than a page: read from an earlier number, since numbers have no gaps; for one job, from the first event
     kept: list[Event] = []
-    after = 0 if ref is not None else max(0, answer.last - number)
+    after = 0 if ref is not None or not number else max(0, answer.last - number)
     while after < answer.last:
         page = _events(there, ref, after, _PAGE)
         if not page.events:

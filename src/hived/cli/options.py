@@ -17,12 +17,12 @@ from typing import Annotated, Any
 
 import typer
 
-from hived.engine.states import Phase
+from hived.engine.states import JobState, Phase
 from hived.errors import HivedError, InputError
 from hived.server.schema import Me
 
 from . import slurm
-from .client import Engine, connect
+from .client import RESTART_S, Engine, connect
 from .escaping import clean
 from .formats import Form, print_answer, read_length
 from .shared_options import with_options
@@ -175,12 +175,19 @@ class Asking:
     token_file: Path | None
     state: Path | None
     context: str | None
+    by_status: bool = False  #: whether the verb has --status
 
     def connect(self) -> AbstractContextManager[Engine]:
         """The engine."""
-        if self.state is not None and slurm.is_state(str(self.state)) and not self.state.exists():
-            raise InputError(f"--state {self.state}: names the engine's folder, and no state; see the verb's --help")
-        return connect(self.engine, self.state, self.token_file, context=self.context)
+        given = str(self.state)
+        is_ours = self.by_status and given.lower() in list(JobState)
+        if (is_ours or slurm.is_state(given)) and not Path(given).exists():
+            if self.by_status:
+                raise InputError(slurm.folder_here(given) + (f" {given.lower()}" if is_ours else ""))
+            raise InputError(f"--state {given}: names the engine's folder, and no state; see the verb's --help")
+        # of all verbs: who only looks loses little by it, since the first refusal is noted at once; those that change
+        # something mostly look first, in scripts verbs that look are steps too, and a list of verbs has to be kept
+        return connect(self.engine, self.state, self.token_file, context=self.context, restart_s=_restart_s())
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
         """Print an answer for programs, if that format is selected; whether it is."""
@@ -189,9 +196,21 @@ class Asking:
         return self.form is not Form.TABLE
 
 
+def _restart_s() -> float:
+    """For how long a verb tries to reach an engine that may be on its way back."""
+    if not (text := os.environ.get("HIVED_RETRY_FOR", "").strip()):
+        return RESTART_S
+    try:
+        return read_length(text)
+    except ValueError as error:
+        raise InputError(f"HIVED_RETRY_FOR: {error}") from None
+
+
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
     """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
-    return with_options(verb, _asking(engine=_ENGINE, state=_STATE, context=_CONTEXT, token_file=_TOKEN), Asking)
+    options = _asking(engine=_ENGINE, state=_STATE, context=_CONTEXT, token_file=_TOKEN)
+    by_status = "status" in inspect.signature(verb).parameters
+    return with_options(verb, options, functools.partial(Asking, by_status=by_status))
 
 
 def _asking(**options: Any) -> list[inspect.Parameter]:
@@ -201,10 +220,16 @@ def _asking(**options: Any) -> list[inspect.Parameter]:
 
 
 def own_vc(there: Engine, given: str | None, more: str = "") -> str:
-    """The virtual cluster of a job: the one given, or the only one that who asks may use; ``more``: of the error."""
+    """The virtual cluster of a job: the one given, or the only one that who asks may use; ``more``: of the error.
+
+    One that names them goes before those that are for anybody.
+    """
     if found := given or os.environ.get("HIVED_VC"):
         return found
-    roles = there.parsed(Me, there.get("/v1/me")).roles
+    me = there.parsed(Me, there.get("/v1/me"))
+    if len(me.named) == 1:
+        return me.named[0]
+    roles = me.roles
     own = [vc for vc, role in roles.items() if role in _USES] or [vc for vc, role in roles.items() if role != "viewer"]
     if len(own) == 1:
         return own[0]

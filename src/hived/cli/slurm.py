@@ -101,7 +101,7 @@ _OPTIONS = {
     "-M": "--context",
     "-W": "--follow, or hived wait",
     "-X": "always: a line for each job",
-    "-a": "--array INDEXES; of hived ps and history all are shown by --all",
+    "-a": "--array INDEXES",
     "-j": "hived explain --details JOB",
     "-l": "hived explain --details JOB",
     "-n": "--nodes N: so many tasks that start together",
@@ -110,8 +110,38 @@ _OPTIONS = {
     "-J": "--name",
     "-c": _NO_CPUS,
     "-d": "--after JOB, --after JOB:ok",
-    "-t": "--time-limit of hived submit, --status of hived ps and history",
+    "-t": "--time-limit",
 }
+_STATUS = {"-t": "--status", "--states": "--status"}
+_VC = {"-p": "--vc", "-r": "--vc", "-q": "none: a job has a priority, and may be opportunistic"}
+_ON_A_NODE = "hived devices NODE, which says whose jobs are there"
+_IS_DONE = "hived cancel asks where jobs are chosen by what they have in common; --yes: it does not"
+_SAME = "always: of what is listed, all users' unless --user says whose"
+_BY_ID = "hived explain --details JOB"
+_BAD = "--bad: those that take no jobs, and why"
+#: what they mean to the program that a verb is there for
+_OPTIONS_OF = {
+    "ps": _STATUS | _VC | {  # squeue
+        "--iterate": "--watch", "-i": "--watch", "--name": "hived explain NAME", "--nodelist": _ON_A_NODE,
+        "-w": _ON_A_NODE, "--long": "always", "-l": "always", "--sort": "none: those with GPUs are first",
+        "-S": "none: those with GPUs are first",
+    },
+    "cancel": _STATUS | _VC | {  # scancel
+        "-n": "--name", "--jobname": "--name", "--nodelist": _ON_A_NODE, "-w": _ON_A_NODE, "--interactive": _IS_DONE,
+        "-i": _IS_DONE, "--signal": "SIGTERM, after the grace of the job SIGKILL; --now is SIGKILL at once",
+    },
+    "history": _STATUS | _VC | {  # sacct
+        "-s": "--status", "--allusers": _SAME, "-a": _SAME, "--nodelist": "none: hived explain JOB says where one ran",
+        "-N": "none: hived explain JOB says where one ran", "--parsable": "-o json", "--parsable2": "-o json",
+        "-p": "--vc; as JSON: -o json", "-P": "-o json", "-l": "always", "--long": "always",
+    },
+    "devices": {  # sinfo
+        "--Node": "always", "-N": "always", "--long": "always", "-l": "always", "--nodes": "hived devices NODE",
+        "-n": "hived devices NODE", "--partition": "hived vc show VC", "-p": "hived vc show VC",
+        "--list-reasons": _BAD, "-R": _BAD, "--states": _BAD, "-t": _BAD, "--dead": _BAD, "-d": _BAD,
+        "--summarize": "hived vc ls", "-s": "hived vc ls", "--iterate": "hived top", "-i": "hived top",
+    },
+}  # fmt: skip
 #: states of jobs
 STATES = {
     "pending": "queued, held or reserved",
@@ -142,6 +172,8 @@ _VALUES = {
     "'--priority' / '-p'": "Slurm's -p is --vc here",
     "'-o' / '--output'": "what a job prints is kept: hived logs JOB; as JSON: -o json",
     "'--gpus' / '-g'": "a number, of the kinds of GPUs that the virtual cluster has",
+    "'--array' does not take a value": "hived edit 12 --array %4, in two words",
+    "'-n' / '--number'": "so many lines; by name: hived explain NAME, hived history --name TEXT",
 }
 
 
@@ -150,7 +182,14 @@ def value_here(message: str) -> str:
     return next((f" ({here})" for option, here in _VALUES.items() if option in message), "")
 
 
-def option_here(name: str) -> str:
+def option_here(name: str, verb: str = "") -> str:
     """What is said of an option that a verb does not have; "": it is none of Slurm's."""
     name = name.partition("=")[0]
-    return f"No such option: {name}. What Slurm calls so is here: {_OPTIONS[name]}" if name in _OPTIONS else ""
+    here = _OPTIONS_OF.get(verb, {}).get(name) or _OPTIONS.get(name)
+    return f"No such option: {name}. What Slurm calls so is here: {here}" if here else ""
+
+
+def folder_here(text: str) -> str:
+    """What is said of a state that was given as an engine's folder, to a verb that has --status."""
+    ours = f"; what Slurm calls so: {here}" if (here := STATES.get(text.lower())) else ""
+    return f"--state {text}: names the engine's folder; for jobs in a state: --status{ours}"

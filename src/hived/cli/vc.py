@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from hived.server.schema import Reserved, Rules, Usage, Vc, VcUsage
+from hived.server.schema import Job, Reserved, Rules, Usage, Vc, VcUsage
 from hived.words import counted
 
 from .client import path_of
@@ -65,6 +65,9 @@ def show_vc(
         found = there.parsed(Vc, answer)
     if not ask.printed(answer):
         _print_vc(found)
+        return
+    for jobs in (found.running, found.waiting):
+        _note_more(found, jobs)
 
 
 def _vc_rows(vcs: Iterable[VcUsage]) -> Iterator[tuple[str | Text, ...]]:
@@ -86,10 +89,15 @@ def _print_vc(vc: Vc) -> None:
         if jobs:
             typer.echo(f"\n{head}:")
             print_table(*job_table(jobs, vc=False))
-        if len(jobs) == _MOST:
-            note(f"the first {_MOST}; all of them: hived ps --vc {clean(summary.name)} -n 0")
+        _note_more(vc, jobs)
     if not vc.running and not vc.waiting:
         note("no jobs")
+
+
+def _note_more(vc: Vc, jobs: Sequence[Job]) -> None:
+    """Say of a list that it was cut, to who reads JSON too."""
+    if len(jobs) == _MOST:
+        note(f"the first {_MOST}; all of them: hived ps --vc {clean(vc.usage.name)} -n 0")
 
 
 def _rules(rules: Rules) -> Iterator[Fact]:

@@ -125,6 +125,7 @@ _ASKED = {
     "time_limit_s": "time limit",
     "retries": "retries",
     "grace_s": "time to stop in",
+    "array_most": "of its array at a time",
 }
 
 
@@ -152,8 +153,11 @@ def _value(value: object) -> str:
 
 
 def _changed(name: str, before: float | None, now: float | None) -> str:
+    if name == "array_most":  # 0: all
+        before, now = before or None, now or None
     shown = duration if name.endswith("_s") else str
-    was, has = ("none" if value is None else shown(value) for value in (before, now))
+    none = "all" if name == "array_most" else "none"
+    was, has = (none if value is None else shown(value) for value in (before, now))
     return f"{_ASKED[name]} {has} (was {was})"
 
 

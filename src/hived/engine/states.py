@@ -154,7 +154,8 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], tuple[JobState, Effect]] = {
         for state in (_Q, _B, _H)
         for event in (JobEvent.PRIORITIZED, JobEvent.EDITED)
     },
-    **{(state, JobEvent.EDITED): (state, Effect.KEEP) for state in (_R, _P)},  # its time limit
+    # its time limit, or the limit of its array
+    **{(state, JobEvent.EDITED): (state, Effect.KEEP) for state in (_V, _R, _P, _S)},
     # of a job that was being stopped: it was done before it could be
     **{(state, JobEvent.SUCCEEDED): (JobState.SUCCEEDED, Effect.RELEASE) for state in (_R, _P, _S)},
     **{(state, JobEvent.FAILED): (JobState.FAILED, Effect.RELEASE) for state in (_R, _P, _S)},

@@ -387,6 +387,10 @@ class LocalService(Service[Job]):
     async def edit(self, ref: str, how: schema.Editing, person: Person) -> schema.Job:
         """Have a job that waits ask for something else. Raises as :meth:`submit`."""
         changes, job = how.changes(), self.find(ref)
+        if how.at_a_time is not None:
+            if changes:
+                raise RequestError("at_a_time", "is of all of the array: ask for what else changes by itself")
+            return self.shown(self._engine.limit_array(ref, how.at_a_time, person.name))
         if not changes:
             raise RequestError("gpus", "nothing to change; say what it is to ask for")
         if how.no_time_limit and how.time_limit_s is not None:
@@ -650,12 +654,13 @@ def _check_length(submission: schema.Submission, many: int) -> None:
     """Raise :class:`~hived.errors.RequestError` for an environment and a command that are too much to keep."""
     words = [*submission.command, *submission.environment, *submission.environment.values()]
     size = sum(len(word.encode(errors="replace")) + 1 for word in words)
+    both = f"the environment and the command are {size:,} bytes"
     if size > MOST_OF_A_JOB:
-        what = f"and command are {size:,} bytes, and may be {MOST_OF_A_JOB:,}"
-        raise RequestError("environment", f"{what}: put what is large into a file, or pass less")
+        less = "put what is large into a file, or pass less: hived submit --no-env"
+        raise RequestError("environment", f"{both}, and may be {MOST_OF_A_JOB:,}; {less}")
     if many * size > MOST_OF_A_SUBMISSION:
-        what = f"and command are {size:,} bytes, {many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
-        raise RequestError("environment", f"{what}: pass less, or submit it in parts")
+        most = f"{many:,} times, and may be {MOST_OF_A_SUBMISSION:,} in all"
+        raise RequestError("environment", f"{both}, {most}; pass less, or submit it in parts")
 
 
 def _options(job: Job) -> Iterator[str]:

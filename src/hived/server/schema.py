@@ -243,10 +243,12 @@ class Editing(Model):
     """It has none any more."""
     retries: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
     grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
+    at_a_time: Annotated[int, Field(strict=True, ge=0, le=999_999)] | None = None
+    """How many of its array are in line or at work at a time, 0: all. It is asked for by itself, of any job of it."""
 
     def changes(self) -> dict[str, int | float | None]:
         """What was given, by its name in :class:`Submission`."""
-        given = self.model_dump(exclude_none=True, exclude={"no_time_limit"})
+        given = self.model_dump(exclude_none=True, exclude={"no_time_limit", "at_a_time"})
         return given | ({"time_limit_s": None} if self.no_time_limit else {})
 
 
@@ -812,6 +814,8 @@ class Me(Model):
     operator: bool
     roles: dict[str, str]
     """What they are to each virtual cluster: viewer, member, admin or operator."""
+    named: list[str]
+    """The virtual clusters that name them, or a group of theirs, among members or admins, and not just anybody."""
     until: float | None
     """When they have to show something new; None: never."""
 

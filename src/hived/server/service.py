@@ -273,6 +273,7 @@ class Service(ABC, Generic[J]):
             acts=not looks and (person.owns or person.name != ""),
             operator=access.role(person) is Role.OPERATOR,
             roles={vc: access.role(person, vc).name.lower() for vc in access.vcs},
+            named=[vc for vc in access.vcs if access.is_named(person, vc)],
             until=person.until,
         )
 

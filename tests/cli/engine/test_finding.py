@@ -9,14 +9,17 @@ import shutil
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hived.cli import addresses, client
 from hived.cli.client import connect
+from hived.cli.console import note as console_note
 from hived.errors import UnavailableError
 from hived.server.failures import STATUS
 from hived.server.schema import Event
@@ -60,6 +63,7 @@ def test_engine_of_the_machine(hived: Hived, nobody: Path, running: Running, mon
         assert refused(hived("ps"), 69).startswith(f"no engine answers on {nobody}/hived.sock; {words}"), "it is down"
     (nobody / "hived").mkdir()
     (nobody / "hived" / "hived.sock").touch()  # of one of their own, which was killed
+    monkeypatch.setenv("HIVED_RETRY_FOR", "0")
     monkeypatch.setattr(client, "OF_THE_MACHINE", Path(running.folder))
     assert f"; the machine has one: --state {running.folder}; " in refused(hived("ps"), 69)
     shutil.rmtree(nobody / "hived")
@@ -112,6 +116,7 @@ def test_socket_that_is_of_no_use(hived: Hived, nobody: Path, monkeypatch: pytes
     """It is left behind, has too long a path, or is another user's."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(nobody / "hived.sock"))
+    monkeypatch.setenv("HIVED_RETRY_FOR", "0")
     assert "start one with: hived up" in refused(hived("ps"), 69)
     assert "start one with: hived up" in refused(hived("ps", "--state", nobody / ("x" * 200)), 69)
 
@@ -120,6 +125,46 @@ def test_socket_that_is_of_no_use(hived: Hived, nobody: Path, monkeypatch: pytes
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert "another user's" in refused(hived("ps"), 77)
+
+
+def test_engine_on_its_way_back(hived: Hived, nobody: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an engine was started again all verbs failed at once, in the middle of a script that submits."""
+    running.engine.add()
+    monkeypatch.setenv("HIVED_STATE", str(nobody))
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(nobody / "hived.sock"))
+    monkeypatch.setenv("HIVED_RETRY_FOR", "0.5s")
+    noted, said = hived("ps").err.splitlines()
+    assert noted == f"hived: no engine answers on {nobody}/hived.sock; trying for 0.5 s"
+    assert said.endswith("; start one with: hived up")
+    monkeypatch.setenv("HIVED_RETRY_FOR", "soon")
+    assert refused(hived("ps")).startswith("HIVED_RETRY_FOR: 'soon' is no duration")
+    monkeypatch.delenv("HIVED_RETRY_FOR")
+
+    def comes_back(_: float) -> None:
+        (nobody / "hived.sock").unlink(missing_ok=True)
+        (nobody / "hived.sock").symlink_to(running.folder / "hived.sock")
+
+    monkeypatch.setattr(time, "sleep", comes_back)
+    answer = hived("ps")
+    assert (answer.code, "train-1" in answer.out) == (0, True)
+    assert answer.err == f"hived: no engine answers on {nobody}/hived.sock; trying for 10 s\n"
+
+
+def test_engine_that_is_silent(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was stopped kept everybody waiting without a word, for a minute."""
+    noted = threading.Event()
+
+    def note(text: str, *console: Console) -> None:
+        console_note(text, *console)
+        noted.set()
+
+    monkeypatch.setattr(client, "note", note)
+    monkeypatch.setattr(client, "_LATE_S", 0.1)
+    with answering(http("200 OK", "application/json", b'{"jobs": [], "total": 0, "next": null}'), first=noted) as url:
+        answer = hived("ps", "--engine", url)
+    line = f"hived: {url}: the engine has not answered for 0.1 s; waiting"
+    assert (answer.code, answer.err.splitlines().count(line)) == (0, 1), answer
 
 
 def test_option_then_variable_then_home(
@@ -195,12 +240,13 @@ def test_wrong_address(hived: Hived, nobody: Path) -> None:
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[str]:
-    """A server that says the same to everybody, and hangs up."""
+def answering(*answers: bytes, first: threading.Event | None = None) -> Iterator[str]:
+    """A server that says the same to everybody, and hangs up; ``first``: what has to happen before."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(65_536)
+            assert first is None or first.wait(30)
             for answer in answers:
                 self.request.sendall(answer)
 

@@ -69,6 +69,9 @@ def test_latest_jobs_and_how_many_more(hived: Hived, engine: FakeService) -> Non
     answer = hived("ps", "--all", "-n", 120)
     assert [line.split()[0] for line in answer.out.splitlines()[1:]] == [str(n) for n in range(131, 251)]
     assert "120 of 250 jobs" in answer.err
+    for verb, form in ((("ps", "--all"), "json"), (("history",), "yaml")):
+        answer = hived(*verb, "-o", form)
+        assert answer.err == "100 of 250 jobs; all of them: -n 0\n", "programs took them for all"
     answer = hived("ps", "--all", "-n", 0)
     assert len(answer.out.splitlines()) == 251
     assert answer.err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 from hived.cli.logs import harmless
 
 from ...server.fakes import FakeService, Running
-from ..helpers import Hived, tree
-from .shell import Begin, Terminal
+from ..helpers import Hived, refused, tree
+from .shell import Begin, Terminal, until
 
 
 def test_all_output(hived: Hived, engine: FakeService) -> None:
@@ -184,8 +185,8 @@ def test_times_in_the_readers_zone(hived: Hived, engine: FakeService, monkeypatc
 def test_number_of_events_and_their_job(hived: Hived, engine: FakeService) -> None:
     for n in range(300):
         engine.tell(f"event {n + 1}")
-    for number in (0, 1, 100, 101, 250, 400):
-        lines = hived("events", "-n", number).out.splitlines()
+    for options, number in (((), 20), (("-n", 0), 300), *((("-n", n), n) for n in (1, 100, 101, 250, 400))):
+        lines = hived("events", *options).out.splitlines()
         assert [line.split()[-1] for line in lines] == [str(n) for n in range(max(1, 301 - number), 301)]
     for _ in range(2):
         engine.end(engine.add())
@@ -207,6 +208,22 @@ def test_events_as_json(hived: Hived, running: Running, begin: Begin) -> None:
     engine.end(first)
     engine.end(second)
     assert json.loads(process.out.readline())["text"] == "train-2 is succeeded"
+
+
+def test_events_from_now_on(hived: Hived, running: Running, begin: Begin) -> None:
+    """``-n 0`` said so, and "all" in every other list."""
+    engine = running.engine
+    engine.tell("before")
+    process = begin("events", "-f", "--new")
+
+    def shown() -> object:
+        engine.tell("after")
+        return select.select([process.out], [], [], 0.05)[0]
+
+    until(shown, "an event")
+    assert process.out.readline().endswith("after\n")
+    for options in (["--new"], ["--new", "-f", "-n", "3"]):
+        assert refused(hived("events", *options)).startswith("--new is of what happens from now on")
 
 
 def test_events_over_a_restart(running: Running, begin: Begin) -> None:

@@ -404,6 +404,17 @@ class Engine:
                     self._tell_limit(job, before)
             raise
 
+    def limit_array(self, ref: str, most: int, user: str = "") -> Job:
+        """Change how many of the array of a job are in line or at work at a time (0: all); that one may have ended.
+
+        Raises :class:`NotFoundError`, :class:`RequestError` for a job of none, and as :meth:`cancel`.
+        """
+        job = self.find(ref)
+        if not job.spec.array_id:
+            raise RequestError("at_a_time", f"{job.name} is of no array")
+        self._act(lambda at: self.job_scheduler.limit_array(job.spec.array_id, most, user, at))
+        return self.find(str(job.id))
+
     def _check_limit(self, job: Job, limit_s: object) -> None:
         """Whether a job that runs can keep another time limit."""
         has_run = self.clock() - (job.started_at or inf)

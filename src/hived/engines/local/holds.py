@@ -139,6 +139,26 @@ class Holds:
             del self._out[array], self._next[array]
         return found
 
+    def array_limited(self, array: int, jobs: Sequence[Job], at: float) -> None:
+        """Another number of an array may be out; ``jobs``: of it, that have not ended. O(them x log them)."""
+        most = jobs[0].spec.array_most
+        out, line = self._out[array], self._next[array]
+        # without a limit nobody counts those that are out
+        out |= {job.id for job in jobs if job.id not in line and not (job.state is JobState.HELD and job.held_by_hand)}
+        back = [job for job in jobs if job.id in out and job.state in (JobState.QUEUED, JobState.HELD)]
+        for job in sorted(back, key=lambda job: (job.priority, -job.id)):
+            if most and len(out) > most and not job.entry.holds:
+                out.discard(job.id)
+                line.add(job)
+        free = self._fill(array) if most else [number for _, number in line]
+        if not most:
+            del self._out[array], self._next[array]
+        for job in back:
+            if self._is_next(job) and job.state is JobState.QUEUED:
+                self.hold(job, self.why(job), False, at)
+        for number in [*free, *(number for _, number in self._next.get(array, ()))]:
+            self.review(number, at)
+
     def forget(self, job: Job) -> None:
         """A job whose submission was not stored."""
         self._forget(job)

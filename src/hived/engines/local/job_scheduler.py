@@ -564,6 +564,21 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self.line_up(job)
         self.holds.resized(job, at)
 
+    def limit_array(self, array: int, most: int, user: str, at: float) -> None:
+        """Change how many jobs of an array are in line or at work at a time (0: all). O(jobs that have not ended).
+
+        Those beyond it that have GPUs keep them. Raises :class:`ConflictError` where nothing changes.
+        """
+        jobs = [job for job in self.jobs.values() if job.spec.array_id == array]
+        if not jobs:
+            raise ConflictError(f"all of array {array} has ended")
+        if all(job.spec.array_most == most for job in jobs):
+            raise ConflictError(f"array {array} has that limit already")
+        for job in jobs:
+            changes = {"array_most": [job.spec.array_most, most]}
+            self.becomes(job, JobEvent.EDITED, None, at, {"changes": changes, "user": user})
+        self.holds.array_limited(array, jobs, at)
+
     def patience_s(self, job: Job) -> float:
         """For how long a job that is told to pause may go on: a guest as long as a loan may, that is to end."""
         return float(self.health.grace_of_loans(job.vc)) if job.entry.runs_as_guest else OBEYS_WITHIN_S

@@ -180,7 +180,12 @@ class Job(EngineJob):
         return effect
 
     def _edit(self, changes: Mapping[str, object]) -> None:
-        """Ask for something else; it is in no queue, or asks for another time limit alone."""
+        """Ask for something else; it is in no queue, or asks for another time limit alone, or its array has another."""
+        if (most := changes.get("array_most")) is not None:
+            indexes = None if self.spec.array is None else self.spec.array.partition("%")[0]
+            array = indexes if indexes is None or most == 0 else f"{indexes}%{most}"
+            self.spec = self.spec.model_copy(update={"array_most": most, "array": array})
+            return
         spec = self.spec = self.spec.model_copy(update=changes)
         if self.holds:
             self.entry.duration, self.relimited = spec.time_limit_s, True
