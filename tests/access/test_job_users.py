@@ -30,7 +30,7 @@ from hived.engines.local.tasks import supervised
 from hived.errors import ForbiddenError
 from hived.server.local_service import LocalService
 from hived.server.schema import Submission
-from hived.spec.compiled import AccessSpec
+from hived.spec.compiled import AccessSpec, ClusterSpec
 
 from ..engines.living import STAYS, Lives, ended, state
 from ..engines.real import PATIENCE_S
@@ -391,6 +391,42 @@ def test_files_that_a_group_may_read(lives: Lives, group: str, mode: int, of: st
     vcs = tuple(replace(vc, access=AccessSpec(("*",), file_group=group)) for vc in lives.spec.virtual_clusters)
     lives.spec = replace(lives.spec, virtual_clusters=vcs)
     lives.live(story)
+
+
+def test_files_that_a_group_may_read_no_longer(lives: Lives) -> None:
+    """The group read on what it had been allowed to, of jobs that run and that have ended; by a restart too."""
+
+    def allowed(*groups: str) -> ClusterSpec:
+        vcs = zip(lives.spec.virtual_clusters, (*groups, "", ""), strict=False)
+        return replace(
+            lives.spec,
+            virtual_clusters=tuple(replace(vc, access=AccessSpec(("*",), file_group=group)) for vc, group in vcs),
+        )
+
+    def modes() -> list[tuple[int, int]]:
+        found = [(lives.folder / "jobs" / str(number) / "own").stat() for number in (1, 2)]
+        return [(one.st_mode & 0o7777, one.st_gid) for one in found]
+
+    bin_, ann = grp.getgrnam("bin").gr_gid, ANN.pw_gid
+
+    async def become(found: list[tuple[int, int]]) -> None:
+        while modes() != found:
+            await asyncio.sleep(0.02)
+
+    async def first(engine: Engine) -> None:
+        jobs = [await submit(engine, ANN, "sleep 0.1", vc=vc) for vc in ("vision", "speech")]
+        await ended(engine, *jobs)
+        assert modes() == [(0o2750, bin_)] * 2
+        engine.reconfigure(allowed("", "bin"))
+        await become([(0o700, ann), (0o2750, bin_)])
+
+    async def second(engine: Engine) -> None:
+        await become([(0o700, ann)] * 2)
+
+    plain, lives.spec = lives.spec, allowed("bin", "bin")
+    lives.live(first, killed=True)
+    lives.spec = plain
+    lives.live(second)
 
 
 @needs_python

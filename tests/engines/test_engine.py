@@ -68,7 +68,8 @@ def test_environment_of_a_task(lives: Lives, monkeypatch: pytest.MonkeyPatch) ->
         "HIVED_STATE": str(lives.folder),
         "HIVED_JOB_ID": "1", "HIVED_JOB_NAME": "e-1", "HIVED_JOB_DIR": str(job_folder), "HIVED_VC": "vision",
         "HIVED_PRIORITY": "0", "HIVED_GUARANTEED": "1", "HIVED_NODE": "node", "HIVED_RANK": "0", "HIVED_TASKS": "1",
-        "HIVED_ATTEMPT": "1", "HIVED_RESUMES": "0", "HIVED_RETRIES": "0", "HIVED_TASK": found["HIVED_TASK"],
+        "HIVED_ATTEMPT": "1", "HIVED_GRACE": "30", "HIVED_RESUMES": "0", "HIVED_RETRIES": "0",
+        "HIVED_TASK": found["HIVED_TASK"],
     }  # fmt: skip
     assert (found["MINE"], found["HOME"], found["PATH"]) == ("x y", "/mine", os.environ["PATH"])
     assert found["PYTHONUNBUFFERED"] == "1"

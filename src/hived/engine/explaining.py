@@ -168,7 +168,21 @@ class Explainer(Generic[J]):
             lines += self.costs(self._jobs.cluster.group(job.name).victims, job.vc, at)
         if job.reason and not job.reserved and job.displaced_by is None:
             lines.append(job.reason)
+        lines += self._of_the_first(job)
         return [head, *lines, *self._waits_on(job, at), *self._use_of(job, at), *self._by(job)]
+
+    def _of_the_first(self, job: J) -> list[str]:
+        """What keeps the first of those in line whom a job does not pass."""
+        _, ahead = self._jobs.scheduler.blocking(job.entry, 1)
+        if not ahead:
+            return []
+        first = self._jobs.job(ahead[0].number)
+        said = ["it runs on a loan, and is in line for GPUs of its VC"] if first.holds else self._briefly(first)[:1]
+        why = [one if isinstance(one, str) else self.say(one) for one in said]
+        policy = self._jobs.policies[job.vc].name
+        return [
+            f"by policy {policy} of {job.vc} it does not pass the first of them, {first.name}: {one}" for one in why
+        ]
 
     def _by(self, job: J) -> list[str]:
         """Who has submitted it."""

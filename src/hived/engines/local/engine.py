@@ -222,6 +222,7 @@ class Engine:
         self._checks = (
             self._loop.create_task(self._check_health()),
             self._loop.create_task(self._delete_old_files()),
+            self._loop.create_task(self._shut_files()),
         )
         self.training.start()
 
@@ -507,6 +508,7 @@ class Engine:
     def reconfigure(self, spec: ClusterSpec, user: str = "") -> Reconfiguration:
         """Go on under a new spec (work-preserving), by ``user``. Raises the error for which the spec is refused."""
         self._check_spec(spec)
+        before = _readers_of(self.cluster.spec)
         with self._failing():
             report = self.job_scheduler.reconfigure(spec, self.clock(), user)
         if user:
@@ -514,6 +516,8 @@ class Engine:
         self._remember(LastStart(spec, self.devices.simulated))
         self._advance_or_raise()
         self.spec_source, self.spec_loaded_at = spec.source, self.clock()
+        if _readers_of(spec) != before:
+            self._checks += (asyncio.get_running_loop().create_task(self._shut_files()),)
         return report
 
     def would_reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
@@ -833,8 +837,7 @@ class Engine:
 
     def _readers(self, vc: str) -> str:
         """The group that may read the files of jobs of a virtual cluster; "": nobody."""
-        access = next((of.access for of in self.cluster.spec.virtual_clusters if of.name == vc), None)
-        return "" if access is None else access.file_group
+        return _readers_of(self.cluster.spec).get(vc, "")
 
     def _fence(self, job: Job, rank: int) -> Path | None:
         """The control group of a task, fenced by the GPUs that it has now; None: there can be none."""
@@ -890,6 +893,11 @@ class Engine:
                 for folder in folders:
                     await asyncio.to_thread(delete_folder, folder)
             await asyncio.sleep(DELETE_EVERY_S)
+
+    async def _shut_files(self) -> None:
+        """Take from groups what they may read no longer, also where the spec has changed since the last start."""
+        groups = _readers_of(self.cluster.spec)
+        await asyncio.to_thread(self.job_users.shut, self.folder / "jobs", self.store.vcs_of, groups)
 
     # -- checks of devices and tasks ------------------------------------------------------------------------------
 
@@ -959,3 +967,10 @@ def displaced_by(spec: ClusterSpec, store: Store, at: float) -> list[tuple[Job, 
     guaranteed = [job for job in job_scheduler.jobs.values() if job.guaranteed]
     job_scheduler.reconfigure(spec, at)
     return [(job, job.reason) for job in guaranteed if not job.guaranteed]
+
+
+def _readers_of(spec: ClusterSpec) -> dict[str, str]:
+    """The groups that may read the files of jobs, by virtual cluster."""
+    return {
+        vc.name: vc.access.file_group for vc in spec.virtual_clusters if vc.access is not None and vc.access.file_group
+    }

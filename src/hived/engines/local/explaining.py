@@ -176,7 +176,8 @@ class JobExplainer(Explainer[Job]):
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
         alone = job.entry.alone and job.spec.share is not False
         apart = ["it does not pause for others of its VC, and has its GPUs for itself"] if alone else []
-        return apart + ([f"it was stopped and queued again {times} before"] if job.resumes else [])
+        why = f", last: {job.stopped_why}" if job.stopped_why else ""
+        return apart + ([f"it was stopped and queued again {times} before{why}"] if job.resumes else [])
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
         first = self._jobs.first_signal(job)
@@ -184,7 +185,8 @@ class JobExplainer(Explainer[Job]):
         return [f"it is being stopped ({job.reason}); it has {self._jobs.grace_s(job):g} s for that{saves}"]
 
     def _ended(self, job: Job) -> list[str]:
-        return [f"it was started {job.attempt} times"] if job.attempt > 1 else []
+        why = f", and was stopped last: {job.stopped_why}" if job.stopped_why and job.state.value != "cancelled" else ""
+        return [f"it was started {job.attempt} times{why}"] if job.attempt > 1 else []
 
     def with_cures(
         self,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hived.errors import ForbiddenError
+from hived.errors import ForbiddenError, HivedError
 from hived.spec import ClusterSpec
 from hived.spec.subjects import Kind, Subject
 
@@ -124,6 +124,28 @@ class JobUsers:
         folders = (str(own / "shared"), str(output.parent.parent), str(output.parent))
         return RunAs(uid, found.pw_gid, groups, folders, str(output), mode & 0o777)
 
+    def shut(self, jobs: Path, vcs_of: Callable[[Sequence[int]], Mapping[int, str]], groups: Mapping[str, str]) -> None:
+        """Take what a group may read of jobs from it, where that is not the group of their virtual cluster any more.
+
+        ``jobs``: the folders of all. O(their number). ``groups``: by virtual cluster. Never raises: it is tried again
+        at the next start.
+        """
+        if self.uid != 0:
+            return
+        read: dict[int, int] = {}  # the group that reads what is a job's own
+        with suppress(OSError), os.scandir(jobs) as folders:
+            for folder in folders:
+                with suppress(OSError, ValueError):
+                    status = own_folder(Path(folder.path)).lstat()
+                    if status.st_mode & 0o070:
+                        read[int(folder.name)] = status.st_gid
+        with suppress(HivedError):
+            vcs = vcs_of(sorted(read))
+            for number, gid in read.items():
+                if (name := groups.get(vcs.get(number, ""))) is None or gid_of(name) != gid:
+                    with suppress(OSError):
+                        _make_private(own_folder(jobs / str(number)))
+
     @staticmethod
     def environment(uid: int) -> dict[str, str]:
         """What a program of a user finds in its environment, beside what they have sent: nothing of the engine's."""
@@ -133,6 +155,16 @@ class JobUsers:
             return {"PATH": _PATH}
         name, home, shell = found.pw_name, found.pw_dir, found.pw_shell or "/bin/sh"
         return {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": home, "USER": name, "LOGNAME": name, "SHELL": shell}
+
+
+def _make_private(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(opened, 0o700)
+        with suppress(KeyError):  # they are no more
+            os.fchown(opened, -1, pwd.getpwuid(os.fstat(opened).st_uid).pw_gid)
+    finally:
+        os.close(opened)
 
 
 class LookupOSError(OSError):
@@ -161,6 +193,14 @@ def uid_of(user: str) -> int | None:
     """The uid of a user of this machine, by name."""
     try:
         return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def gid_of(group: str) -> int | None:
+    """The gid of a group of this machine, by name."""
+    try:
+        return grp.getgrnam(group).gr_gid
     except KeyError:
         return None
 

@@ -118,6 +118,8 @@ class Job(EngineJob):
         self.held_by_hand = False
         #: who does, "": its submission, or not known
         self.held_by = ""
+        #: why it was told to stop last; "": it was not, or by the version before, which did not keep that
+        self.stopped_why = ""
         #: whether it is stopped without its grace
         self.at_once = False
         #: arrays of which one has failed, of those that it waits for so
@@ -170,6 +172,7 @@ class Job(EngineJob):
                     self.failed_of += (int(array),)
             case JobEvent.STOPPING:
                 self.at_once = self.at_once or bool(data.get("at_once"))
+                self.stopped_why = str(data.get("why") or "")
                 if data["cause"] == "requeued":
                     self.held_by_hand = bool(data.get("hold"))
                     self.held_by = str(data.get("held_by") or "")
@@ -212,6 +215,8 @@ class Job(EngineJob):
             plain["floor"] = self.floor
         if self.beside:
             plain |= {"guest": self.guest, "beside": list(self.beside)}
+        if self.stopped_why:
+            plain["stopped_why"] = self.stopped_why
         if self.held_by_hand:
             plain["held_by_hand"] = True
             plain["held_by"] = self.held_by
@@ -241,7 +246,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
-        job.held_by = status.get("held_by", "")
+        job.held_by, job.stopped_why = status.get("held_by", ""), status.get("stopped_why", "")
         job.at_once = status.get("at_once", False)
         job.failed_of = tuple(status.get("failed_of", ()))
         job.relimited = status.get("relimited", False)

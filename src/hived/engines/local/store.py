@@ -41,7 +41,9 @@ from .model import Job, JobSpec
 _RESERVE = 1 << 20
 #: events of a stretch of time that are read for one picture
 MOST_EVENTS = 100_000
-#: of these, how many at a time
+#: jobs that one query names
+_AT_A_TIME = 500
+#: of the events of a picture, how many at a time
 _PAGE = 10_000
 _ENDED = ", ".join(f"'{state.value}'" for state in JobState if state.ended)
 _THERE = f"""SELECT id FROM jobs WHERE EXISTS (SELECT 1 FROM events WHERE job = id AND seq < ?)
@@ -487,6 +489,18 @@ class Store:
         with _failing(self.folder), closing(self._reader()) as db:
             last = max(first, _number_at(db, at))
             return [job for (job,) in db.execute(_HAS_ENDED, (first, last))], last
+
+    def vcs_of(self, jobs: Sequence[int]) -> dict[int, str]:
+        """The virtual clusters of jobs. For any thread, as :meth:`histories`. O(jobs)."""
+        found: dict[int, str] = {}
+        with _failing(self.folder), closing(self._reader()) as db:
+            for first in range(0, len(jobs), _AT_A_TIME):
+                some = jobs[first : first + _AT_A_TIME]
+                marks = ",".join("?" * len(some))
+                found |= dict(
+                    db.execute(f"SELECT id, json_extract(spec, '$.vc') FROM jobs WHERE id IN ({marks})", some)
+                )
+        return found
 
     def submissions(self) -> dict[int, str]:
         """The random ids of all submissions, by job; "" of a version that had none. O(jobs)."""
