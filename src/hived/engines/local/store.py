@@ -401,7 +401,9 @@ class Store:
 
     def latest(self, name: str, user: str) -> int | None:
         """The job of a user that is called so in full, or the latest that they submitted under a name; None: none."""
-        for query in ("name = ? AND user = ?", "base = ? AND user = ? ORDER BY id DESC LIMIT 1"):
+        # whether there is such a name at all first, which an id is not: what follows is O(jobs of the user)
+        is_known = "EXISTS (SELECT 1 FROM jobs WHERE base = ?1)"
+        for query in ("name = ?1 AND user = ?2", f"{is_known} AND base = ?1 AND user = ?2 ORDER BY id DESC LIMIT 1"):
             if rows := self._rows(f"SELECT id FROM jobs WHERE {query}", (name, user)):
                 return int(rows[0][0])
         return None
