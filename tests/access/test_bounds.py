@@ -28,9 +28,10 @@ from hived.engines.local.tasks import Task
 from hived.errors import ConflictError, ForbiddenError, RequestError, StorageError
 from hived.server import limits
 from hived.server.limits import Turns
-from hived.server.local_service import MOST_IN_A_LIST, MOST_OF_A_JOB, LocalService
+from hived.server.local_service import MOST_OF_A_JOB, LocalService
 from hived.server.permits import Permits
 from hived.server.schema import Editing, Submission
+from hived.server.service import MOST_IN_A_LIST
 from hived.spec.compiled import AccessSpec
 
 from ..engines.driver import small_spec

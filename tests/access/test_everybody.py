@@ -60,6 +60,8 @@ RESTRICTED: dict[tuple[str, str], tuple[Any, set[str]]] = {
     ("POST", "/v1/tokens"): ({"user": "mallory"}, {"olga"}),
     ("POST", "/v1/tokens/{number}/revoke"): (None, {"olga"}),
 }
+#: what is done to several jobs, as to each of them
+SEVERAL = {("POST", f"/v1/jobs/{what}") for what in ("cancel", "hold", "release", "requeue")}
 #: routes that only look, or look ahead
 OPEN = {
     "/v1/jobs", "/v1/jobs/{ref}", "/v1/training/{ref}", "/v1/explain/{ref}", "/v1/plan", "/v1/events",
@@ -122,7 +124,9 @@ def test_every_route_is_restricted_or_open(tmp_path: Path) -> None:
             paths = app.openapi()["paths"].items()
             found = {(method.upper(), path) for path, methods in paths for method in methods}
             found = {(method, path) for method, path in found if re.match("/v1/(?!dashboard)", path)}
-            assert found - set(RESTRICTED) - OWN == {("POST" if path == "/v1/plan" else "GET", path) for path in OPEN}
+            assert found - set(RESTRICTED) - SEVERAL - OWN == {
+                ("POST" if path == "/v1/plan" else "GET", path) for path in OPEN
+            }
 
     asyncio.run(story())
 
@@ -152,6 +156,32 @@ def test_every_route_as_everybody(tmp_path: Path) -> None:
                 async with client(server, tokens["eve"]) as there:
                     of += "?start=0&end=1" if path == "/v1/accounts" else ""
                     assert (await there.get(of)).status_code in (200, 409), path
+
+    asyncio.run(story())
+
+
+def test_several_jobs_as_everybody(tmp_path: Path) -> None:
+    """Each is asked about: what somebody may not do to one of them is done to the others."""
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as (service, server):
+            hers, his = [(await service.submit(service_job(), Person(user, owns=True))).id for user in ("ann", "bob")]
+            may = {"ann": {hers}, "bob": {his}, "eve": set[str](), "carol": {hers, his}, "olga": {hers, his}}
+            tokens = {user: await token_of(server, user) for user in may}
+
+            async def codes(user: str, path: str) -> list[str]:
+                async with client(server, tokens[user]) as there:
+                    answer = await there.post(path, json={"jobs": [hers, his, "99"]})
+                assert answer.status_code == 200, answer.text
+                return [(one["error"] or {"code": ""})["code"] for one in answer.json()["outcomes"]]
+
+            for _, path in SEVERAL - {("POST", "/v1/jobs/cancel")}:
+                for user, own in may.items():
+                    *of_jobs, of_none = await codes(user, path)
+                    assert of_none == "not_found"
+                    assert [code == "forbidden" for code in of_jobs] == [hers not in own, his not in own], (path, user)
+            assert await codes("bob", "/v1/jobs/cancel") == ["forbidden", "", "not_found"]
+            assert await codes("carol", "/v1/jobs/cancel") == ["", "conflict", "not_found"]
 
     asyncio.run(story())
 

@@ -103,6 +103,15 @@ def test_one_that_is_run_again_takes_nothing_from_its_array(machine: Machine) ->
     assert [line.split()[0] for line in machine.run("history", "--name", "sweep").splitlines()[1:]] == list("12356")
 
 
+def test_what_has_not_succeeded_is_run_again(machine: Machine) -> None:
+    script = "case $HIVED_ARRAY_INDEX in 1) exit 0;; 2) exit 3;; *) exec sleep 600;; esac"
+    machine.run("submit", "--vc", "vision", "--array", "1-3%1", "--name", "sweep", "--", "sh", "-c", script)
+    until(lambda: states(machine)["running"] == 1 and states(machine)["failed"] == 1, "the third does not run")
+    again = machine.run("requeue", "sweep").splitlines()
+    assert again[0] == "sweep-3 is being stopped, to start again"
+    assert [line.split(" is ")[0] for line in again[1:]] == ["sweep_2-4"]
+
+
 def test_cancelled_at_once(machine: Machine) -> None:
     script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
     machine.run("submit", "--vc", "vision", "--grace", "1h", "--", "sh", "-c", script)

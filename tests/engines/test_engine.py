@@ -10,9 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -28,6 +29,7 @@ from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.model import Job, JobSpec
 from hived.engines.local.store import last_start
 from hived.engines.local.tasks import Ending, Liveness, Task
+from hived.engines.submission import After
 from hived.errors import ConflictError, InputError, NeverFitsError, NotFoundError, StorageError
 from hived.server.local_service import LocalService, local_view
 from hived.spec.compiled import ClusterSpec, Device
@@ -785,3 +787,33 @@ def test_spec_of_other_devices_is_refused(lives: Lives) -> None:
         assert engine.cluster.spec == small_spec()
 
     lives.live(story, devices=Two())
+
+
+# -- several at once --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_together_is_one_commit(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing starts in between: what waited for the first had started before it was cancelled itself."""
+
+    async def story(engine: Engine) -> None:
+        first = engine.submit(shell("vision", STAYS, hold=True))
+        then = engine.submit(shell("vision", STAYS, after=(After(job="1"),)))
+        await asyncio.sleep(0)
+        commits: list[int] = []
+        keep = engine.store.keep
+
+        def counting(events: Sequence[Event], *more: Any) -> None:
+            commits.append(len(events))
+            keep(events, *more)
+
+        monkeypatch.setattr(engine.store, "keep", counting)
+        with engine.together():
+            engine.cancel("1")
+            engine.cancel("2")
+            with pytest.raises(ConflictError, match="cancelled already"):
+                engine.cancel("1")
+        assert len(commits) == 1
+        assert [job.state for job in (first, then)] == ["cancelled", "cancelled"]
+
+    lives.live(story)
+    assert "started" not in {event.kind for event in lives.events()}

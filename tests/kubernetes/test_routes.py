@@ -117,6 +117,7 @@ def test_what_is_left_to_kubectl(client: Client, service: FakeKubernetes) -> Non
     for method, path, body in (
         ("POST", "/v1/jobs", {"vc": "vision", "command": ["true"]}),
         ("POST", "/v1/jobs/train/cancel", None),
+        *(("POST", f"/v1/jobs/{what}", {"jobs": ["train"]}) for what in ("cancel", "hold", "release", "requeue")),
         ("GET", "/v1/logs/train", None),
         ("GET", "/v1/logs/train/stream", None),
         ("GET", "/v1/decisions", None),

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -391,6 +392,9 @@ class FakeService(LocalService):
         if job.state in ENDED:
             raise ConflictError(f"{job.name} has ended already")
         return self.change(job, state="stopping" if job.tasks else "cancelled", why=[])
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def hold(self, ref: str, user: str) -> schema.Job:
         job = self.job(ref)

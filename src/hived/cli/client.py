@@ -33,7 +33,7 @@ from hived.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from hived.server.schema import EngineKind, Health
+from hived.server.schema import EngineKind, Error, Health
 
 from .addresses import OF_THE_MACHINE, engine_folder, has_socket, text_of
 from .console import note, patience
@@ -377,6 +377,10 @@ class Engine:
                 return RequestError(option, message)
             message = f"{option}: {message}"
         return NoAnswerError(message) if status in _LATER else kind(message)
+
+    def refusal(self, error: Error) -> HivedError:
+        """The error of one of several things that were asked for."""
+        return self._error(409, {"error": error.model_dump()})
 
     def _wrong_kind(self) -> InputError | None:
         """The reason of a missing path, if nothing but results is served there."""

@@ -7,19 +7,20 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from operator import itemgetter
+from typing import Annotated, NamedTuple
 
 import typer
 
 from hived.engine.states import JobState
 from hived.engines.local import terminal
-from hived.engines.submission import indexes_of
+from hived.engines.submission import ARRAY, indexes_of
 from hived.errors import ConflictError, ForbiddenError, HivedError, InputError, NotFoundError
-from hived.server.schema import Events, Explanation, Job
+from hived.server.schema import MOST_AT_ONCE, Events, Explanation, Job, JobOutcomes
 from hived.words import counted
 
 from .client import Engine, Retrying, path_of
@@ -49,7 +50,7 @@ from .options import (
     state_option,
 )
 
-_SOME_OF_AN_ARRAY = re.compile(r"([0-9]+)_\[([0-9,:-]+)\]")
+_SOME_OF_AN_ARRAY = re.compile(r"(.+)_\[([0-9,:-]+)\]")
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
 _OUT_OF_TIME = 124  #: as in timeout(1)
 
@@ -144,7 +145,7 @@ def cancel(
 
     By name, or those of a user, of a virtual cluster, in a state, of one name, or all, after a question. An array by
     the id of its first job, or by its name, is all of it; 12_3 is index 3 of array 12. One that cannot be cancelled
-    does not keep the others from it; the exit code is then of the first such.
+    does not keep the others from it; the exit code is then of the first such, as they are given.
 
     \bExamples:
       hived cancel train-12
@@ -164,7 +165,11 @@ def cancel(
         raise InputError("--all is every user's of every virtual cluster; leave it out, or what else says which")
     with ask.connect() as there:
         sort = _Sort(user, vc, status or (), name)
-        chosen = _Chosen(_chosen(there, sort, yes), True) if by_sort else _named(there, jobs or (), array)
+        if by_sort:
+            found = _chosen(there, sort, yes)
+            chosen = _Chosen(found, {job.id for job in found})
+        else:
+            chosen = _named(there, jobs or (), array)
     said = {True: "is cancelled", False: "is being stopped"}
 
     def told(job: Job) -> str:
@@ -173,7 +178,7 @@ def cancel(
     # what is held first, and then what waits: none starts on what another one has given up; and of what is held those
     # first that were submitted later, which may wait for the others
     ordered = sorted(chosen.jobs, key=_withdrawn_first)
-    _each(ask, replace(chosen, jobs=ordered), "/cancel", told, now="true" if now else None)
+    _each(ask, chosen, _at_once("cancel", now=now), told, ordered)
 
 
 def _withdrawn_first(job: Job) -> tuple[bool, bool, int]:
@@ -216,55 +221,97 @@ def _chosen(there: Engine, sort: _Sort, yes: bool) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Jobs that something is to be done to; ``several``: of a kind, and those of them are meant that can."""
+    """Jobs that something is to be done to, in the order in which they were named."""
 
     jobs: Sequence[Job]
-    several: bool = False
-    unknown: HivedError | None = None  #: of the first name that is no job's
+    #: ids of those of an array or a sort, of which those are meant that can
+    of_many: Collection[str] = ()
+    #: of names that are no job's, each after how many of the jobs
+    unknown: Sequence[tuple[int, HivedError]] = ()
 
 
 def _named(
-    there: Engine, refs: Sequence[str], whole: bool, may: Callable[[JobState], bool] = lambda state: not state.ended
+    there: Engine,
+    refs: Sequence[str],
+    whole: bool,
+    may: Callable[[JobState], bool] = lambda state: not state.ended,
+    again: bool = False,
 ) -> _Chosen:
     """The jobs of these names; an array by the id of its first job or its name is those of it that ``may``.
 
-    ``whole``: so it is by any job of it. ``12_[3-5,7]``, as hived ps has it, is so many of array 12.
+    ``whole``: so it is by any job of it. ``again``: those of it too that have ended, and not succeeded. ``12_[3-5,7]``,
+    as hived ps has it, is so many of array 12, and ``train_[3-5,7]`` of the one of that name.
     """
     found: dict[str, Job] = {}
-    several = False
-    unknown: HivedError | None = None
-    names = [each for given in refs for each in _one_by_one(given)]
-    for ref in names:
+    of_many: set[str] = set()
+    unknown: list[tuple[int, HivedError]] = []
+
+    def refuse(error: HivedError) -> None:
+        _complain(error)
+        unknown.append((len(found), error))
+
+    for ref, known in _each_named(there, refs):
         try:
-            job = there.parsed(Job, there.get(path_of("jobs", ref)))
+            job = known or there.parsed(Job, there.get(path_of("jobs", ref)))
         except NotFoundError as error:  # it keeps no other from it
-            if len(names) == 1:
-                raise
-            messages().print(f"hived: {clean(str(error))}", markup=False)
-            unknown = unknown or error
+            refuse(error)
             continue
         array = _array_of(job, ref, whole)
         if array is None:
-            found[job.id] = job
+            found.setdefault(job.id, job)
+            of_many.discard(job.id)
             continue
-        those = listed(there, asked_for([], False, None), {"array": array}, 0).jobs
+        those = [
+            one
+            for one in listed(there, asked_for([], again, None), {"array": array}, 0).jobs
+            if one.state is not JobState.SUCCEEDED
+        ]
+        those.sort(key=lambda one: int(one.id))
         if not those:
-            again = f"hived requeue {array}_INDEX makes a new job of one of it"
-            ended = ConflictError(f"all of array {array} has ended; {again}")
-            if len(names) == 1:
-                raise ended
-            messages().print(f"hived: {ended}", markup=False)
-            unknown = unknown or ended
-        several = True
+            how = "succeeded" if again else "ended"
+            refuse(
+                ConflictError(
+                    f"all of array {array} has {how}; hived requeue {array}_INDEX makes a new job of one of it"
+                )
+            )
         # where it can be done to none of them, it is said of the first why
-        found |= {one.id: one for one in [one for one in those if may(one.state)] or those[:1]}
-    return _Chosen([*found.values()], several, unknown)
+        for one in [one for one in those if may(one.state)] or those[:1]:
+            if found.setdefault(one.id, one) is one:
+                of_many.add(one.id)
+    return _Chosen([*found.values()], of_many, unknown)
 
 
-def _one_by_one(ref: str) -> Sequence[str]:
-    """Names of the jobs of ``12_[3-5,7]``; of anything else, itself."""
+def _each_named(there: Engine, refs: Iterable[str]) -> Iterator[tuple[str, Job | None]]:
+    """Names of jobs, one by one; and the jobs, where many of an array were named, and are read together."""
+    for given in refs:
+        some = _one_by_one(there, given)
+        known: dict[str, Job] = {}
+        if len(some) > _MANY:
+            name = some[0].rpartition("_")[0]
+            if (array := _array_called(there, name)) is not None:
+                those = listed(there, asked_for([], True, None), {"array": array}, 0).jobs
+                known = {f"{name}_{job.process.array_index}": job for job in those if job.process is not None}
+        yield from ((ref, known.get(ref)) for ref in some)
+
+
+def _one_by_one(there: Engine, ref: str) -> Sequence[str]:
+    """Names of the jobs of ``12_[3-5,7]``, or ``train_[3-5,7]``; of anything else, itself."""
     match = _SOME_OF_AN_ARRAY.fullmatch(ref)
-    return [ref] if match is None else [f"{match[1]}_{index}" for index in indexes_of(match[2])[0]]
+    if match is None or re.fullmatch(ARRAY, match[2]) is None:
+        return [ref]
+    name = match[1]
+    if not name.isdecimal():  # by its id: train_3 may be what index 3 was submitted again as
+        name = str(_array_called(there, name) or name)
+    return [f"{name}_{index}" for index in indexes_of(match[2])[0]]
+
+
+def _array_called(there: Engine, name: str) -> int | None:
+    """The array of the job of this name; None: there is none."""
+    try:
+        process = there.parsed(Job, there.get(path_of("jobs", name))).process
+    except NotFoundError:
+        return None
+    return None if process is None else process.array
 
 
 def _array_of(job: Job, ref: str, whole: bool) -> int | None:
@@ -279,45 +326,96 @@ def _array_of(job: Job, ref: str, whole: bool) -> int | None:
 _EVENTS = 100
 #: that many jobs are not said one by one
 _MANY = 12
+#: what is done to jobs, and for each, in their order, how it is then, or why it refuses
+_Act = Callable[[Engine, Sequence[Job]], Iterator[Job | HivedError]]
 
 
-def _each(
-    ask: Asking, chosen: _Chosen, rest: str, said: Callable[[Job], str], body: object = None, **query: Any
-) -> None:
-    """Have something done to jobs; one that refuses keeps no other from it, and gives the exit code."""
-    failed = chosen.unknown
-    conflict: ConflictError | None = None
-    done: list[Job] = []
-    heard = True
+def _at_once(what: str, **how: object) -> _Act:
+    """An operation that the engine does to many jobs in one turn."""
+
+    def act(there: Engine, jobs: Sequence[Job]) -> Iterator[Job | HivedError]:
+        for first in range(0, len(jobs), MOST_AT_ONCE):
+            some = [job.id for job in jobs[first : first + MOST_AT_ONCE]]
+            answer = there.parsed(JobOutcomes, there.post(f"/v1/jobs/{what}", {"jobs": some, **how}))
+            for one in answer.outcomes:
+                if one.job is not None:
+                    yield one.job
+                elif one.error is not None:
+                    yield there.refusal(one.error)
+
+    return act
+
+
+def _one_after_another(what: str, body: object = None) -> _Act:
+    """An operation that the engine does to one job at a time."""
+
+    def act(there: Engine, jobs: Sequence[Job]) -> Iterator[Job | HivedError]:
+        for job in jobs:
+            try:
+                yield there.parsed(Job, there.post(path_of("jobs", job.id, f"/{what}"), body))
+            except (InputError, ForbiddenError) as error:
+                yield error
+
+    return act
+
+
+def _each(ask: Asking, chosen: _Chosen, act: _Act, said: Callable[[Job], str], jobs: Sequence[Job] = ()) -> None:
+    """Have something done to jobs; one that refuses keeps no other from it. ``jobs``: the same in another order."""
     with ask.connect() as there:
-        for one in chosen.jobs:
-            path = path_of("jobs", one.id, rest)
-            try:
-                answer = there.post(path, body, **query)
-            except (InputError, ConflictError, ForbiddenError) as error:
-                if chosen.several and isinstance(error, ConflictError):
-                    conflict = conflict or error
-                    continue
-                if len(chosen.jobs) == 1:
-                    raise
-                messages().print(f"hived: {clean(str(error))}", markup=False)
-                failed = failed or error
-                continue
-            done.append(there.parsed(Job, answer))
-            try:
-                if heard and not ask.printed(answer, one_of_many=True) and len(chosen.jobs) <= _MANY:
-                    typer.echo(said(done[-1]))
-            except BrokenPipeError:  # nobody reads on: what was asked for is done all the same
-                heard = False
+        _end(chosen, _tell(ask, there, chosen, jobs or chosen.jobs, act, said))
+
+
+def _tell(
+    ask: Asking, there: Engine, chosen: _Chosen, jobs: Sequence[Job], act: _Act, said: Callable[[Job], str]
+) -> dict[str, HivedError | None]:
+    """Have something done to some of the chosen jobs, and say so; by their ids, why they refused, or None."""
+    refused: dict[str, HivedError | None] = {}
+    states = Counter[str]()
+    heard = True
+    for job, told in zip(jobs, act(there, jobs), strict=True):
+        if isinstance(told, HivedError):
+            refused[job.id] = told
+            if not _is_expected(chosen, job, told):
+                _complain(told)
+            continue
+        refused[job.id] = None
+        states[clean(told.state)] += 1
+        try:
+            if heard and not ask.printed(told.model_dump(mode="json"), one_of_many=True) and len(jobs) <= _MANY:
+                typer.echo(said(told))
+        except BrokenPipeError:  # nobody reads on: what was asked for is done all the same
+            heard = False
     if not heard:
         raise BrokenPipeError
-    if conflict is not None and not done and failed is None:
-        raise conflict
-    if len(chosen.jobs) > _MANY and done and ask.form is Form.TABLE:
-        states = Counter(clean(job.state) for job in done)
-        typer.echo(f"{counted(len(done), 'job')}: {', '.join(f'{many:,} {state}' for state, many in states.items())}")
-    if failed is not None:
-        raise typer.Exit(failed.exit_code)
+    if len(jobs) > _MANY and states and ask.form is Form.TABLE:
+        typer.echo(f"{counted(states.total(), 'job')}: {', '.join(f'{many:,} {of}' for of, many in states.items())}")
+    return refused
+
+
+def _end(chosen: _Chosen, refused: Mapping[str, HivedError | None]) -> None:
+    """End with the exit code of the first, as they were named, that it could not be done to."""
+    failed = [*chosen.unknown]
+    expected = None
+    for number, job in enumerate(chosen.jobs):
+        if (error := refused[job.id]) is None:
+            continue
+        if _is_expected(chosen, job, error):
+            expected = expected or error
+        else:
+            failed.append((number, error))
+    if expected is not None and not failed and all(refused.values()):
+        raise expected
+    if failed:
+        raise typer.Exit(min(failed, key=itemgetter(0))[1].exit_code)
+
+
+def _is_expected(chosen: _Chosen, job: Job, error: HivedError) -> bool:
+    """Whether it is one of many, of which those are meant that can."""
+    return isinstance(error, ConflictError) and job.id in chosen.of_many
+
+
+def _complain(error: HivedError) -> None:
+    messages().print(f"hived: {clean(str(error))}", markup=False)
 
 
 @asks_engine
@@ -330,7 +428,7 @@ def hold(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) -> No
     """
     with ask.connect() as there:
         chosen = _named(there, jobs, array, lambda state: state.waits)
-    _each(ask, chosen, "/hold", status_text)
+    _each(ask, chosen, _at_once("hold"), status_text)
 
 
 @asks_engine
@@ -343,7 +441,7 @@ def release(ask: Asking, jobs: JobsArgument, array: WholeArrayOption = False) ->
     """
     with ask.connect() as there:
         chosen = _named(there, jobs, array, lambda state: state is JobState.HELD)
-    _each(ask, chosen, "/release", status_text)
+    _each(ask, chosen, _at_once("release"), status_text)
 
 
 @asks_engine
@@ -363,7 +461,8 @@ def priority_(
     """
     with ask.connect() as there:
         chosen = _named(there, [job], False, lambda state: state.waits)
-    _each(ask, chosen, "/priority", lambda job: f"{clean(job.name)}: priority {job.priority}", {"priority": priority})
+    act = _one_after_another("priority", {"priority": priority})
+    _each(ask, chosen, act, lambda job: f"{clean(job.name)}: priority {job.priority}")
 
 
 @asks_engine
@@ -426,7 +525,7 @@ def edit(
         raise InputError(f"{wrong}: is no job; options say what changes, --time-limit 4h")
     with ask.connect() as there:
         chosen = _named(there, jobs, array, lambda state: state.waits or (only_limit and not state.ended))
-    _each(ask, chosen, "/edit", _edited, body)
+    _each(ask, chosen, _one_after_another("edit", body), _edited)
 
 
 def _limit_array(ask: Asking, words: Sequence[str], alone: bool) -> None:
@@ -469,29 +568,43 @@ def requeue(
     """Stop jobs that run, and queue them again: they start anew, in the place in line that their submission gives them.
 
     One with --checkpoint-signal gets that first, and saves its state. One of yours that has ended is submitted again:
-    a new job, with the command and the environment of that one.
+    a new job, with the command and the environment of that one. An array by the id of its first job, or by its name,
+    is those of it that run, have failed, or were cancelled.
 
     \bExamples:
       hived requeue train-12
       hived requeue --hold train-12
+      hived requeue 12_[3-5]
     """
+
+    def may(state: JobState) -> bool:
+        return state.holds or state.ended
+
+    stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
     with ask.connect() as there:
-        found = _named(there, jobs, False, lambda state: state.holds)
-    over = [job for job in found.jobs if job.state.ended]
-    if over and hold:
-        raise InputError(f"--hold: {clean(over[0].id)} has ended, and is not stopped; submit it again, and hold that")
-    running = [job for job in found.jobs if not job.state.ended]
-    if running:
-        stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
-        asked = replace(found, jobs=running, unknown=None if over else found.unknown)
-        _each(ask, asked, "/requeue", lambda job: stopped.format(clean(job.name)), {"hold": hold})
-    if over:
-        again = _Chosen(over, unknown=found.unknown)
-        _each(ask, again, "/resubmit", lambda job: f"{clean(job.name)} is {job.state.value}: submitted again")
+        found = _named(there, jobs, False, may, again=not hold)
+        over = [job for job in found.jobs if job.state.ended]
+        if over and hold:
+            why = "has ended, and is not stopped; submit it again, and hold that"
+            raise InputError(f"--hold: {clean(over[0].id)} {why}")
+        running = [job for job in found.jobs if not job.state.ended]
+        refused = _tell(
+            ask, there, found, running, _at_once("requeue", hold=hold), lambda job: stopped.format(clean(job.name))
+        )
+        again = _tell(
+            ask,
+            there,
+            found,
+            over,
+            _one_after_another("resubmit"),
+            lambda job: f"{clean(job.name)} is {job.state.value}: submitted again",
+        )
+    if not all(again.values()):
         note(
             "what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one, if that was "
             "not deleted since (hived up --keep)"
         )
+    _end(found, refused | again)
 
 
 @asks_engine
@@ -514,7 +627,7 @@ def wait(
     retry = Retrying()
     with ask.connect() as there:
         open_jobs = {
-            key: job for given in jobs for ref in _one_by_one(given) for key, job in _with_its_array(there, ref)
+            key: job for given in jobs for ref in _one_by_one(there, given) for key, job in _with_its_array(there, ref)
         }
         order = list(open_jobs)
         ids = {ref: job.id for ref, job in open_jobs.items()}  # a name may come to mean a later job

@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -40,7 +41,7 @@ from .limits import groups_of, local_user
 from .live import DashboardView, Now
 from .live_timeline import Life
 from .permits import Whose
-from .service import Service, plan_one, shown_accounts, shown_event, shown_spec, whole_number
+from .service import Service, in_short, plan_one, shown_accounts, shown_event, shown_spec, whole_number
 
 T = TypeVar("T")
 #: bytes of a command and its environment: they are kept with each job
@@ -49,8 +50,6 @@ MOST_OF_A_JOB = 262_144
 MOST_OF_A_SUBMISSION = 128 << 20
 #: jobs that another one waits for, that are named of it
 _WAITS_SHOWN = 10
-#: characters of a command in a list of jobs
-MOST_IN_A_LIST = 4_096
 #: poll interval of a growing output file, in seconds
 _POLL_S = 0.2
 #: bytes of the widest character: the least size of a page of output
@@ -339,7 +338,7 @@ class LocalService(Service[Job]):
         found, total = self._engine.store.jobs(chosen, limit, before)
         here = self._engine.job_scheduler.jobs
         more = str(found[-1].id) if len(found) == limit and found[-1].id > 1 else None
-        return schema.Jobs(jobs=[_in_short(self.shown(here.get(job.id, job))) for job in found], total=total, next=more)
+        return schema.Jobs(jobs=[in_short(self.shown(here.get(job.id, job))) for job in found], total=total, next=more)
 
     def find(self, ref: str) -> Job:
         """One job, as it is or as it ended."""
@@ -348,6 +347,10 @@ class LocalService(Service[Job]):
     async def cancel(self, ref: str, user: str, now: bool = False) -> schema.Job:
         """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref, user, now))
+
+    def together(self) -> AbstractContextManager[None]:
+        """Make what is done to jobs within one turn of the engine."""
+        return self._engine.together()
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
         """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
@@ -682,20 +685,6 @@ def _options(job: Job) -> Iterator[str]:
     yield from ("--no-requeue",) * (not spec.requeue)
     if spec.share is not None:
         yield "--share" if spec.share else "--no-share"
-
-
-def _in_short(job: schema.Job) -> schema.Job:
-    """A job of a list: a long command is cut."""
-    process = job.process
-    if process is None or sum(map(len, process.command)) <= MOST_IN_A_LIST:
-        return job
-    left, words = MOST_IN_A_LIST, list[str]()
-    for word in process.command:
-        if left <= 0:
-            break
-        words.append(word[:left])
-        left -= len(word)
-    return job.model_copy(update={"process": process.model_copy(update={"command": [*words, "..."]})})
 
 
 def _own_folder() -> str:

@@ -27,6 +27,7 @@ from .limits import asking
 from .permits import Permits
 from .schema import LogPage
 from .service import Service
+from .several import each
 from .trades import BODY, add_trades
 
 EVENTS_AT_ONCE = 200
@@ -310,11 +311,21 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         person, ref = permits.of_job(request, ref, "cancel")
         return await service.cancel(ref, person.name, now)
 
+    @jobs.post("/jobs/cancel", responses=declared(*BODY, 409, 503, 507))
+    async def cancel_jobs(these: schema.CancellingSeveral, request: Request) -> schema.JobOutcomes:
+        """Withdraw jobs that wait, and stop those that run."""
+        return await each(service, these.jobs, lambda ref: cancel_job(ref, request, these.now))
+
     @jobs.post("/jobs/{ref:path}/hold", responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507))
     async def hold_job(ref: Ref, request: Request) -> schema.Job:
         """Keep a job that waits out of line, until it is released."""
         person, ref = permits.of_job(request, ref, "hold")
         return await service.hold(ref, person.name)
+
+    @jobs.post("/jobs/hold", responses=declared(*BODY, 409, 503, 507))
+    async def hold_jobs(these: schema.Several, request: Request) -> schema.JobOutcomes:
+        """Keep jobs that wait out of line, until they are released."""
+        return await each(service, these.jobs, lambda ref: hold_job(ref, request))
 
     @jobs.post("/jobs/{ref:path}/release", responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507))
     async def release_job(ref: Ref, request: Request) -> schema.Job:
@@ -322,11 +333,22 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         person, ref = permits.to_release(request, ref)
         return await service.release(ref, person.name)
 
+    @jobs.post("/jobs/release", responses=declared(*BODY, 409, 503, 507))
+    async def release_jobs(these: schema.Several, request: Request) -> schema.JobOutcomes:
+        """Let held jobs go into line again."""
+        return await each(service, these.jobs, lambda ref: release_job(ref, request))
+
     @jobs.post("/jobs/{ref:path}/requeue", responses=declared(*BODY, 404, 409, 503, 507))
     async def requeue_job(ref: Ref, how: schema.Requeueing, request: Request) -> schema.Job:
         """Stop a job that runs, and queue it again, in the place in line that it has by its submission."""
         person, ref = permits.of_job(request, ref, "queue again")
         return await service.requeue(ref, how, person.name)
+
+    @jobs.post("/jobs/requeue", responses=declared(*BODY, 409, 503, 507))
+    async def requeue_jobs(these: schema.RequeueingSeveral, request: Request) -> schema.JobOutcomes:
+        """Stop jobs that run, and queue them again."""
+        how = schema.Requeueing(hold=these.hold)
+        return await each(service, these.jobs, lambda ref: requeue_job(ref, how, request))
 
     @jobs.post(
         "/jobs/{ref:path}/resubmit", status_code=201, responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507)

@@ -32,6 +32,8 @@ FORMS = {
     CODE: "has to be the code of a link, letters, digits, _ and -",
     SUBJECT: "has to be the name of a user, without spaces and commas",
 }
+#: jobs of a request that does something to several: nothing else is answered for some 0.1 s at most
+MOST_AT_ONCE = 100
 EngineKind = Literal["local", "kubernetes", "results"]
 
 
@@ -182,6 +184,46 @@ class Job(JobHeader):
     """None: it has its GPUs for itself, or waits for some."""
     process: Process | None
     """None: on Kubernetes."""
+
+
+class JobOutcome(Model):
+    """What has become of a job that something was to be done to."""
+
+    job: Job | None = None
+    """As it is now; None: it was refused."""
+    error: Error | None = None
+    """Why it was refused."""
+
+
+class JobOutcomes(Model):
+    """What has become of several jobs."""
+
+    outcomes: list[JobOutcome]
+    """Of each, in the order in which they were named."""
+
+
+class Several(Model):
+    """Several jobs, something done to which is one commit. A job that refuses it keeps no other from it."""
+
+    jobs: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=1_024, pattern=ANY_TEXT)], ...],
+        Field(min_length=1, max_length=MOST_AT_ONCE),
+    ]
+    """By their ids or names, in the order in which it is done."""
+
+
+class CancellingSeveral(Several):
+    """Withdraw jobs that wait, and stop those that run."""
+
+    now: StrictBool = False
+    """Without their grace."""
+
+
+class RequeueingSeveral(Several):
+    """Stop jobs, and queue them again."""
+
+    hold: StrictBool = False
+    """They are held then, until they are released."""
 
 
 class Suspension(Model):

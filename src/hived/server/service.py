@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from operator import attrgetter
@@ -36,6 +37,8 @@ T = TypeVar("T")
 _ON_ITS_NODE = "command a training job with hived train inside its pod"
 _ONLY_LOOKS = "its dashboard only looks: jobs are pods, and kubectl changes them"
 _KNOWS_PEOPLE = "it is Kubernetes that knows people there, and makes tokens for them: kubectl create token"
+#: characters of a command in a list of jobs
+MOST_IN_A_LIST = 4_096
 _SHOWN = 100  #: jobs in each list of a virtual cluster
 
 
@@ -159,6 +162,13 @@ class Service(ABC, Generic[J]):
     async def cancel(self, ref: str, user: str, now: bool = False) -> schema.Job:
         """Withdraw or stop a job, by ``user``. Raises :class:`~hived.errors.ConflictError` for one that has ended."""
         raise self._unsupported("end it with kubectl delete")
+
+    def together(self) -> AbstractContextManager[None]:
+        """Make what :meth:`cancel`, :meth:`hold`, :meth:`release` and :meth:`requeue` do within one commit.
+
+        Raises :class:`~hived.errors.StorageError` at its end.
+        """
+        return nullcontext()
 
     async def suspend(self, ref: str, how: schema.Suspension, user: str) -> schema.Job:
         """Suspend a training job. Raises :class:`~hived.errors.NotYetError` where it takes longer."""
@@ -494,6 +504,20 @@ def whole_number(field: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise RequestError(field, "is no page that an answer has named")
     return int(text)
+
+
+def in_short(job: schema.Job) -> schema.Job:
+    """A job of a list: a long command is cut."""
+    process = job.process
+    if process is None or sum(map(len, process.command)) <= MOST_IN_A_LIST:
+        return job
+    left, words = MOST_IN_A_LIST, list[str]()
+    for word in process.command:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word)
+    return job.model_copy(update={"process": process.model_copy(update={"command": [*words, "..."]})})
 
 
 def shown_event(event: Event, name: str) -> schema.Event:

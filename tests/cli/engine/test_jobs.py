@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
+
+from hived.server.schema import MOST_AT_ONCE
 
 from ...server.fakes import WAITING, FakeService, Running
 from ..helpers import Hived, refused
 from .shell import Begin, until
+
+LISTS = "hived ps --all lists them\n"
 
 
 def fill(engine: FakeService) -> None:
@@ -290,3 +295,69 @@ def test_many_are_counted(hived: Hived, engine: FakeService) -> None:
     for number in range(20):
         engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
     assert hived("cancel", "a").out == "20 jobs: 18 cancelled, 2 stopping\n"
+
+
+def test_more_than_one_request_takes(hived: Hived, engine: FakeService) -> None:
+    """All are withdrawn before the first that runs is stopped; of many indexes the list is read, and not each job."""
+    for number in range(2 * MOST_AT_ONCE + 1):
+        engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
+    engine.asked.clear()
+    assert hived("cancel", f"a_[2-{2 * MOST_AT_ONCE + 1}]").err == f"hived: no job '1_{2 * MOST_AT_ONCE + 1}'; " + LISTS
+    assert engine.asked.count("1_2") == 0
+    assert Counter(job.state.value for job in engine.all) == {"running": 2, "cancelled": 2 * MOST_AT_ONCE - 1}
+    assert hived("cancel", "a").out == "a-1 is being stopped\na-2 is being stopped\n"
+
+
+def test_some_of_an_array_by_its_name(hived: Hived, engine: FakeService) -> None:
+    """It was no job, where 1_[2-3] was two."""
+    for number in range(1, 5):
+        engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
+    engine.add(name="a_3", gpus=4)  # what was submitted again
+    assert hived("hold", "a_[3,4]").out.splitlines() == [f"a-{n} is held: by {engine.owner.name}" for n in (3, 4)]
+    assert hived("release", "a-1_[4]").out.startswith("a-4 waits: ")
+    assert hived("cancel", "a_[2-3]").out.splitlines() == ["a-3 is cancelled", "a-2 is being stopped"]
+    engine.end(engine.all[1], 3)
+    assert hived("wait", "a_[2]").code == 3
+    for wrong in ("b_[1-2]", "a_[9]", "a_[,]", "a_[-]"):
+        assert hived("cancel", wrong).code == 4, wrong
+
+
+def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
+    """All of it that runs, or has ended otherwise than well: it was refused, or what runs alone."""
+    hived("submit", "--vc", "vision", "--", "true")
+    for number in range(1, 5):
+        engine.change(engine.add(name="a"), array=2, array_index=number)
+        engine.submissions[str(number + 1)] = engine.submissions["1"]
+    engine.end(engine.all[1])
+    engine.end(engine.all[2], 3)
+    engine.change(engine.all[3], state="cancelled", tasks=[])
+    said = ["a-5 is being stopped, to start again", *(f"true-{n} is running: submitted again" for n in (6, 7))]
+    assert [job.state.value for job in engine.all[1:]] == ["succeeded", "failed", "cancelled", "running"]
+    assert hived("requeue", "--hold", "a").out == "a-5 is being stopped, to be held\n"
+    engine.change(engine.all[4], state="running")
+    assert hived("requeue", "2").out.splitlines() == said
+    for job in engine.all[1:]:
+        engine.end(job)
+    assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")
+    assert refused(hived("requeue", "--hold", "a")).startswith("all of array 2 has ended; hived requeue 2_INDEX")
+
+
+def test_exit_code_of_the_first_as_given(hived: Hived, engine: FakeService) -> None:
+    """It was that of a job that had ended, where one before it was no job at all."""
+    engine.end(engine.add(name="over"))
+    for name in ("runs", "runs", "waits"):
+        engine.add(name=name, gpus=4)
+    for verb, given in (("cancel", ["99", "over"]), ("hold", ["99", "waits", "runs"]), ("requeue", ["99", "waits"])):
+        assert hived(verb, *given).code == 4, verb
+        assert hived(verb, *reversed(given)).code == 2, verb
+    assert hived("cancel", "waits", "99", "over").code == 4
+
+
+def test_one_that_has_ended_is_said_beside_an_array(hived: Hived, engine: FakeService) -> None:
+    """Of an array those are meant that have not ended; of jobs that are named, each."""
+    for number in range(2):
+        engine.change(engine.add(name="a", gpus=4), array=1, array_index=number)
+    engine.end(engine.add(name="over"))
+    answer = hived("cancel", "over", "a")
+    assert (answer.code, answer.err) == (2, "hived: over-3 has ended already\n")
+    assert answer.out.count("is being stopped") == 2

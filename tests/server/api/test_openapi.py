@@ -20,6 +20,7 @@ PATHS = [
     "/healthz", "/metrics", "/v1/engine", "/v1/usage", "/v1/accounts", "/v1/vcs", "/v1/vcs/{name}", "/v1/jobs",
     "/v1/jobs/{ref}",
     "/v1/jobs/{ref}/cancel", "/v1/jobs/{ref}/hold", "/v1/jobs/{ref}/release", "/v1/jobs/{ref}/requeue",
+    "/v1/jobs/cancel", "/v1/jobs/hold", "/v1/jobs/release", "/v1/jobs/requeue",
     "/v1/jobs/{ref}/suspend", "/v1/jobs/{ref}/resume", "/v1/jobs/{ref}/limit",
     "/v1/jobs/{ref}/scale", "/v1/training/{ref}", "/v1/jobs/{ref}/priority", "/v1/jobs/{ref}/edit",
     "/v1/explain/{ref}", "/v1/logs/{ref}", "/v1/logs/{ref}/stream",

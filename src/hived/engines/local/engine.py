@@ -163,6 +163,8 @@ class Engine:
         self.recent: deque[Event] = deque(maxlen=RECENT)
         self._new_events = asyncio.Event()
         self._planned = False
+        #: whether what is told is part of a turn that goes on
+        self._together = False
         #: whether ``jobs`` is another folder than that of the last engine
         self._replaced = False
         #: to be stored with the events of the next turn
@@ -212,6 +214,9 @@ class Engine:
         self._take_in(self.devices.health(self._now.spec))
         # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
         self.job_scheduler.recover(self.store.active(), at, self._names, self.store.virtual())
+        again = [job.id for job in self.job_scheduler.jobs.values() if job.resumes]
+        for number, why in self.store.stops_of(again).items():
+            self.job_scheduler.jobs[number].stopped_why = why
         if not same(self._trading.base, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
         for what in self._trading.left_out:
@@ -381,7 +386,26 @@ class Engine:
         """Tell the job scheduler something, and advance; it is on the disk when this returns."""
         with self._failing():
             act(self.clock())
-        self._advance_or_raise()
+        if self._together:
+            self._planned = True
+            self._refuse_if_failed()
+        else:
+            self._advance_or_raise()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make what is told within one turn: one commit at its end, and nothing starts before that.
+
+        Nothing within may await what has to wait. Raises :class:`StorageError` at the end.
+        """
+        self._refuse_if_failed()
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+            self._advance()
+        self._refuse_if_failed()
 
     def edit(self, ref: str, changes: Mapping[str, object], user: str = "") -> Job:
         """Change fields of the spec of a job that waits, or the time limit of one that runs.
@@ -610,10 +634,13 @@ class Engine:
 
         Raises :class:`NotFoundError`.
         """
+        here = self.job_scheduler.jobs
+        if ref.isascii() and ref.isdigit() and len(ref) < 18 and int(ref) in here:
+            return here[int(ref)]
         stored = self.store.job(ref) or self._of_array(ref)
         if stored is None:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
-        job = self.job_scheduler.jobs.get(stored.id, stored)
+        job = here.get(stored.id, stored)
         if job is stored and not job.state.ended and self._planned:  # it has ended, and that is not stored yet
             self._advance_or_raise()
             return self.store.job(str(job.id)) or job

@@ -185,8 +185,7 @@ class JobExplainer(Explainer[Job]):
         return [f"it is being stopped ({job.reason}); it has {self._jobs.grace_s(job):g} s for that{saves}"]
 
     def _ended(self, job: Job) -> list[str]:
-        why = f", and was stopped last: {job.stopped_why}" if job.stopped_why and job.state.value != "cancelled" else ""
-        return [f"it was started {job.attempt} times{why}"] if job.attempt > 1 else []
+        return [f"it was started {job.attempt} times"] if job.attempt > 1 else []
 
     def with_cures(
         self,

@@ -118,7 +118,7 @@ class Job(EngineJob):
         self.held_by_hand = False
         #: who does, "": its submission, or not known
         self.held_by = ""
-        #: why it was told to stop last; "": it was not, or by the version before, which did not keep that
+        #: why it was told to stop last: by its events, and in no row
         self.stopped_why = ""
         #: whether it is stopped without its grace
         self.at_once = False
@@ -215,8 +215,6 @@ class Job(EngineJob):
             plain["floor"] = self.floor
         if self.beside:
             plain |= {"guest": self.guest, "beside": list(self.beside)}
-        if self.stopped_why:
-            plain["stopped_why"] = self.stopped_why
         if self.held_by_hand:
             plain["held_by_hand"] = True
             plain["held_by"] = self.held_by
@@ -246,7 +244,7 @@ class Job(EngineJob):
         job.resumes_at = status.get("resumes_at")
         job.limits = Limits(*status["limits"]) if "limits" in status else None
         job.floor, job.held_by_hand = status.get("floor"), status.get("held_by_hand", False)
-        job.held_by, job.stopped_why = status.get("held_by", ""), status.get("stopped_why", "")
+        job.held_by = status.get("held_by", "")
         job.at_once = status.get("at_once", False)
         job.failed_of = tuple(status.get("failed_of", ()))
         job.relimited = status.get("relimited", False)

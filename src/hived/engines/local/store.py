@@ -404,7 +404,9 @@ class Store:
 
     def latest(self, name: str, user: str) -> int | None:
         """The job of a user that is called so in full, or the latest that they submitted under a name; None: none."""
-        for query in ("name = ? AND user = ?", "base = ? AND user = ? ORDER BY id DESC LIMIT 1"):
+        # whether there is such a name at all first, which an id is not: what follows is O(jobs of the user)
+        is_known = "EXISTS (SELECT 1 FROM jobs WHERE base = ?1)"
+        for query in ("name = ?1 AND user = ?2", f"{is_known} AND base = ?1 AND user = ?2 ORDER BY id DESC LIMIT 1"):
             if rows := self._rows(f"SELECT id FROM jobs WHERE {query}", (name, user)):
                 return int(rows[0][0])
         return None
@@ -500,6 +502,15 @@ class Store:
                 found |= dict(
                     db.execute(f"SELECT id, json_extract(spec, '$.vc') FROM jobs WHERE id IN ({marks})", some)
                 )
+        return found
+
+    def stops_of(self, jobs: Sequence[int]) -> dict[int, str]:
+        """Why jobs were told to stop last, of those that were. O(their events)."""
+        found: dict[int, str] = {}
+        for number in jobs:
+            query = "SELECT ifnull(json_extract(data, '$.why'), '') FROM events WHERE job = ? AND kind = ? ORDER BY seq"
+            for (why,) in self._rows(query + " DESC LIMIT 1", (number, str(JobEvent.STOPPING))):
+                found[number] = why
         return found
 
     def submissions(self) -> dict[int, str]:
