@@ -225,6 +225,24 @@ def test_drained_by_itself_and_with_its_node(engine: Driver) -> None:
     assert drain([("node", 4)], undo=True) == {}
 
 
+def test_loan_that_is_too_large_without_what_is_drained(engine: Driver) -> None:
+    """It was said to start once enough were idle, and the drain was not named."""
+
+    def drain(device: int, reason: str) -> None:
+        engine.do(lambda jobs: jobs.drain([("node", device)], False, False, "it", engine.now, "dana", reason))
+
+    drain(2, "a fan")
+    loans = [engine.submit(job("research", gpus, priority=-1)) for gpus in (8, 7)]
+    said = "not before 1 GPU that takes no jobs now can be used again: node GPU 2 drained by dana: a fan"
+    assert said in engine.explain(loans[0])
+    drain(6, "ECC errors")
+    assert "node GPU 2 drained by dana: a fan; node GPU 6 drained by dana: ECC errors" in engine.explain(loans[0])
+    for loan in loans:
+        engine.do(lambda jobs, loan=loan: jobs.cancel(loan, engine.now))  # type: ignore[misc]
+    engine.submit(job("research", 2, priority=-1))
+    assert "not before" not in engine.explain(engine.submit(job("research", 6, priority=-1)))
+
+
 def test_drains_of_both_kinds_over_a_restart(lives: Lives) -> None:
     """Those of the version before, which told neither: what the whole node had was its."""
 

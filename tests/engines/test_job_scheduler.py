@@ -468,3 +468,24 @@ def test_jobs_of_a_rebooted_machine_wait_again(engine: Driver) -> None:
     lost = {**WELL, "code": 137, "lost": True, "rebooted": True, "error": "the machine was started anew under it"}
     engine.end(train, lost)
     assert (states(train), train.attempt, train.resumes, train.retries) == ("running", 2, 1, 0)
+
+
+def test_what_the_first_in_line_waits_for_is_said(engine: Driver) -> None:
+    """Who waited behind others was told that they are there, and nothing of what holds them up."""
+    engine.submit(job("vision", 3))
+    gang = engine.submit(job("vision", 4, name="gang"))
+    small = engine.submit(job("vision", 1))
+    said = engine.explain(small)
+    assert (
+        f"by policy yarn-cs of vision it does not pass the first of them, {gang.name}: VC vision has 1 of the 4" in said
+    )
+    assert "does not pass" not in engine.explain(gang)
+
+
+def test_why_it_was_stopped_before_is_said(engine: Driver) -> None:
+    low = engine.submit(job("vision", 4))
+    high = engine.submit(job("vision", 4, priority=5))
+    engine.gone(low)
+    engine.end(high)
+    assert states(low) == "running"
+    assert f"it was stopped and queued again once before, last: preempted by {high.name}" in engine.explain(low)

@@ -121,6 +121,7 @@ class FakeService(LocalService):
         self.rebuilt = 0  #: number of the latest event that came with other nodes
         self.log_lines = ['{"n":0}', '{"n":1}']
         self.spec_text = SPEC
+        self.keeps_files = True  #: whether files of ended jobs are there
         self.kept_from = 0  #: the first byte of outputs that is kept
         self.applied: list[str] = []  #: specs that were put in its place
         self.reconfigured = schema.Reconfigured(
@@ -412,7 +413,8 @@ class FakeService(LocalService):
         return self.change(job, state="queued", why=[WAITING])
 
     async def resubmit(self, ref: str, person: Person) -> schema.Job:
-        return self._take(self.submissions[self.job(ref).id], person.name)
+        found = self._take(self.submissions[self.job(ref).id], person.name)
+        return found.model_copy(update={"finds_files": self.keeps_files})
 
     async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:
         job = self.job(ref)

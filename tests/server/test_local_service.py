@@ -139,9 +139,16 @@ async def test_what_an_ended_job_has_kept(engine: Engine) -> None:
     service = LocalService(engine)
     script = 'cat "$HIVED_PREVIOUS_JOB_DIR/state" || echo kept > $HIVED_JOB_DIR/state'
     (first,) = await ended(engine, engine.find((await service.submit(wish("sh", "-c", script), ANN)).id))
-    (again,) = await ended(engine, engine.find((await service.resubmit(str(first.id), ANN)).id))
+    found = await service.resubmit(str(first.id), ANN)
+    assert found.finds_files
+    (again,) = await ended(engine, engine.find(found.id))
     assert again.spec.environment["HIVED_PREVIOUS_JOB_DIR"] == str(engine.shared_folder(first))
     assert await printed(engine, again, "kept\n") == "kept\n"
+    shutil.rmtree(engine.folder / "jobs" / str(first.id))  # as --keep does
+    last = await service.resubmit(str(first.id), ANN)
+    assert last.finds_files is False
+    assert "HIVED_PREVIOUS_JOB_DIR" not in engine.find(last.id).spec.environment
+    assert service.shown(again).finds_files is None
 
 
 async def test_list_of_jobs(engine: Engine) -> None:

@@ -580,6 +580,14 @@ def requeue(
     def may(state: JobState) -> bool:
         return state.holds or state.ended
 
+    found_there = Counter[bool]()
+
+    def finds(job: Job) -> str:
+        if job.finds_files is not None:
+            found_there[job.finds_files] += 1
+        gone = "; what the one before kept in its HIVED_JOB_DIR is deleted by now (hived up --keep)"
+        return gone if job.finds_files is False else ""
+
     stopped = "{} is being stopped, to " + ("be held" if hold else "start again")
     with ask.connect() as there:
         found = _named(there, jobs, False, may, again=not hold)
@@ -597,13 +605,10 @@ def requeue(
             found,
             over,
             _one_after_another("resubmit"),
-            lambda job: f"{clean(job.name)} is {job.state.value}: submitted again",
+            lambda job: f"{clean(job.name)} is {job.state.value}: submitted again" + finds(job),
         )
-    if not all(again.values()):
-        note(
-            "what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one, if that was "
-            "not deleted since (hived up --keep)"
-        )
+    if found_there[True]:
+        note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
     _end(found, refused | again)
 
 

@@ -130,7 +130,8 @@ class LocalService(Service[Job]):
         again = schema.Submission.model_construct(**plain | more)
         grace_s = min(spec.grace_s, self._most_grace_s(again, person))  # the spec may allow less by now
         again = again.model_copy(update={"grace_s": grace_s})
-        return await self.submit(again, person)
+        found = await self.submit(again, person)
+        return found.model_copy(update={"finds_files": PREVIOUS in environment}) if job.attempt else found
 
     def _most_grace_s(self, submission: schema.Submission, person: Person) -> float:
         """How long a job may have to end, by the spec in force; inf: as long as may be asked for."""
@@ -406,6 +407,8 @@ class LocalService(Service[Job]):
         if spec.limit_signal is not None and (how.time_limit_s or inf) <= spec.limit_signal_s:
             lead = f"{spec.limit_signal} comes {spec.limit_signal_s:g} s before its end"
             raise RequestError("time_limit_s", f"has to be more than that: {lead}, and would come at once")
+        if how.grace_s is not None and not spec.opportunistic:
+            self.access().check_grace(person, job.vc, how.grace_s)
         if how.gpus is not None or how.tasks is not None:
             gpus = (how.gpus or spec.gpus) * (how.tasks or spec.tasks)
             self.access().check_size(person, job.vc, gpus, is_limited=job.priority >= 0)

@@ -184,6 +184,9 @@ class Job(JobHeader):
     """None: it has its GPUs for itself, or waits for some."""
     process: Process | None
     """None: on Kubernetes."""
+    finds_files: bool | None = None
+    """Of a job that was submitted again just now: whether what the one before kept is there, and is not deleted by now.
+    None: any other."""
 
 
 class JobOutcome(Model):

@@ -198,8 +198,16 @@ def test_requeue_of_one_that_has_ended(hived: Hived, engine: FakeService) -> Non
     assert hived("requeue", "1", "--hold").err.startswith("hived: --hold: 1 has ended, and is not stopped")
     answer = hived("requeue", "1")
     assert (answer.code, answer.out) == (0, "true-2 is running: submitted again\n")
+    assert (
+        answer.err == "what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one\n"
+    )
+    engine.keeps_files = False
+    answer = hived("requeue", "1")
+    gone = "; what the one before kept in its HIVED_JOB_DIR is deleted by now (hived up --keep)"
+    assert (answer.out, answer.err) == (f"true-3 is running: submitted again{gone}\n", "")
+    engine.keeps_files = True
     said = hived("requeue", "1", "2").out
-    assert said.splitlines() == ["true-2 is being stopped, to start again", "true-3 is running: submitted again"]
+    assert said.splitlines() == ["true-2 is being stopped, to start again", "true-4 is running: submitted again"]
 
 
 def test_history_of_some(hived: Hived, engine: FakeService) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, groupby
 from operator import itemgetter
@@ -14,6 +15,7 @@ from hived.cluster.explain.reasons import (
     BadHardware,
     Fragmented,
     NeverFits,
+    NothingIdle,
     OutOfService,
     Places,
     Reason,
@@ -64,18 +66,33 @@ class JobExplainer(Explainer[Job]):
         if isinstance(reason, WaitingForPreemption):
             are = "is" if len(reason.victims) == 1 else "are"
             return f"{super().say(reason)}, which {are} being stopped for it"
+        if isinstance(reason, NothingIdle):
+            return super().say(reason) + self._without_bad(reason.need)
         if not isinstance(reason, OutOfService) or not (out := reason.broken or reason.drained):
             return super().say(reason)
-        drained = "" if reason.broken else "drained "
-        whose: dict[str, list[Device]] = {}  # places by what is wrong with them
-        for node, devices in out:
-            for device in devices:
-                if why := self._jobs.health.why((node, device)):
-                    whose.setdefault(why, []).append((node, device))
-        if len(whose) > 1:
-            each = [f"{place_text({'pods': _by_node(at)})} {drained}{why}" for why, at in whose.items()]
-            return f"{super().say(reason)}: {'; '.join(each[:_CAUSES])}" + ("; ..." if len(each) > _CAUSES else "")
-        return super().say(reason) + "".join(f": {drained}{why}" for why in whose)
+        whose = self._whose((node, device) for node, devices in out for device in devices)
+        if len(whose) == 1:
+            return f"{super().say(reason)}: {next(iter(whose))}"
+        return super().say(reason) + (f": {_of_each(whose)}" if whose else "")
+
+    def _whose(self, places: Iterable[Device]) -> dict[str, list[Device]]:
+        """Devices that take no jobs, by what is wrong with them: ``drained by dana: a fan``."""
+        health = self._jobs.health
+        found: dict[str, list[Device]] = {}
+        for place in places:
+            is_drained = place in health.drained and place not in health.bad
+            if why := f"drained {health.drained_by(place).text}".rstrip() if is_drained else health.why(place):
+                found.setdefault(why, []).append(place)
+        return {why: at for why, at in found.items() if why != "drained"}
+
+    def _without_bad(self, need: int) -> str:
+        """What is said of a job for which too few GPUs are left while some are drained or broken."""
+        bad = sorted(self._jobs.health.bad_devices)
+        if not bad or need <= self._jobs.cluster.spec.gpus - len(bad):
+            return ""
+        takes = "takes" if len(bad) == 1 else "take"
+        where = _of_each(self._whose(bad)) or place_text({"pods": _by_node(bad)})
+        return f"; not before {counted(len(bad), 'GPU')} that {takes} no jobs now can be used again: {where}"
 
     def _exhausted(self, reason: VcExhausted) -> str:
         """With the GPUs that cannot be used any more once those who hold them have given them back, and why not."""
@@ -178,6 +195,14 @@ class JobExplainer(Explainer[Job]):
         apart = ["it does not pause for others of its VC, and has its GPUs for itself"] if alone else []
         why = f", last: {job.stopped_why}" if job.stopped_why else ""
         return apart + ([f"it was stopped and queued again {times} before{why}"] if job.resumes else [])
+
+    def _by(self, job: Job) -> list[str]:
+        """Who has submitted it, and who else may read what it prints, where it runs as another user."""
+        vcs = self._jobs.cluster.spec.virtual_clusters
+        access = next((vc.access for vc in vcs if vc.name == job.vc), None)
+        if access is None or not access.file_group or job.spec.uid in (-1, os.geteuid()):
+            return super()._by(job)
+        return [*super()._by(job), f"the group {access.file_group} may read what it prints (fileGroup of {job.vc})"]
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
         first = self._jobs.first_signal(job)
@@ -290,6 +315,12 @@ def _blocks(cluster: Cluster, entry: Entry) -> bool:
     decision = cluster.schedule(wanted, excluded_nodes=entry.excluded)
     cluster.commit(decision)
     return isinstance(decision, Wait) and not isinstance(decision.reasons[0], NON_BLOCKING)
+
+
+def _of_each(whose: Mapping[str, Sequence[Device]]) -> str:
+    """Devices with what is wrong with them, as one text."""
+    each = [f"{place_text({'pods': _by_node(at)})} {why}" for why, at in whose.items()]
+    return "; ".join(each[:_CAUSES]) + ("; ..." if len(each) > _CAUSES else "")
 
 
 def _by_node(places: Iterable[Device]) -> Places:
