@@ -63,6 +63,15 @@ def test_option_of_a_vc_is_shown(
     assert (key in found[1]) is (other is not None)
 
 
+def test_a_vc_without_cells_is_said_to_give_way(hived: Hived, folder: Path) -> None:
+    """Its loans went for those of any other, and nothing of the spec said so."""
+    (folder / "spec.yaml").write_text(NODES.rstrip() + "\n  loans: {}\n", encoding="utf-8")
+    said = hived("check", "spec.yaml").out
+    assert "loans: 0 GPUs, so its loans give way to those of all others (opportunisticWeight)" in said
+    (folder / "spec.yaml").write_text(NODES.rstrip() + "\n  loans: {opportunisticWeight: 1}\n", encoding="utf-8")
+    assert "give way" not in hived("check", "spec.yaml").out
+
+
 def test_who_may_use_it_is_shown(hived: Hived, folder: Path) -> None:
     """In the tree and as JSON; who is no user of this machine is named, for it may be the spec of another."""
     rules = 'members: [root, bne, "group:nosuch", "namespace:ml", "*"], admins: [root], maxJobs: 3, maxPriority: 0, '

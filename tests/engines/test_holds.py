@@ -599,6 +599,7 @@ def test_what_is_over_the_limit_of_a_member_is_held() -> None:
     assert states(first, second, third, other) == "running held running running"
     why = "maxGpus of a member of vision is 2, and other jobs of ann in line or at work leave no room for 2 GPUs"
     assert why in engine.explain(second)
+    assert "hived cancel or hived requeue, of another guaranteed job of theirs, makes room" in engine.explain(second)
     first, second, third, admins = engine.restart(first, second, third, admins)
     assert states(second) == "held"
     engine.end(first)

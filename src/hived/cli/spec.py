@@ -133,6 +133,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
         words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
+        elif not cluster.reserved(vc):
+            words += ", so its loans give way to those of all others (opportunisticWeight)"
         if vc.guests != NO_GUESTS:
             words += f", guests of {'its own' if vc.guests == 'own' else 'all VCs'} beside its jobs"
         if vc.policy:

@@ -25,7 +25,7 @@ _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
 _LEAST_ROWS = 3
 _AGAIN_S = 1.0  #: before the next try to reach an engine that does not answer
 _RUNNING = columns("ID RUNNING USER VC GPUS PRIO RUN WHERE", right="ID GPUS PRIO RUN", cut="WHERE")
-_WAITING = columns("ID WAITING USER VC GPUS PRIO AGE WHY", right="ID GPUS PRIO AGE", cut="WHY")
+_WAITING = columns("ID WAITING USER VC GPUS PRIO FOR WHY", right="ID GPUS PRIO FOR", cut="WHY")
 
 
 @asks_engine

@@ -125,7 +125,8 @@ class JobExplainer(Explainer[Job]):
                 f"hived release {job.name} lets it into line",
             ]
         if job.state is not JobState.BACKOFF or at is None:
-            return super()._aside(job, at)
+            own = "hived cancel or hived requeue, of another guaranteed job of theirs, makes room for it"
+            return super()._aside(job, at) + [own] * job.reason.startswith("maxGpus")
         left = max(0.0, (job.retry_at or at) - at)
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return [f"it failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"]
