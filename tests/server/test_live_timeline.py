@@ -315,7 +315,9 @@ async def test_real_engine_over_http(engine: Engine) -> None:
     app = make_app(service, local_view(service, "here"), token=None, hosts=(), local=True)
     before = engine.clock()
     first = engine.submit(shell("vision", "true", gpus=2))
-    second = engine.submit(shell("vision", "echo here; sleep 600"))
+    second = engine.submit(shell("vision", "echo here; sleep 600", gpus=2, hold=True))
+    engine.edit(str(second.id), {"gpus": 1})  # it was shown with the GPUs that it was submitted with
+    engine.release(str(second.id))
     await ended(engine, first)
     await printed(engine, second, "here")
     await asyncio.sleep(0.05)

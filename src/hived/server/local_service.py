@@ -779,8 +779,10 @@ class _Running:
         lives = []
         for number, events in found.items():
             submitted = events[0].data
-            name, vc, gpus = submitted["name"], submitted["vc"], submitted["gpus"]
-            lives.append(Life(number, str(number), name, vc, gpus, events))
+            placed = next((event.data["placement"] for event in reversed(events) if event.data.get("placement")), None)
+            # another number than it was submitted with, where it was edited since
+            gpus = submitted["gpus"] if placed is None else sum(len(devices) for _, devices in placed["pods"])
+            lives.append(Life(number, str(number), submitted["name"], submitted["vc"], gpus, events))
         return lives
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
