@@ -50,6 +50,7 @@ _FILES = 1024  #: that a task of another user may open, until it raises that its
 NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
+_DEEPEST = 100  #: generations of processes among which one is looked for that handles a signal
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish")
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -586,8 +587,10 @@ class _Process:
         return self._known["Name"].strip() in _SHELLS
 
 
-def _handlers(pid: int, number: int, uid: int) -> list[int]:
+def _handlers(pid: int, number: int, uid: int, depth: int = 0) -> list[int]:
     """The uppermost processes, of one and all below it, that handle a signal. O(processes)."""
+    if depth > _DEEPEST:
+        return []
     try:
         process = _Process(pid)
     except OSError:
@@ -596,7 +599,7 @@ def _handlers(pid: int, number: int, uid: int) -> list[int]:
     # a shell handles SIGINT while it waits for a program, to do then as that does
     if handles and not (number == signal.SIGINT and process.is_shell):
         return [pid]
-    below = [found for child in _children(pid) for found in _handlers(child, number, uid)]
+    below = [found for child in _children(pid) for found in _handlers(child, number, uid, depth + 1)]
     return below or ([pid] if handles else [])
 
 
