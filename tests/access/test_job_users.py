@@ -373,7 +373,9 @@ def test_no_token_makes_anybody_root(lives: Lives) -> None:
     lives.live(story)
 
 
-@pytest.mark.parametrize(("group", "mode", "of"), [("", 0o700, None), ("bin", 0o750, "bin"), ("nosuch", 0o700, None)])
+@pytest.mark.parametrize(
+    ("group", "mode", "of"), [("", 0o700, None), ("bin", 0o750, "bin"), ("nosuch", 0o700, None), ("bin\0", 0o700, None)]
+)
 def test_files_that_a_group_may_read(lives: Lives, group: str, mode: int, of: str | None) -> None:
     """As the virtual cluster chooses; a group that there is not reads nothing."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import grp
 import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +132,18 @@ def test_stopped_from_elsewhere(hived: Hived, tmp_path: Path) -> None:
     state = ("--state", tmp_path / "state")
     line = refused(hived("up", "--stop", *state), 4)
     assert line == f"no engine has {tmp_path}/state: nothing was stopped; of another folder: --state"
+    lock = tmp_path / "state" / "engine.lock"
+    with subprocess.Popen(["sleep", "60"]) as stranger:  # nobody's word is taken for whose it is
+        lock.parent.mkdir()
+        with lock.open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            for pid in (str(stranger.pid), "1", "", "0", "-3", "x", "9" * 19):
+                lock.write_text(pid)
+                assert "an engine has " in refused(hived("up", "--stop", *state), 69)
+        lock.write_text(str(stranger.pid))
+        refused(hived("up", "--stop", *state), 4)
+        assert stranger.poll() is None
+        stranger.kill()
     with Engine(tmp_path, "--devices", "2") as engine:
         assert hived("submit", *state, "--vc", "default", "--", "sleep", "300").code == 0
         assert "--stop ends an engine, and starts none" in refused(hived("up", "--stop", "--devices", 2, *state))

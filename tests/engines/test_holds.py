@@ -725,6 +725,36 @@ def test_a_submission_that_cannot_be_stored_leaves_nothing() -> None:
     assert states(waits) == "running"
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_beyond_a_smaller_limit_of_an_array_nobody_starts_again(engine: Driver, restarts: bool) -> None:
+    """Those that had GPUs when it was changed had new ones for ever, however often they were queued again."""
+    found = [engine.submit(job("vision", array_id=1, array_index=n)) for n in range(4)]
+    engine.do(lambda jobs: jobs.limit_array(1, 1, "ann", engine.now))
+    assert states(*found) == "running running running running"
+    for again in found[1:]:
+        engine.do(lambda jobs, again=again: jobs.requeue(again, False, "ann", engine.now))  # type: ignore[misc]
+        if not restarts:
+            engine.gone(again)
+    if restarts:
+        found = list(engine.restart(*found))
+        for again in found[1:]:
+            engine.gone(again)
+    assert states(*found) == "running held held held"
+    engine.end(found[0])
+    assert states(*found[1:]) == "running held held"
+    engine.do(lambda jobs: jobs.limit_array(1, 0, "ann", engine.now))
+    assert states(*found[1:]) == "running running running"
+
+
+def test_the_limit_of_a_large_array_is_not_changed(engine: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its jobs is an event, for everybody who looks."""
+    monkeypatch.setattr("hived.engines.local.job_scheduler.MOST_LIMITED", 3)
+    for n in range(4):
+        engine.submit(job("vision", array_id=1, array_index=n))
+    with pytest.raises(ConflictError, match=r"array 1 has 4 jobs that have not ended, and of 3 at most the limit"):
+        engine.do(lambda jobs: jobs.limit_array(1, 1, "ann", engine.now))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_member_has_more_than_the_limit(seed: int) -> None:
     """Whatever happens, and once everything has ended nobody is held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,27 @@ def test_an_output_that_ends_in_a_hole(lives: Lives) -> None:
         assert page.next == 8 * MIB
 
     lives.live(story)
+
+
+@pytest.mark.parametrize(
+    ("prints", "first"),
+    [
+        # of a progress bar nothing was shown: it has no line before its end
+        ("i=0; while [ $i -lt 300000 ]; do printf '%08d of it\\r' $i; i=$((i+1)); done; echo end", "bar"),
+        ("head -c 4000000 /dev/zero | tr '\\0' x; echo end", "x"),
+    ],
+)
+def test_what_is_kept_of_output_without_lines_is_shown(lives: Lives, prints: str, first: str) -> None:
+    if not has_holes(lives.folder):
+        pytest.skip("files have no holes here")
+
+    async def story(engine: Engine) -> None:
+        loud = engine.submit(shell("vision", prints))
+        await ended(engine, loud)
+        page = LocalService(engine).log("1", 0, None, 0, 4 * MIB)
+        assert page.offset > 0
+        assert len(page.text) > MIB // 4
+        assert page.text.endswith("end\n")
+        assert page.text.startswith("x") if first == "x" else re.match(r"\d{8} of it\r", page.text)
+
+    lives.live(story, keeping=Keeping(output=1 * MIB))

@@ -184,6 +184,7 @@ class Engine:
         self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path
         self._answered = False
+        self._late_s = _LATE_S  #: after so long that is said
         self._late = False  #: whether it was said that it is silent
         self._timeout_s = timeout_s
         self._restart_s = restart_s
@@ -287,11 +288,12 @@ class Engine:
     def _patience(self, longer_s: float = 0.0) -> AbstractContextManager[None]:
         """Say that an answer is awaited: on a terminal, and once anywhere of an engine that is silent."""
         late = None if self._late else self._say_late
-        return patience(f"waiting for the engine on {clean(self.address)}", late=late, late_s=_LATE_S + longer_s)
+        self._late_s = _LATE_S + longer_s
+        return patience(f"waiting for the engine on {clean(self.address)}", late=late, late_s=self._late_s)
 
     def _say_late(self, console: Console) -> None:
         self._late = True
-        note(f"hived: {clean(self.address)}: the engine has not answered for {_LATE_S:g} s; waiting", console)
+        note(f"hived: {clean(self.address)}: the engine has not answered for {self._late_s:g} s; waiting", console)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,6 +53,8 @@ MOST_OF_A_SUBMISSION = 128 << 20
 _WAITS_SHOWN = 10
 #: poll interval of a growing output file, in seconds
 _POLL_S = 0.2
+#: of output of which the beginning is not kept: where the first whole line begins, which progress bars end otherwise
+_LINE_END, _LONGEST_LINE = re.compile(rb"\r\n|\n|\r(?!$)"), 4_096
 #: bytes of the widest character: the least size of a page of output
 _WIDEST = 4
 
@@ -492,8 +495,9 @@ class LocalService(Service[Job]):
             data = os.pread(file, most, start) if most else b""
         finally:
             os.close(file)
-        if is_cut and (line := data.find(b"\n") + 1):  # what is left begins somewhere in a line
-            start, data = start + line, data[line:]
+        line = _LINE_END.search(data, 0, _LONGEST_LINE) if is_cut else None
+        if line is not None:  # what is left begins somewhere in a line
+            start, data = start + line.end(), data[line.end() :]
         elif (is_cut or offset < 0) and start:
             beyond = _continued(data)  # the end of a character that began before
             start, data = start + beyond, data[beyond:]

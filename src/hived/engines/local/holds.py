@@ -79,6 +79,8 @@ class Holds:
         #: jobs that have ended, and that are to be held, since the last :meth:`settle`
         self._ended: deque[Job] = deque()
         self._to_hold: list[Job] = []
+        #: jobs that are back in line, of arrays of which more are out than may be by now
+        self._too_many: list[Job] = []
 
     def add(self, job: Job) -> None:
         """A job that was just submitted. O(jobs that it waits for)."""
@@ -250,6 +252,11 @@ class Holds:
     def _is_next(self, job: Job) -> bool:
         return bool(job.spec.array_id) and job.id in self._next.get(job.spec.array_id, ())
 
+    def _is_too_many(self, job: Job) -> bool:
+        """Whether a job is out of whose array more are than may be: those had GPUs when that was changed."""
+        out = self._out.get(job.spec.array_id, ())
+        return 0 < job.spec.array_most < len(out) and job.id in out
+
     def _most(self, job: Job) -> float:
         """The GPUs of guaranteed jobs in line or at work that its member may have in its virtual cluster."""
         return self._most_in(job.vc) if _is_limited(job) else inf
@@ -273,6 +280,8 @@ class Holds:
             self._goes_on(job)
         if job.state is JobState.QUEUED:
             self._lines_up(job)
+            if self._is_too_many(job):
+                self._too_many.append(job)
         elif (line := self._in_line.get(whose)) is not None:
             line.discard(job.id)
             if not line:
@@ -317,6 +326,12 @@ class Holds:
             if job.state is JobState.QUEUED:
                 self.hold(job, job.reason or "by hand", True, at, job.held_by)
         self._to_hold.clear()
+        for job in self._too_many:
+            if job.state is JobState.QUEUED and self._is_too_many(job):
+                self._out[job.spec.array_id].discard(job.id)
+                self._next[job.spec.array_id].add(job)
+                self.hold(job, self.why(job), False, at)
+        self._too_many.clear()
         while self._ended:
             ended = self._ended.popleft()
             again = self._waiting.pop(ended.id, {})

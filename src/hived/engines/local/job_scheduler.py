@@ -72,6 +72,8 @@ class Turn:
 
 
 #: how a job goes on after these events; it has ended by itself after any other that releases its GPUs
+#: jobs of an array whose limit is changed, at most: each is an event
+MOST_LIMITED = 2_000
 _GOES = {JobEvent.REQUEUED: Goes.WAITS, JobEvent.UNRESERVED: Goes.WAITS, JobEvent.CANCELLED: Goes.WITHDRAWN}
 
 
@@ -574,6 +576,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             raise ConflictError(f"all of array {array} has ended")
         if all(job.spec.array_most == most for job in jobs):
             raise ConflictError(f"array {array} has that limit already")
+        if len(jobs) > MOST_LIMITED:  # an event each, and another of who is held
+            raise ConflictError(
+                f"array {array} has {len(jobs):,} jobs that have not ended, and of {MOST_LIMITED:,} at most the limit "
+                "is changed: hived hold keeps some of them out of line"
+            )
         for job in jobs:
             changes = {"array_most": [job.spec.array_most, most]}
             self.becomes(job, JobEvent.EDITED, None, at, {"changes": changes, "user": user})

@@ -114,7 +114,7 @@ class JobUsers:
         own = own_folder(folder)
         gid, mode = found.pw_gid, 0o700
         if readers:
-            with suppress(KeyError):
+            with suppress(KeyError, ValueError):  # ValueError: it has a NUL in it, as no name has
                 gid, mode = grp.getgrnam(readers).gr_gid, 0o2750  # what is made in it is of that group too
         own.mkdir(mode=0o700, exist_ok=True)
         os.chown(own, uid, gid, follow_symlinks=False)
@@ -141,8 +141,9 @@ class JobUsers:
                         read[int(folder.name)] = status.st_gid
         with suppress(HivedError):
             vcs = vcs_of(sorted(read))
+            gids = {vc: gid_of(group) for vc, group in groups.items()}
             for number, gid in read.items():
-                if (name := groups.get(vcs.get(number, ""))) is None or gid_of(name) != gid:
+                if gids.get(vcs.get(number, "")) != gid:
                     with suppress(OSError):
                         _make_private(own_folder(jobs / str(number)))
 
@@ -201,7 +202,7 @@ def gid_of(group: str) -> int | None:
     """The gid of a group of this machine, by name."""
     try:
         return grp.getgrnam(group).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):
         return None
 
 

@@ -15,45 +15,66 @@ from hived.errors import ConflictError, ForbiddenError, NotFoundError, Unavailab
 def stop_engine(folder: Path, patience_s: float) -> int:
     """Have the engine of a folder end, and wait until it has; its pid. Jobs run on.
 
-    Raises :class:`~hived.errors.NotFoundError` where none has the folder, :class:`~hived.errors.ConflictError` where
-    systemd has it, :class:`~hived.errors.ForbiddenError`, and :class:`~hived.errors.UnavailableError` where it has not
-    ended in time.
+    The number in its lock is believed only of a process that has the lock open: it may be of another container, or
+    anybody's word. Raises :class:`~hived.errors.NotFoundError` where none has the folder,
+    :class:`~hived.errors.ConflictError` where systemd has it, :class:`~hived.errors.ForbiddenError`, and
+    :class:`~hived.errors.UnavailableError` where it has not ended in time.
     """
     nobody = NotFoundError(f"no engine has {folder}: nothing was stopped; of another folder: --state")
+    others = ForbiddenError(f"the engine of {folder} is another user's: who started it stops it, or root")
     try:
-        lock = os.open(folder / "engine.lock", os.O_RDONLY)
+        lock = os.open(folder / "engine.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:
-        raise ForbiddenError(f"{folder} is another user's: its engine is stopped by who started it, or root") from None
+        raise others from None
     except OSError:
         raise nobody from None
     try:
-        if _is_free(lock):
-            raise nobody
-        pid = int(os.pread(lock, 20, 0) or 0)
-        process = os.pidfd_open(pid)
-        try:
+        words = os.pread(lock, 20, 0).split()
+        pid = int(words[0]) if words and words[0].isdigit() and len(words[0]) < 10 else 0
+        with contextlib.ExitStack() as opened:
+            process = -1
+            if pid > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    process = os.pidfd_open(pid)
+                    opened.callback(os.close, process)
+            if process < 0 or not _has_open(pid, lock):
+                raise (
+                    nobody
+                    if _is_free(lock)
+                    else UnavailableError(
+                        f"an engine has {folder}, and is no process that is known here: stop it where it was started"
+                    )
+                )
             if service := _service_of(pid):
                 raise ConflictError(f"the engine of {folder} is a service, which would start it again: {service}")
-            if _is_free(lock):  # it has ended in between: the process may be another's
-                raise nobody
             signal.pidfd_send_signal(process, signal.SIGINT)  # by which it ends with 0: no service starts it again
             if not select.select([process], [], [], patience_s)[0]:
                 raise UnavailableError(f"the engine (pid {pid}) has not ended after {patience_s:g} s; it is told so")
-        finally:
-            os.close(process)
     except PermissionError:
-        raise ForbiddenError(f"the engine of {folder} is another user's: who started it stops it, or root") from None
-    except (ProcessLookupError, ValueError, OverflowError):
-        raise UnavailableError(
-            f"an engine has {folder}, and is no process that is known here: it is stopped where it was started"
-        ) from None
+        raise others from None
+    except ProcessLookupError:
+        raise nobody from None
     finally:
         os.close(lock)
     return pid
 
 
+def _has_open(pid: int, lock: int) -> bool:
+    """Whether a process of the owner of a lock has it open. Raises :class:`PermissionError` for one of others."""
+    wanted = os.fstat(lock)
+    process = Path(f"/proc/{pid}")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if process.stat().st_uid != wanted.st_uid:
+            return False
+        for name in os.listdir(process / "fd"):  # noqa: PTH208
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat((process / "fd" / name).stat(), wanted):
+                    return True
+    return False
+
+
 def _is_free(lock: int) -> bool:
-    """Whether no engine has the lock."""
+    """Whether nobody has the lock."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(lock, fcntl.LOCK_UN)

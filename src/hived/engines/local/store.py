@@ -499,9 +499,7 @@ class Store:
             for first in range(0, len(jobs), _AT_A_TIME):
                 some = jobs[first : first + _AT_A_TIME]
                 marks = ",".join("?" * len(some))
-                found |= dict(
-                    db.execute(f"SELECT id, json_extract(spec, '$.vc') FROM jobs WHERE id IN ({marks})", some)
-                )
+                found |= dict(db.execute(f"SELECT id, vc FROM jobs WHERE id IN ({marks})", some))
         return found
 
     def stops_of(self, jobs: Sequence[int]) -> dict[int, str]:

@@ -31,6 +31,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import stat
 import sys
@@ -151,6 +152,7 @@ class _Supervisor:
         self._stopped = False  #: whether it was stopped while it ran
         self._limited = False  #: whether that was for its time limit
         self._stopped_at = 0.0
+        self._told_to_save: list[int] = []  #: processes (pidfds) that have been told by a signal to save their state
         self._saves = False  #: whether it has been told to save its state, and not to end
         self._kill_at: float | None = None
 
@@ -215,19 +217,20 @@ class _Supervisor:
                 os.close(self._reader)
                 self._reader = -1
                 if self._most_output and not self._problem:
-                    self._hold_output()
+                    self._hold_output(f"/proc/{self._main}/fd/1", 0)
         except BlockingIOError:
             return
 
-    def _hold_output(self) -> None:
+    def _hold_output(self, name: str, how: int = os.O_NOFOLLOW) -> None:
         """Open the file that the task prints into: by what it has open, since its user may have put a link there.
 
+        One that has ended already has nothing open: then by its name, in whose place may be another file of its user.
         The task may have put anything else there by now, which it need not be allowed to open: a file is opened for
         writing only if it is its user's own.
         """
         own = os.geteuid() if self._run_as is None else self._run_as["uid"]
         try:
-            there = os.open(f"/proc/{self._main}/fd/1", os.O_PATH)
+            there = os.open(name, os.O_PATH | how)
         except OSError:  # it has ended, or closed it
             return
         try:
@@ -297,6 +300,8 @@ class _Supervisor:
             alive = self._reap()
             if not alive:
                 self._hear()
+                if self._most_output and self._output < 0 and not self._problem:
+                    self._hold_output("output" if self._run_as is None else self._run_as["output"])
                 self._cut_output()
                 return
             now = time.monotonic()
@@ -306,6 +311,9 @@ class _Supervisor:
                 self._limit = other
                 limit_at = None if other is None else started + other
                 warn_at = None if limit_at is None or self._warning is None else limit_at - self._warning[1]
+            if self._saves and self._status is None and self._have_saved():  # the others know nothing of it yet
+                self._saves = False
+                self._signal_all(signal.SIGTERM)
             if self._status is not None and (self._kill_at is None or self._saves):  # stop what it leaves behind
                 if not self._saves or os.WIFEXITED(self._status):  # else others of it may save their state
                     soon = now + min(self._grace, _LEFTOVERS_S)
@@ -355,6 +363,12 @@ class _Supervisor:
         What a process that handles it has started is not told: it may not know the signal, or know it only because it
         is a copy of the one that is. Returns whether anybody is: who has no handler would be ended by it.
         """
+        try:
+            return self._tell_those_below(number)
+        except Exception:  # what is read is of the user's processes: none of them ends their supervisor
+            return False
+
+    def _tell_those_below(self, number: int) -> bool:
         own = os.geteuid() if self._run_as is None else self._run_as["uid"]
         told = False
         for pid in _handlers(self._main, number, own):
@@ -365,12 +379,21 @@ class _Supervisor:
             try:
                 if _Process(pid).handles(number, own):  # it is still the one that was found, or as good as that
                     signal.pidfd_send_signal(process, number)
+                    self._told_to_save.append(os.dup(process))
                     told = True
             except OSError:
                 continue
             finally:
                 os.close(process)
         return told
+
+    def _have_saved(self) -> bool:
+        """Whether all have ended that were told to save their state."""
+        for process in tuple(self._told_to_save):
+            if select.select([process], [], [], 0)[0]:
+                self._told_to_save.remove(process)
+                os.close(process)
+        return not self._told_to_save
 
     def _other_limit(self) -> float | None:
         """The time limit that the engine has written since the start of the task, if it has; ``None``: there is none.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hived.engine.states import JobState
-from hived.errors import ConflictError, HivedError, InvariantError, NotYetError, PolicyError, StorageError
+from hived.errors import (
+    ConflictError,
+    HivedError,
+    InvariantError,
+    NotYetError,
+    PolicyError,
+    StorageError,
+    UnavailableError,
+)
 
 from .environment import wake_marked
 from .instructions import LimitTasks, ResumeTasks, ScaleTasks, SuspendTasks
@@ -35,6 +43,8 @@ LOOK_EVERY_S = 0.5
 TURN_S = 5.0
 #: and one that grows or shrinks: new workers start first
 SCALE_S = 60.0
+#: requests about jobs of one user that wait for an answer, at a time
+_MOST_REQUESTS = 6
 #: why a training job does other than the engine has told it
 ELSEWHERE = "told so on its machine, not by the engine"
 
@@ -75,7 +85,9 @@ class TrainingJobs:
         """
         self._agent, self._job_scheduler, self._take_in = agent, job_scheduler, take_in
         self._task, self._watches = task, watches
-        self._threads = ThreadPoolExecutor(64, "training")
+        self._threads = ThreadPoolExecutor(128, "training")  # for what the scheduler wants, and looks
+        self._for_users = ThreadPoolExecutor(64, "commands")  # for requests, which may wait for a day
+        self._requests = Counter[int]()  # that wait, by the user whose job it is
         self._told: defaultdict[int, _Told] = defaultdict(_Told)  # by job
         self._at_work: set[asyncio.Task[None]] = set()
         self._looks: dict[int, asyncio.Task[None]] = {}  # by user
@@ -92,6 +104,7 @@ class TrainingJobs:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._for_users.shutdown(wait=False, cancel_futures=True)
         if self._agent is not None:
             self._agent.close()
 
@@ -229,14 +242,27 @@ class TrainingJobs:
 
     async def status(self, job: Job) -> JobStatus:
         """What the processes of a training job say of themselves. Raises as :meth:`suspend`."""
-        return await self._off_the_loop(self._agent_of(job).status, job)
+        return await self._for(job, self._agent_of(job).status, job)
+
+    async def _for(self, job: Job, work: Callable[..., T], *of: Any) -> T:
+        """Carry a request about a job out in a thread. Raises :class:`UnavailableError` where too many wait."""
+        uid = job.spec.uid
+        if self._requests[uid] >= _MOST_REQUESTS:
+            whose = f"training jobs of {job.spec.user}" if job.spec.user else "training jobs"
+            raise UnavailableError(f"{_MOST_REQUESTS} requests about {whose} wait for an answer: try again later")
+        self._requests[uid] += 1
+        future = self._for_users.submit(work, *of)
+        # also where nobody waits for it any more: the thread does
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: _call_soon(loop, self._requests.subtract, [uid]))
+        return await asyncio.wrap_future(future)
 
     async def _tell(self, job: Job, wish: Mapping[str, object], user: str, tell: Callable[[Agent], None]) -> Job:
         agent, attempt, told = self._agent_of(job), job.attempt, self._told[job.id]
         told.say(wish, told_by(user))
         told.times += 1
         try:
-            await self._off_the_loop(tell, agent)
+            await self._for(job, tell, agent)
         finally:
             await self._see(agent, job, attempt)
         return job
@@ -327,6 +353,12 @@ def _by_user(holding: list[Job]) -> dict[int, list[tuple[Job, int]]]:
         if job.state.stays:
             found.setdefault(job.spec.uid, []).append((job, job.attempt))
     return found
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *of: Any) -> None:
+    """Call something in a loop, from any thread, while there is the loop."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *of)
 
 
 def _report(error: Exception) -> None:

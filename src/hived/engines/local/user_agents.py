@@ -30,7 +30,7 @@ _LOCK_S = 10.0
 #: between two starts of the process of one user, at least, in seconds
 _AGAIN_S = 1.0
 #: requests of one user that wait at a time: those of others have room too
-_MOST_REQUESTS = 16
+_MOST_REQUESTS = 8
 #: bytes of an answer
 _MOST_BYTES = 1 << 20
 
@@ -74,10 +74,11 @@ class UserAgent:
     def ask(self, do: str, folder: Path, most_s: float = 0.0, **how: Any) -> Any:
         """Have something done at the folder of a job; ``most_s``: that this takes by itself."""
         answer: Future[dict[str, Any]] = Future()
+        user = self._user()  # by the directory of users, which may take long, and so before the lock
         with self._lock:
             if len(self._waiting) >= _MOST_REQUESTS:
                 raise UnavailableError(f"{_MOST_REQUESTS} training jobs of user {self._uid} are being told something")
-            process = self._running()
+            process = self._running(*user)
             number = next(self._numbers)
             self._waiting[number] = process, answer
             request = json.dumps({"id": number, "do": do, "folder": str(folder), "how": how})
@@ -98,13 +99,20 @@ class UserAgent:
 
     def end(self) -> None:
         """End the process, for good."""
-        with self._lock:
-            self._is_over = True
-            process = self._process
+        self._is_over = True  # without the lock, which is held while a process is started: who ends it may not wait
+        process = self._process
         if process is not None:
             process.kill()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _user(self) -> tuple[int, list[int]]:
+        """The groups of the user."""
+        try:
+            user = pwd.getpwuid(self._uid)
+            return user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid)
+        except (KeyError, OSError) as error:
+            raise UnavailableError(f"nothing can be told to jobs of user {self._uid}: {error}") from None
+
+    def _running(self, gid: int, groups: list[int]) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
         now = time.monotonic()
@@ -112,10 +120,8 @@ class UserAgent:
             raise self._silent()
         self._started = now
         try:
-            user = pwd.getpwuid(self._uid)
-            groups = os.getgrouplist(user.pw_name, user.pw_gid)
             process = subprocess.Popen(
-                serving.command(self._uid, user.pw_gid, groups),
+                serving.command(self._uid, gid, groups),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -123,11 +129,13 @@ class UserAgent:
                 cwd="/",
                 start_new_session=True,
             )
-        except (KeyError, OSError) as error:
+        except OSError as error:
             raise UnavailableError(f"nothing can be told to jobs of user {self._uid}: {error}") from None
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         self._process = process
+        if self._is_over:  # meanwhile
+            process.kill()
         threading.Thread(target=self._hear, args=(process,), name=f"agent of {self._uid}", daemon=True).start()
         return process
 
