@@ -16,13 +16,14 @@ import pytest
 
 from hived.engine.states import JobState
 from hived.engines.local import engine as engine_module
+from hived.engines.local import training as training_module
 from hived.engines.local.agent import Agent
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import JobExplainer
 from hived.engines.local.instructions import ResumeTasks
 from hived.engines.local.model import Job, JobSpec, Limiting
 from hived.engines.local.training import ELSEWHERE, LOOK_EVERY_S
-from hived.errors import ConflictError, NotFoundError, NotYetError, PolicyError, RequestError
+from hived.errors import ConflictError, NotFoundError, NotYetError, PolicyError, RequestError, UnavailableError
 from hived_control.commands import TrainingJob
 from hived_control.folder import JobFolder
 
@@ -83,6 +84,26 @@ def test_suspended_limited_and_resumed_by_hand(lives: Lives) -> None:
     ]  # fmt: skip
     with lives.store() as store:
         assert record_faults(store)[0] == []
+
+
+def test_requests_about_jobs_of_one_user_are_bounded(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may wait for a day each, and took the threads by which others take their turns."""
+    monkeypatch.setattr(training_module, "_MOST_REQUESTS", 1)
+
+    async def story(engine: Engine) -> None:
+        slow, quick = await training(engine, trains(seconds=1.5)), await training(engine, trains())
+        waits = asyncio.create_task(engine.training.suspend(slow, 60.0))
+        await asyncio.sleep(0.1)
+        with pytest.raises(UnavailableError, match="1 requests about training jobs wait for an answer: try again"):
+            await engine.training.suspend(quick, 1.0)
+        await waits
+        await engine.training.suspend(quick, 20.0)
+        for job in (slow, quick):
+            assert job.state is JobState.SUSPENDED
+            engine.cancel(str(job.id))
+        await ended(engine, slow, quick)
+
+    lives.live(story)
 
 
 def test_told_past_the_engine(lives: Lives) -> None:
