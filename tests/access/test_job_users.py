@@ -419,8 +419,16 @@ def test_files_that_a_group_may_read_no_longer(lives: Lives) -> None:
         jobs = [await submit(engine, ANN, "sleep 0.1", vc=vc) for vc in ("vision", "speech")]
         await ended(engine, *jobs)
         assert modes() == [(0o2750, bin_)] * 2
+        waits = await submit(engine, ANN, "true", hold=True)
+        service = LocalService(engine)
+        assert "- the group bin may read what it prints, in its folder" in service.explain("1").text
+        assert (
+            "- the group bin may read what it will print (fileGroup of vision)" in service.explain(str(waits.id)).text
+        )
         engine.reconfigure(allowed("", "bin"))
         await become([(0o700, ann), (0o2750, bin_)])
+        for job in ("1", waits.key):
+            assert "may read" not in service.explain(job).text
 
     async def second(engine: Engine) -> None:
         await become([(0o700, ann)] * 2)

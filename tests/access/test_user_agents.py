@@ -339,3 +339,35 @@ def test_answers_that_are_none() -> None:
     for plain in ({}, {"processes": [{}], "name": "", "command": "", "launching": False}, {"processes": 3}):
         with pytest.raises((KeyError, TypeError, ValueError)):
             serving.status_of(plain)
+
+
+def test_who_takes_their_pages_away_keeps_no_turn(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder moved away, and a job kept its GPU for five minutes, and had one for itself from then on."""
+    monkeypatch.setattr("hived.engines.local.training.LOST_S", 1.0)
+    first, *others = lives.spec.virtual_clusters
+    lives.spec = replace(
+        lives.spec, virtual_clusters=(replace(first, policy="gandiva:packs=false:quantum_s=0.5"), *others)
+    )
+
+    async def story(engine: Engine) -> None:
+        await submit(engine, BOB, "exec sleep 1000", share=False, gpus=2)
+        there = engine.folder.parent
+        script = f"PYTHONPATH={there} exec {PYTHON} {there}/trainer.py 0.02"
+        mine, *theirs = [await submit(engine, user, script, grace_s=1.0) for user in (ANN, BOB, BOB)]
+        events = 0
+
+        def resumed() -> set[int | None]:
+            return {event.job for event in engine.store.events(events, 100_000, None) if event.kind == "resumed"}
+
+        await until(lambda: mine.id in resumed())
+        own = pages(engine, mine).parent
+        own.rename(own.with_name("away"))
+        await until(lambda: mine.attempt == 2)
+        assert "its control pages are gone" in mine.stopped_why
+        events = engine.last_event
+        await until(lambda: resumed() >= {mine.id, *(job.id for job in theirs)})
+        for job in (mine, *theirs):
+            engine.cancel(str(job.id))
+        await ended(engine, mine, *theirs)
+
+    lives.live(story)

@@ -40,6 +40,7 @@ class Seen:
     started_at = spec_loaded_at = 0.0
     spec_source = "a test"
     keeping, job_users, fences = Keeping(), JobUsers.here(), frozenset[Fence]()
+    read_by = staticmethod(lambda _: "")
 
     def __init__(self, driver: Driver, kept: int | None = None) -> None:
         self.driver = driver

@@ -330,7 +330,7 @@ class LocalService(Service[Job]):
 
     def explainer(self) -> JobExplainer:
         """Explains its jobs."""
-        return JobExplainer(self.scheduler())
+        return JobExplainer(self.scheduler(), read_by=self._engine.read_by)
 
     def clock(self) -> float:
         """See :meth:`Service.clock`."""

@@ -650,6 +650,14 @@ class Engine:
         """Whether the folder of a job is there: it is deleted some time after its end."""
         return self._job_folder(job.id).is_dir()
 
+    def read_by(self, job: Job) -> str:
+        """Who beside its owner may read what a job prints, as a sentence; "": nobody."""
+        if not self.job_users.becomes(job.spec.uid):
+            return ""
+        if job.state.waits and (group := self._readers(job.vc)):
+            return f"the group {group} may read what it will print (fileGroup of {job.vc})"
+        return self.job_users.read_by(self._job_folder(job.id))
+
     def knows(self, ref: str) -> bool:
         """Whether a job of an array is meant by ``ARRAY_INDEX``. O(log index)."""
         return self._of_array(ref) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -51,9 +50,13 @@ _CAUSES = 3
 class JobExplainer(Explainer[Job]):
     """Explains the jobs of one machine."""
 
-    def __init__(self, jobs: JobScheduler, tasks: int = 1) -> None:
-        """``tasks``: of a request that is planned."""
+    def __init__(self, jobs: JobScheduler, tasks: int = 1, read_by: Callable[[Job], str] = lambda _: "") -> None:
+        """``tasks``: of a request that is planned.
+
+        ``read_by``: who beside its owner may read what a job prints, as a sentence; "": nobody.
+        """
         super().__init__(jobs)
+        self._read_by = read_by
         self._jobs: JobScheduler = jobs
         self.pod = _by_rank(tasks)
 
@@ -122,7 +125,7 @@ class JobExplainer(Explainer[Job]):
             why = job.reason if job.reason.startswith("by ") else f": {job.reason}"
             return [
                 f"it is kept out of line{' ' * (why[0] != ':')}{why}",
-                f"hived release {job.name} lets it into line",
+                f"hived release {job.name}{self._by_whom(job)} lets it into line",
             ]
         if job.state is not JobState.BACKOFF or at is None:
             own = "hived cancel or hived requeue, of another guaranteed job of theirs, makes room for it"
@@ -131,11 +134,23 @@ class JobExplainer(Explainer[Job]):
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return [f"it failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"]
 
+    def _by_whom(self, job: Job) -> str:
+        """Who may release a job, where somebody else holds it than its owner."""
+        return f", by an admin of {job.vc} or an operator," if job.held_by not in ("", job.spec.user) else ""
+
     def turns(self, job: Job) -> list[str]:
         """See :meth:`Explainer.turns`; before it starts: who is on its GPUs yet."""
         yet = self._jobs.turns.in_the_way(job)
         names = ", ".join(other.name for other in yet[:MAX_NAMED])
         return [f"it starts once {names} {'has' if len(yet) == 1 else 'have'} paused"] if yet else super().turns(job)
+
+    def _to_pause(self, job: Job) -> list[str]:
+        """Those of its VC that are to pause for others, and have not yet."""
+        turns, jobs = self._jobs.turns, self._jobs.jobs
+        names = [jobs[number].name for number in sorted(turns.told_to_pause) if jobs[number].vc == job.vc]
+        shown = ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+        has = "has" if len(names) == 1 else "have"
+        return [f"{shown} {has} been told to pause, and {has} not yet"] if names else []
 
     def _about(self, job: Job) -> str:
         extension = self._jobs.scheduler.extension
@@ -150,7 +165,7 @@ class JobExplainer(Explainer[Job]):
         left = self._jobs.beyond.get(job.id)
         if self._jobs.takes_turns(job):
             turns = "runs" if self._jobs.guests is not None else f"takes turns on GPUs of {job.vc}"
-            return [f"{job.name} {turns}:", *self._on(job)]
+            return [f"{job.name} {turns}:", *self._on(job), *self._to_pause(job)]
         if left is None:
             return self._jobs.cluster.explained(job.name, _by_rank(job.size))
         assert job.placement is not None
@@ -198,12 +213,8 @@ class JobExplainer(Explainer[Job]):
         return apart + ([f"it was stopped and queued again {times} before{why}"] if job.resumes else [])
 
     def _by(self, job: Job) -> list[str]:
-        """Who has submitted it, and who else may read what it prints, where it runs as another user."""
-        vcs = self._jobs.cluster.spec.virtual_clusters
-        access = next((vc.access for vc in vcs if vc.name == job.vc), None)
-        if access is None or not access.file_group or job.spec.uid in (-1, os.geteuid()):
-            return super()._by(job)
-        return [*super()._by(job), f"the group {access.file_group} may read what it prints (fileGroup of {job.vc})"]
+        """Who has submitted it, and who else may read what it prints."""
+        return [*super()._by(job), *filter(None, (self._read_by(job),))]
 
     def _stops(self, job: Job, at: float | None) -> list[str]:
         first = self._jobs.first_signal(job)

@@ -51,6 +51,7 @@ from .turns import (
     OBEYS_WITHIN_S,
     ONCE_HELD,
     OTHERS_TURN,
+    OUT_OF_REACH,
     RIGID,
     Turns,
     by_task,
@@ -605,6 +606,11 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.turns.forget(job.id)
         if self.scheduler.extension is not None:
             self.scheduler.extension.invalidate()
+
+    def cannot_be_told(self, job: Job, at: float) -> None:
+        """A job that is to pause or to go on, and is out of reach: it starts anew."""
+        if job.state.stays:
+            self.stop(job, at, "requeued", OUT_OF_REACH)
 
     def _set_elastic(self, job: Job, elastic: bool, at: float) -> None:
         job.entry.view = job.entry.view._replace(elastic=elastic)

@@ -124,6 +124,15 @@ class JobUsers:
         folders = (str(own / "shared"), str(output.parent.parent), str(output.parent))
         return RunAs(uid, found.pw_gid, groups, folders, str(output), mode & 0o777)
 
+    @staticmethod
+    def read_by(folder: Path) -> str:
+        """The group that may read what is a job's own in its folder, as a sentence; "": nobody."""
+        with suppress(OSError, KeyError):
+            status = own_folder(folder).lstat()
+            if status.st_mode & 0o070:
+                return f"the group {grp.getgrgid(status.st_gid).gr_name} may read what it prints, in its folder"
+        return ""
+
     def shut(self, jobs: Path, vcs_of: Callable[[Sequence[int]], Mapping[int, str]], groups: Mapping[str, str]) -> None:
         """Take what a group may read of jobs from it, where that is not the group of their virtual cluster any more.
 

@@ -20,6 +20,7 @@ from hived.errors import (
     ConflictError,
     HivedError,
     InvariantError,
+    NotFoundError,
     NotYetError,
     PolicyError,
     StorageError,
@@ -41,6 +42,8 @@ T = TypeVar("T")
 LOOK_EVERY_S = 0.5
 #: how long a job that takes turns is waited for at a time, in seconds
 TURN_S = 5.0
+#: how long one may be out of reach that is to pause or to go on: its control pages are gone, or are not to be read
+LOST_S = 20.0
 #: and one that grows or shrinks: new workers start first
 SCALE_S = 60.0
 #: requests about jobs of one user that wait for an answer, at a time
@@ -144,7 +147,7 @@ class TrainingJobs:
 
     async def _turn(self, agent: Agent, job: Job, attempt: int, has: bool) -> None:
         """Tell it until it does so: one that is starting, or in a long phase without mini-batches, is not able yet."""
-        first = time.monotonic()
+        first, told_last = time.monotonic(), time.monotonic()
         while job.state.stays and job.attempt == attempt:
             if self._job_scheduler.turns.wishes(job.id) is (not has):
                 return  # it has paused before it was called back, say, and others have its GPUs by now
@@ -154,11 +157,16 @@ class TrainingJobs:
                 else:
                     await self._off_the_loop(agent.suspend, job, TURN_S)
                 break
-            except (HivedError, OSError):
+            except (HivedError, OSError) as error:
+                if not isinstance(error, NotFoundError | UnavailableError) or isinstance(error, NotYetError):
+                    told_last = time.monotonic()  # it has pages that can be read
                 if has and not agent.obeys(job):  # its folder was deleted: it goes on by itself, once it is woken
                     for rank in range(job.spec.tasks):
                         await self._off_the_loop(wake_marked, self._task(job, rank).mark)
                     break
+                if time.monotonic() - told_last > LOST_S:
+                    self._take_in(lambda at: self._job_scheduler.cannot_be_told(job, at))
+                    return
                 await asyncio.sleep(LOOK_EVERY_S)
                 if self._job_scheduler.turns.wishes(job.id) is not has:
                     return

@@ -33,6 +33,7 @@ OBEYS_WITHIN_S = 300.0
 #: why an elastic job has other GPUs, and why it is stopped
 GROWS, SHRINKS = "it grows into GPUs that nobody asks for", "it gives up what it has grown into, for others"
 NOT_READY = "it had ended no mini-batch when its GPUs were wanted, and so could not pause"
+OUT_OF_REACH = "its control pages are gone, and it could not be told to pause or to go on: it starts anew"
 RIGID = "it does not give up the GPUs that it has grown into"
 NOT_ALONE = "it does not pause for others, whose GPUs these are; it waits for some of its own"
 
