@@ -19,6 +19,7 @@ from hived.server.local_service import LocalService
 
 from .living import Clock, Lives, ended, gate, printed, shell, state
 
+PATHS = {"PATH": os.environ["PATH"]}
 MIB = 1 << 20
 
 
@@ -214,3 +215,32 @@ def test_what_is_kept_of_output_without_lines_is_shown(lives: Lives, prints: str
         assert page.text.startswith("x") if first == "x" else re.match(r"\d{8} of it\r", page.text)
 
     lives.live(story, keeping=Keeping(output=1 * MIB))
+
+
+def test_files_that_were_promised_stay(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was submitted again found nothing when its turn came. No job keeps the files of another user's."""
+    monkeypatch.setattr(engine_module, "DELETE_EVERY_S", 0.01)
+    clock = Clock()
+
+    async def story(engine: Engine) -> None:
+        mine = engine.submit(shell("vision", "echo kept > $HIVED_JOB_DIR/state", user="ann"))
+        theirs = engine.submit(shell("vision", "true", user="bob"))
+        await ended(engine, mine, theirs)
+        promises = [{"HIVED_PREVIOUS_JOB_DIR": str(engine.shared_folder(job)), **PATHS} for job in (mine, theirs)]
+        script = "cat $HIVED_PREVIOUS_JOB_DIR/state"
+        again, other = (
+            engine.submit(shell("vision", script, user="ann", hold=True, environment=given)) for given in promises
+        )
+        clock.now += 2000
+        jobs = lives.folder / "jobs"
+        while (jobs / str(theirs.id)).exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        engine.release(str(again.id))
+        assert await printed(engine, again, "kept") == "kept\n"
+        engine.cancel(str(other.id))
+        await ended(engine, again)
+        while (jobs / str(mine.id)).exists():  # it is nobody's any more
+            await asyncio.sleep(0.01)
+
+    lives.live(story, clock=clock, keeping=Keeping(files_s=1000.0))

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hived.errors import InputError, StorageError
+from hived.errors import InputError, NotFoundError, StorageError
 from hived.server.schema import Device, Drained, Event, Events, Job, Node, Nodes, Spec
 from hived.words import counted, ranges
 
@@ -200,6 +200,16 @@ def drain(
                 _ask(now)
             elif node is None:
                 raise InputError("all devices are meant, and nothing is drained: --yes drains them, or name a node")
+        if len(numbers) > 1:  # all of them or none
+            here = {
+                one.device
+                for of in there.parsed(Nodes, there.get("/v1/nodes", node=node, limit=_NODES)).nodes
+                if node in (None, of.name)
+                for one in of.devices
+            }
+            if unknown := [number for number in numbers if number not in here]:
+                where = f" on node {clean(node)!r}" if node else ""
+                raise NotFoundError(f"no device {unknown[0]}{where}, and nothing was changed; hived devices shows them")
         for one in numbers or (None,):
             answer = there.post("/v1/drain", wanted | {"device": one})
             if not ask.printed(answer, one_of_many=len(numbers) > 1):

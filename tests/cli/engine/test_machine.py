@@ -63,6 +63,10 @@ def test_drain(hived: Hived, engine: FakeService) -> None:
     answer = hived("drain", "node-0", "--device", "0,2-3", "--undo")
     assert answer.out.startswith("3 GPUs: jobs may come again\n")
     assert hived("drain", "node-0", "-d0,2", "-d3").out.startswith("3 GPUs: no new jobs\n")
+    before = set(engine.drained)
+    said = refused(hived("drain", "node-0", "-d", "1-9", "--undo"), 4)
+    assert said == "no device 4 on node 'node-0', and nothing was changed; hived devices shows them"
+    assert engine.drained == before
     for wrong in ("", "2-", "x", "-1", "3,,4", "0-5000"):
         assert refused(hived("drain", "node-0", f"--device={wrong}")).startswith("--device: ")
     assert hived("drain", "--undo", "--device", 3).out.startswith("2 GPUs: jobs may come again\n")

@@ -59,7 +59,7 @@ from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
 from .devices import Devices
-from .environment import free_port, task_environment
+from .environment import PREVIOUS, free_port, task_environment
 from .explaining import JobExplainer
 from .fences import Fence, Fences
 from .health import DrainedBy
@@ -913,10 +913,22 @@ class Engine:
             return f"its jobs share GPUs, and {RUNTIME} is not installed where the engine runs: {command_for('train')}"
         return ""
 
+    def _promised(self) -> set[Path]:
+        """Folders of jobs that were submitted again by their users, as jobs that have not ended. O(jobs here)."""
+        jobs, found = self.folder / "jobs", set()
+        for job in list(self.job_scheduler.jobs.values()):
+            with contextlib.suppress(KeyError, IndexError, ValueError):
+                number = Path(job.spec.environment[PREVIOUS]).relative_to(jobs).parts[0]
+                before = self.store.job(number)
+                if before is not None and before.spec.user == job.spec.user:
+                    found.add(jobs / number)
+        return found
+
     # -- files of jobs that have ended ----------------------------------------------------------------------------
 
     async def _delete_old_files(self) -> None:
         first = 0
+        spared: set[Path] = set()
 
         def old() -> tuple[list[Path], int]:
             ended, then = self.store.ended_before(self.clock() - self.keeping.files_s, first)
@@ -925,8 +937,10 @@ class Engine:
         while self.keeping.files_s < inf:
             with contextlib.suppress(StorageError):
                 folders, first = await asyncio.to_thread(old)
-                for folder in folders:
+                promised = self._promised()
+                for folder in (spared | set(folders)) - promised:
                     await asyncio.to_thread(delete_folder, folder)
+                spared = (spared | set(folders)) & promised
             await asyncio.sleep(DELETE_EVERY_S)
 
     async def _shut_files(self) -> None:
