@@ -343,7 +343,9 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     assert [job.state.value for job in engine.all[1:]] == ["succeeded", "failed", "cancelled", "running"]
     assert hived("requeue", "--hold", "a").out == "a-5 is being stopped, to be held\n"
     engine.change(engine.all[4], state="running")
-    assert hived("requeue", "2").out.splitlines() == said
+    answer = hived("requeue", "2")
+    assert answer.out.splitlines() == said
+    assert answer.err.startswith("each of these is an array of its own now: all may be at work at a time, and hived")
     for job in engine.all[1:]:
         engine.end(job)
     assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")
