@@ -607,10 +607,10 @@ def requeue(
             _one_after_another("resubmit"),
             lambda job: f"{clean(job.name)} is {job.state.value}: submitted again" + finds(job),
         )
-    if sum(job.array is not None and again[job.id] is None for job in over) > 1:
+    of_arrays = [job for job in over if job.process is not None and job.process.array is not None]
+    if sum(again[job.id] is None for job in of_arrays) > 1:
         note(
-            "each of these is an array of its own now: all may be at work at a time, and hived cancel NAME_INDEX, as it "
-            "is called, ends one"
+            "each of these is an array of its own now: all may be at work at a time, and each has its own name, NAME_3"
         )
     if found_there[True]:
         note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
