@@ -345,7 +345,7 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     engine.change(engine.all[4], state="running")
     answer = hived("requeue", "2")
     assert answer.out.splitlines() == said
-    assert answer.err.startswith("each of these is an array of its own now: all may be at work at a time, and hived")
+    assert answer.err.startswith("each of these is an array of its own now, NAME_INDEX by its name: all may be at ")
     for job in engine.all[1:]:
         engine.end(job)
     assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")
