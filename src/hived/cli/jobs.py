@@ -609,9 +609,7 @@ def requeue(
         )
     of_arrays = [job for job in over if job.process is not None and job.process.array is not None]
     if sum(again[job.id] is None for job in of_arrays) > 1:
-        note(
-            "each of these is an array of its own now: all may be at work at a time, and each has its own name, NAME_3"
-        )
+        note("each of these is an array of its own now, NAME_INDEX by its name: all may be at work at a time")
     if found_there[True]:
         note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
     _end(found, refused | again)
