@@ -350,10 +350,10 @@ def test_who_takes_their_pages_away_keeps_no_turn(lives: Lives, monkeypatch: pyt
     )
 
     async def story(engine: Engine) -> None:
-        await submit(engine, BOB, "exec sleep 1000", share=False, gpus=2)
+        await submit(engine, BOB, "exec sleep 1000", share=False)
         there = engine.folder.parent
         script = f"PYTHONPATH={there} exec {PYTHON} {there}/trainer.py 0.02"
-        mine, *theirs = [await submit(engine, user, script, grace_s=1.0) for user in (ANN, BOB, BOB)]
+        mine, *theirs = [await submit(engine, user, script, grace_s=1.0) for user in (ANN, BOB, BOB, BOB)]
         events = 0
 
         def resumed() -> set[int | None]:
