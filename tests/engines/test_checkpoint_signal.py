@@ -148,15 +148,18 @@ def test_signal_before_the_limit_through_a_script(lives: Lives) -> None:
     (lives.folder.parent / "program.py").write_text(PYTHON.format(signal="SIGUSR1"))
 
     async def story(engine: Engine) -> None:
-        known: dict[str, Any] = {"vc": "vision", "cwd": str(lives.folder), "grace_s": 0.1, "time_limit_s": 3.0}
+        known: dict[str, Any] = {"vc": "vision", "cwd": str(lives.folder), "grace_s": 0.1}
         saves = JobSpec.model_construct(
             command=("bash", "-c", f"{sys.executable} ../program.py; exit 0"), name="saves", limit_signal="USR1",
-            limit_signal_s=2.0, **known,
+            limit_signal_s=3600.0, time_limit_s=7200.0, **known,
         )  # fmt: skip
         plain = JobSpec.model_construct(
-            command=("bash", "-c", "sleep 100; exit 0"), name="plain", limit_signal="USR1", limit_signal_s=2.5, **known
-        )
+            command=("bash", "-c", "sleep 100; exit 0"), name="plain", limit_signal="USR1", limit_signal_s=1.5,
+            time_limit_s=2.0, **known,
+        )  # fmt: skip
         jobs = [engine.submit(saves), engine.submit(plain)]
+        await printed(engine, jobs[0], "begins")  # it has a handler by now: its time is to come at once
+        engine.edit(str(jobs[0].id), {"time_limit_s": 3600.5})
         await ended(engine, *jobs)
         assert jobs[0].state is JobState.SUCCEEDED
         assert "saved" in engine.task(jobs[0], 0).output.read_text()

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -91,15 +92,25 @@ def test_requests_about_jobs_of_one_user_are_bounded(lives: Lives, monkeypatch: 
     monkeypatch.setattr(training_module, "_MOST_REQUESTS", 1)
 
     async def story(engine: Engine) -> None:
-        slow, quick = await training(engine, trains(seconds=1.5)), await training(engine, trains())
-        waits = asyncio.create_task(engine.training.suspend(slow, 60.0))
-        await asyncio.sleep(0.1)
+        slow, quick = await training(engine, trains()), await training(engine, trains())
+        begun, gate = threading.Event(), threading.Event()
+
+        def wait(*_: object) -> None:
+            begun.set()
+            gate.wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Agent, "limit", wait)
+            waits = asyncio.create_task(engine.training.limit(slow, Limiting(None, 0.5)))
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
         with pytest.raises(UnavailableError, match="1 requests about training jobs wait for an answer: try again"):
             await engine.training.suspend(quick, 1.0)
+        gate.set()
         await waits
         await engine.training.suspend(quick, 20.0)
+        assert quick.state is JobState.SUSPENDED
         for job in (slow, quick):
-            assert job.state is JobState.SUSPENDED
             engine.cancel(str(job.id))
         await ended(engine, slow, quick)
 

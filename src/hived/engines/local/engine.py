@@ -937,10 +937,10 @@ class Engine:
         while self.keeping.files_s < inf:
             with contextlib.suppress(StorageError):
                 folders, first = await asyncio.to_thread(old)
-                promised = self._promised()
-                for folder in (spared | set(folders)) - promised:
+                over = spared.union(folders)
+                spared = over & self._promised() if over else over
+                for folder in over - spared:
                     await asyncio.to_thread(delete_folder, folder)
-                spared = (spared | set(folders)) & promised
             await asyncio.sleep(DELETE_EVERY_S)
 
     async def _shut_files(self) -> None:

@@ -186,13 +186,7 @@ class JobOfUser:
         """Let all processes go on."""
         self._agent.ask("resume", self._folder, timeout_s + _LOCK_S, timeout_s=timeout_s)
 
-    def limit(
-        self,
-        memory_limit: int | None = None,
-        share: float | None = None,
-        memory_most: int | None = None,
-        lease_s: float = 0.0,
-    ) -> None:
+    def limit(self, memory_limit: int | None, share: float | None, memory_most: int | None, lease_s: float) -> None:
         """Change limits, from the next mini-batch on."""
         how = {"memory_limit": memory_limit, "share": share, "memory_most": memory_most, "lease_s": lease_s}
         self._agent.ask("limit", self._folder, _LOCK_S, **how)
