@@ -85,6 +85,31 @@ def test_daemons_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
     lives.live(story)
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes namespaces here")
+def test_a_container_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
+    """In namespaces and a control group of its own, below that of the task."""
+
+    async def story(engine: Engine) -> None:
+        all_of_them = engine._fences.folder
+        assert all_of_them is not None
+        inner = 'echo $$ > "$0"; exec setsid env -i unshare --fork --pid --mount-proc /bin/sleep 1000'
+        script = (
+            f"own=$(echo {all_of_them}/*/); mkdir ${{own}}container; "
+            f"sh -c '{inner}' ${{own}}container/cgroup.procs & echo here; exec sleep 1000"
+        )
+        job = await running(engine, script)
+        procs = all_of_them / groups(engine)[0] / "container" / "cgroup.procs"
+        while len(inside := procs.read_text().split()) < 2:  # unshare, and what it has started
+            await asyncio.sleep(0.02)
+        supervisor = int((engine.task(job, 0).folder / "claim").read_text().split()[0])
+        os.kill(supervisor, signal.SIGKILL)
+        await ended(engine, job)
+        while groups(engine) or [pid for pid in inside if Path(f"/proc/{pid}").exists()]:
+            await asyncio.sleep(0.02)
+
+    lives.live(story)
+
+
 def test_daemons_in_a_group_of_an_engine_that_was_started_otherwise(lives: Lives, made: Fences) -> None:
     """As with `--fence memory` from now on: the groups are in another folder, and the daemons outlived it."""
 
