@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,3 +81,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_engine_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that the tests run on may have one in the folder where clients look for it."""
     monkeypatch.setattr("hived.cli.addresses.OF_THE_MACHINE", Path("/nowhere/hived"))
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may pass, as /var/lib; those of pytest are its user's alone."""
+    with tempfile.TemporaryDirectory(prefix="hived-tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

@@ -85,6 +85,34 @@ def test_daemons_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
     lives.live(story)
 
 
+def test_daemons_in_no_group_of_a_killed_supervisor(lives: Lives) -> None:
+    """And what these have started: their supervisor has written which it had. Others run on."""
+
+    async def story(engine: Engine) -> None:
+        engine._fences = engine._watching._fences = Fences("nothing", mounts=())
+        daemon = "(env -i setsid sh -c 'sleep 86395 & sleep 86395' &)"
+        job = await running(engine, f"{daemon}; echo here; exec sleep 600")
+        other = await running(engine, "(env -i setsid sleep 86394 &); echo here; exec sleep 600")
+        adopted = [engine.task(one, 0).folder / "adopted" for one in (job, other)]
+        while not all(file.exists() and len(file.read_text().split()) == 3 for file in adopted):
+            await asyncio.sleep(0.02)
+        while len(alive("86395")) < 2:
+            await asyncio.sleep(0.01)
+        # of another task, as in a copy of its folder: not ended
+        other_lines = adopted[1].read_text()
+        os.kill(engine.task(job, 0).pid, signal.SIGKILL)
+        await ended(engine, job)
+        assert alive("86395") == []
+        assert alive("86394")
+        adopted[1].write_text(other_lines.replace(engine.task(other, 0).mark, "of another"))
+        os.kill(engine.task(other, 0).pid, signal.SIGKILL)
+        await ended(engine, other)
+        (left,) = alive("86394")
+        os.kill(left, signal.SIGKILL)
+
+    lives.live(story)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes namespaces here")
 def test_a_container_of_a_killed_supervisor(lives: Lives, made: Fences) -> None:
     """In namespaces and a control group of its own, below that of the task."""

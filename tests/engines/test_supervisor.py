@@ -109,9 +109,9 @@ def test_a_task_that_gets_its_group_while_it_is_signalled(monkeypatch: pytest.Mo
         monkeypatch.setattr(os, "killpg", first)
         monkeypatch.setattr(supervisor, "_children", lambda: [child.pid])
         one = object.__new__(supervisor._Supervisor)
-        one._main, one._status = child.pid, None
-        one._signal_all(signal.SIGTERM)
+        one._main, one._status, one._gate = child.pid, None, -1
         try:
+            one._signal_all(signal.SIGTERM)
             assert child.wait(PATIENCE_S) == -signal.SIGTERM
         finally:
             child.kill()

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import asdict
 
@@ -58,6 +58,7 @@ from hived.scheduling.checked_policy import CheckedPolicy
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
+from . import containers
 from .devices import Devices
 from .environment import PREVIOUS, free_port, task_environment
 from .explaining import JobExplainer
@@ -148,7 +149,7 @@ class Engine:
         cluster = RecordedCluster(self._trading.in_force(), self._lines.append, policies.rank, policies.ranks)
         self._database = database = store.database
         if can_be_told():
-            devices.tell_strangers(lambda pid: is_of_a_job(pid, self.folder))
+            devices.tell_strangers(lambda pid: is_of_a_job(pid, self.folder, self._owner))
         #: of people
         self.tokens = _tokens(store)
         #: None: the runtime of training jobs is not installed
@@ -864,11 +865,27 @@ class Engine:
                 bool(self._fences.asked),
                 self.keeping.output,
                 umask=spec.umask,
+                docker=self._gate(job, task, environment),
             )
 
         if job.attempt > 1:  # its environment again, and what is left of it is not its user's to count
             self.task(job, rank, job.attempt - 1).forget_work()
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
+
+    def _gate(self, job: Job, task: Task, environment: Mapping[str, str]) -> dict[str, Any] | None:
+        """What stands between a task and Docker; None: nothing."""
+        numbers = tuple(map(int, environment["HIVED_DEVICES"].split(","))) if environment["HIVED_DEVICES"] else ()
+        names = self.devices.visible(numbers, True).split(",") if numbers else []
+        minors = self.devices.minors(numbers) if Fence.DEVICES in self._fences.asked else None
+        memory = self._fences.memory(max(1, len(numbers)), self._now.spec.gpus)
+        uid = self.job_users.uid if job.spec.uid < 0 else job.spec.uid
+        return containers.gate(task.output.parent, environment, uid, numbers, names, minors, memory)
+
+    def _owner(self, mark: str) -> int | None:
+        """The user of the running task with a mark."""
+        jobs = [job for job in list(self.job_scheduler.jobs.values()) if job.state.holds]
+        ours = (job for job in jobs if mark.startswith(job.mark(self._database)))
+        return next((job.spec.uid if job.spec.uid >= 0 else self.job_users.uid for job in ours), None)
 
     def _readers(self, vc: str) -> str:
         """The group that may read the files of jobs of a virtual cluster; "": nobody."""

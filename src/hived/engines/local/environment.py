@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from .model import Job
@@ -95,6 +95,8 @@ _APPEAR_S, _AGAIN_S = 0.1, 0.002
 _LONGEST = 8 << 20
 #: process flag of a kernel thread (``PF_KTHREAD``)
 _OF_THE_KERNEL = 0x0020_0000
+#: place of the start of a process, in ticks since the boot
+_STARTED = 19
 
 
 def environments() -> Iterator[tuple[int, list[bytes]]]:
@@ -121,11 +123,14 @@ def environments() -> Iterator[tuple[int, list[bytes]]]:
         time.sleep(_AGAIN_S if unread else 0.0)
 
 
-def kill_marked(mark: str) -> None:
-    """Kill all processes with this mark, and wait for their end, up to two seconds. O(processes)."""
+def kill_marked(mark: str, adopted: Collection[tuple[int, int]] = ()) -> None:
+    """Kill all processes with this mark, and wait for their end, up to two seconds. O(processes).
+
+    And those ``adopted``, by pid and start, and all that these and those have started, which may not have the mark.
+    """
     wanted = f"{MARK}={mark}".encode()
     last = time.monotonic() + _CLEARING_S
-    while (killed := _kill(wanted)) and time.monotonic() < last:  # again: a process may have forked meanwhile
+    while (killed := _kill(wanted, adopted=adopted)) and time.monotonic() < last:  # it may have forked meanwhile
         _wait_for(killed, last)
 
 
@@ -149,25 +154,70 @@ def _read(path: Path) -> bytes:
 
 def _has_none(process: Path) -> bool:
     """Whether a process has no environment: a zombie, or a kernel thread."""
-    state, *numbers = (process / "stat").read_bytes().rpartition(b")")[2].split()
+    state, *numbers = _status(int(process.name))
     return state in b"ZX" or bool(int(numbers[5]) & _OF_THE_KERNEL)
 
 
-def _kill(wanted: bytes, number: int = signal.SIGKILL) -> list[int]:
-    """Signal the processes that have ``wanted`` in their environment. Returns their pidfds, which the caller closes."""
-    found = []
+def _kill(wanted: bytes, number: int = signal.SIGKILL, adopted: Collection[tuple[int, int]] | None = None) -> list[int]:
+    """Signal the processes that have ``wanted`` in their environment. Returns their pidfds, which the caller closes.
+
+    ``adopted``: and these, by pid and start, and all below all of them; None: none of them.
+    """
+    found: dict[int, int] = {}
+    for pid, started in adopted or ():
+        with contextlib.suppress(OSError, ValueError, IndexError), contextlib.ExitStack() as to_close:
+            fd = os.pidfd_open(pid)
+            to_close.callback(os.close, fd)
+            if int(_status(pid)[_STARTED]) == started and _status(pid)[0] not in b"ZX":
+                found[pid] = fd
+                to_close.pop_all()
     for pid, environment in environments():
-        if wanted not in environment:
+        if wanted not in environment or pid in found:
             continue
         with contextlib.suppress(OSError), contextlib.ExitStack() as to_close:
             fd = os.pidfd_open(pid)
             to_close.callback(os.close, fd)
             # checked again, now that the pid cannot be reused
             if wanted in _environment(Path(f"/proc/{pid}"), time.monotonic() + _APPEAR_S):
-                found.append(fd)
+                found[pid] = fd
                 to_close.pop_all()
-                signal.pidfd_send_signal(fd, number)
-    return found
+    if found and adopted is not None:  # before any is killed, and its children are another's
+        _add_children(found)
+    for fd in found.values():
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(fd, number)
+    return list(found.values())
+
+
+def _add_children(found: dict[int, int]) -> None:
+    """Add all processes below these, by pid, with a pidfd each, which the caller closes. O(processes)."""
+    children: dict[int, list[int]] = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                children.setdefault(parent_of(int(process.name)), []).append(int(process.name))
+    level = list(found)
+    while level:
+        below = [(parent, pid) for parent in level for pid in children.get(parent, ()) if pid not in found]
+        level = []
+        for parent, pid in below:
+            with contextlib.suppress(OSError, ValueError, IndexError), contextlib.ExitStack() as to_close:
+                fd = os.pidfd_open(pid)
+                to_close.callback(os.close, fd)
+                if parent_of(pid) == parent:  # as above
+                    found[pid] = fd
+                    level.append(pid)
+                    to_close.pop_all()
+
+
+def parent_of(pid: int) -> int:
+    """Pid of its parent. ``OSError``, ``ValueError``, ``IndexError`` where there is no such process."""
+    return int(_status(pid)[1])
+
+
+def _status(pid: int) -> list[bytes]:
+    """What the kernel says of a process, from its state on (proc(5))."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _wait_for(pidfds: list[int], last: float) -> None:

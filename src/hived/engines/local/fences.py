@@ -113,7 +113,7 @@ class Fences:
             (group / "cpu.weight").write_text(str(min(_MOST_WEIGHT, _WEIGHT * gpus)))
         if Fence.MEMORY in self.asked:
             most = (group / "memory.max").read_text(encoding="ascii").strip()
-            share = self._memory * gpus // of
+            share = self.memory(gpus, of)
             if most == "max" or int(most) < share:
                 (group / "memory.max").write_text(str(share))
             (group / "memory.oom.group").write_text("1")  # a job without one of its processes may wait for it for ever
@@ -122,6 +122,10 @@ class Fences:
         with contextlib.suppress(OSError):  # where processes are counted
             (group / "pids.max").write_text(str(_MOST_PROCESSES))
         return group
+
+    def memory(self, gpus: int, of: int) -> int:
+        """Bytes of memory of a task with so many GPUs of the machine's; 0: it is not divided."""
+        return self._memory * gpus // of
 
     def close(self) -> None:
         """Remove the folder of the groups, if there are none."""

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from .containers import is_of_a_task
+from .environment import parent_of
 from .job_users import name_of
 from .tasks import supervised
 
@@ -24,10 +26,11 @@ def can_be_told() -> bool:
     return False
 
 
-def is_of_a_job(pid: int, folder: Path) -> bool:
+def is_of_a_job(pid: int, folder: Path, owner_of: Callable[[str], int | None] = lambda _: None) -> bool:
     """Whether a process is of a job in this state folder, or has ended: its supervisor has started it. O(depth).
 
-    Not by its mark: what it says of itself is its user's word. Jobs of another engine are none of these.
+    Not by its mark: what it says of itself is its user's word. But Docker's daemon says it of containers;
+    ``owner_of``: the uid of the running task with a mark. Jobs of another engine are none of these.
     """
     while pid > 1:
         if (task := supervised(pid)) is not None:
@@ -35,9 +38,12 @@ def is_of_a_job(pid: int, folder: Path) -> bool:
                 task = Path(f"/proc/{pid}/cwd").readlink()
             return folder.resolve() in task.parents or folder in task.parents
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            parent = parent_of(pid)
         except (OSError, ValueError, IndexError):
             return True
+        if is_of_a_task(pid, parent, owner_of):
+            return True
+        pid = parent
     return False
 
 

@@ -13,6 +13,8 @@ needs nothing but the standard library and a few files of FOLDER:
     exit        how the task ended, and its mark. Its space on the disk is allocated before the claim, so a full disk
                 cannot lose it
     output      what the task prints
+    adopted     the task's mark, and pid and start of the processes that it has left to us, as daemons are: they may be
+                in no group of ours, without its mark, and whoever finds us killed ends them
 
 Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start another
 whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all processes left after the
@@ -51,6 +53,8 @@ _FILES = 1024  #: that a task of another user may open, until it raises that its
 NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothing was started
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
+#: how long Docker's program is waited for: at the start of a task, and for its containers to end, in seconds
+_GATE_OPENS_S, _GATE_ENDS_S = 2.0, 25.0
 _DEEPEST = 100  #: generations of processes among which one is looked for that handles a signal
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish")
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -61,12 +65,7 @@ def world() -> str:
     # not pathlib, here and below: its import would slow down the start of every task
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
-    try:
-        with open("/proc/1/stat", "rb") as file:
-            first = file.read().rpartition(b")")[2].split()[19].decode()  # when process 1 was started
-    except (OSError, IndexError):
-        first = ""
-    return f"{boot}:{first}"
+    return f"{boot}:{_started(1)}"
 
 
 def _room() -> int:
@@ -133,7 +132,13 @@ class _Supervisor:
         most_output: int = 0,
         umask: int | None = None,
         limit_file: str = "limit",
+        docker: dict[str, Any] | None = None,
     ) -> None:
+        self._docker = docker
+        self._adopted: list[int] = []  #: as written last
+        self._is_gated = False  #: whether the task uses Docker through a program of its own
+        self._gate = -1  #: pid of what stands between the task and Docker, while it runs
+        self._gate_input = -1  #: once it is closed, that ends, and the containers of the task before it
         self._umask = umask
         self._limit_file = limit_file
         self._most_output, self._output = most_output, -1
@@ -164,10 +169,14 @@ class _Supervisor:
         if self._told() is not None:
             self._stopped = True
         else:
+            if self._docker is not None:
+                self._open_gate(self._docker)
             error = self._start()
             if error is None:
                 self._watch()
                 error = self._problem.decode(errors="replace") or None
+            if self._docker is not None:
+                self._end_containers(self._docker)
             if self._fence is not None:
                 killed = self._status is not None and os.WIFSIGNALED(self._status)
                 if error is None and killed and os.WTERMSIG(self._status or 0) == signal.SIGKILL and not self._stopped:
@@ -188,6 +197,83 @@ class _Supervisor:
         os.fsync(room)
         os.rename(f".exit.{os.getpid()}", "exit")
         _sync_folder()
+
+    def _open_gate(self, docker: dict[str, Any]) -> None:
+        """Have the task use Docker through a program of its own (see ``docker_gate``), where it may use it at all."""
+        try:
+            reader, writer = os.pipe()
+        except OSError:
+            return
+        try:
+            if self._start_gate(docker, writer):
+                os.close(writer)
+                writer = -1
+                if select.select([reader], [], [], _GATE_OPENS_S)[0]:
+                    address = os.read(reader, 4096).decode(errors="surrogateescape").strip()
+                    if address:
+                        self._environment["DOCKER_HOST"], self._is_gated = address, True
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+
+    def _start_gate(self, docker: dict[str, Any], output: int = -1) -> bool:
+        """Start the program, which says its address; without ``output`` it is to end the containers alone."""
+        task = {**docker["task"], "run_as": self._run_as} | ({} if output >= 0 else {"socket": ""})
+        reader = writer = -1
+        try:
+            reader, writer = os.pipe()
+            self._gate = os.fork()
+        except OSError:
+            if reader >= 0:
+                os.close(reader)
+                os.close(writer)
+            return False
+        if self._gate == 0:
+            try:
+                os.setsid()
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(reader, 0)
+                os.dup2(output if output >= 0 else nothing, 1)
+                os.dup2(nothing, 2)
+                os.chdir("/")
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                os.execve(sys.executable, [sys.executable, "-I", "-S", docker["program"]], {"LC_ALL": "C.UTF-8"})
+            finally:
+                os._exit(127)
+        os.close(reader)
+        self._gate_input = writer
+        try:
+            os.write(writer, json.dumps(task).encode() + b"\n")  # a pipe has more room than that
+        except OSError:  # it has ended already
+            return False
+        return True
+
+    def _end_containers(self, docker: dict[str, Any]) -> None:
+        """Have what the task has started through Docker ended; by another program, if the task has ended its own."""
+        self._reap()
+        if self._gate < 0 and not self._is_gated:
+            return
+        for again in (False, True):
+            if self._gate < 0 and (not again or not self._start_gate(docker)):
+                continue
+            os.close(self._gate_input)
+            if self._wait_for_gate():
+                return
+
+    def _wait_for_gate(self) -> bool:
+        """Whether the program has ended by itself, and well, after its input has; within some seconds."""
+        end = time.monotonic() + _GATE_ENDS_S
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self._gate, os.WNOHANG)
+            if pid:
+                self._gate = -1
+                return status == 0
+            time.sleep(0.005)
+        os.kill(self._gate, signal.SIGKILL)
+        os.waitpid(self._gate, 0)
+        self._gate = -1
+        return False
 
     def _start(self) -> str | None:
         """Fork; what becomes of the program is heard later. Returns the error message, or ``None``."""
@@ -306,6 +392,7 @@ class _Supervisor:
                 return
             now = time.monotonic()
             self._hear()
+            self._note_adopted()
             self._cut_output()
             if (other := self._other_limit()) != self._limit:
                 self._limit = other
@@ -395,6 +482,20 @@ class _Supervisor:
                 os.close(process)
         return not self._told_to_save
 
+    def _note_adopted(self) -> None:
+        """Write which processes the task has left to us, where they are others than before."""
+        now = [pid for pid in _children() if pid not in (self._main, self._gate)]
+        if now == self._adopted:
+            return
+        self._adopted = now
+        lines = [f"{pid} {started}\n" for pid in now if (started := _started(pid))]
+        try:
+            with open(".adopted", "w", encoding="ascii", opener=_open_own) as file:
+                file.write(f"{self._mark}\n" + "".join(lines))
+            os.rename(".adopted", "adopted")
+        except OSError:  # on a full disk those of before are known
+            return
+
     def _other_limit(self) -> float | None:
         """The time limit that the engine has written since the start of the task, if it has; ``None``: there is none.
 
@@ -454,9 +555,12 @@ class _Supervisor:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return True
+                return self._gate < 0 or any(child != self._gate for child in _children())
             if pid == self._main:
                 self._status = status
+            elif pid == self._gate:
+                self._gate = -1
+                os.close(self._gate_input)
 
     def _kill_all(self) -> None:
         """SIGKILL to all that the task has started."""
@@ -480,6 +584,8 @@ class _Supervisor:
         if self._status is None and _signal_group(self._main, number):
             done.add(self._main)
         for pid in _children():
+            if pid == self._gate:
+                continue
             try:
                 group = os.getpgid(pid)
                 if group == os.getpgrp():
@@ -591,6 +697,19 @@ def _children(of: int | None = None) -> list[int]:
     except OSError:  # it has ended
         pass
     return found
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks since the boot; "": there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def _open_own(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 class _Process:

@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from . import supervisor
+from . import containers, supervisor
 from .environment import MARK, kill_marked
 from .fences import Fences
 from .job_users import RunAs
@@ -91,6 +92,7 @@ class Work:
     most_output: int = 0  #: bytes of what it prints that are kept, the last ones; 0: all
     umask: int | None = None  #: of its processes; None: the engine's, or 022 as another user
     limit_file: str = LIMIT  #: where another time limit is looked for while it runs
+    docker: Mapping[str, Any] | None = None  #: what stands between it and Docker (:mod:`.containers`); None: nothing
 
 
 class Task:
@@ -285,6 +287,33 @@ class Task:
             return None if work["fence"] is None else Path(work["fence"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None
+
+    def clear(self) -> None:
+        """End what it has left, its supervisor being gone. Blocks for some seconds at most. O(processes)."""
+        self._end_containers()
+        kill_marked(self.mark, self._adopted())
+
+    def _adopted(self) -> list[tuple[int, int]]:
+        """Processes that its supervisor had for children, by pid and start: as long as the machine has not rebooted."""
+        try:
+            if self._rebooted():
+                return []
+            mark, *lines = read_small(self.folder / "adopted").splitlines()
+            if not mark.startswith(self.mark):
+                return []
+            return [(int(pid), int(started)) for pid, started in (line.split() for line in lines)]
+        except (OSError, ValueError):
+            return []
+
+    def _end_containers(self) -> None:
+        try:
+            work = json.loads(read_small(self.folder / "task.json", most=_MOST_WORK))
+            docker = work.get("docker")
+            run_as = None if work["run_as"] is None else RunAs(**work["run_as"])
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            return
+        if docker:
+            containers.end(docker, run_as)
 
     def _written(self) -> Ending | None:
         """The ending that its supervisor has written; ``None`` if there is none, or the file is not a supervisor's."""
@@ -513,7 +542,7 @@ class Watching:
     def _start(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
         try:
             if inherited:
-                kill_marked(task.mark)
+                task.clear()
                 if replaced:  # as after a reboot: nothing runs any more, and nothing says how it ended
                     self._report(key, Ending(137, error="its files are gone", lost=True, rebooted=True))
                     return
@@ -595,7 +624,7 @@ class Watching:
             if (fd := _supervisor_of(task)) is not None:  # it has another claim by now than its supervisor's
                 self._watch(key, task, fd)
                 return
-            kill_marked(task.mark)
+            task.clear()
         self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending(), task)
 
 
