@@ -57,6 +57,12 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def docker(session: nox.Session) -> None:
+    """Containers that Docker starts for jobs; needs root, Docker and a static busybox. A minute."""
+    _tier(session, "dev", "docker")
+
+
+@nox.session
 def libraries(session: nox.Session) -> None:
     """Training jobs whose loop is that of Transformers, Lightning or Accelerate; needs 5 GB. 7 minutes."""
     _tier(session, "dev-libraries", "libraries")

@@ -62,13 +62,13 @@ def test_waits_are_counted_before_they_are_read(lives: Lives, monkeypatch: pytes
     async def story(engine: Engine) -> None:
         service = LocalService(engine)
         arrays = [(await service.submit(submission(f"a{n}", array="1-30"), ANN)).id for n in range(4)]
-        before, plain = engine._array, reads
+        before, plain = engine.array, reads
 
         def counted(job: Any) -> Any:
             plain.append(job.id)
             return before(job)
 
-        monkeypatch.setattr(engine, "_array", counted)
+        monkeypatch.setattr(engine, "array", counted)
         with pytest.raises(RequestError, match="more than 100 waits"):
             await service.submit(submission("b", after=[{"job": ref} for ref in arrays] * 25), ANN)
         assert len(reads) <= 3

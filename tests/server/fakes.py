@@ -22,7 +22,7 @@ from hived.engine.holdings import Use
 from hived.engine.job import JobFilter
 from hived.engine.states import JobState
 from hived.engine.trading import LiveTrading
-from hived.engines.submission import Model
+from hived.engines.submission import Model, indexes_of
 from hived.errors import (
     ConflictError,
     ForbiddenError,
@@ -107,6 +107,8 @@ class FakeService(LocalService):
         self._trader.reset()
         self.all: list[schema.Job] = []
         self.submissions: dict[str, schema.Submission] = {}
+        #: of arrays: a job, and the indexes
+        self.resubmitted: list[tuple[str, str]] = []
         self.users: list[str] = []
         self.happened: list[schema.Event] = []
         self.output: dict[tuple[str, int, int], bytes] = {}  #: by job, attempt, rank
@@ -412,8 +414,11 @@ class FakeService(LocalService):
             raise ConflictError(f"{job.name} is {job.state.value}; nobody holds it")
         return self.change(job, state="queued", why=[WAITING])
 
-    async def resubmit(self, ref: str, person: Person) -> schema.Job:
+    async def resubmit(self, ref: str, person: Person, indexes: str | None = None) -> schema.Job:
         found = self._take(self.submissions[self.job(ref).id], person.name)
+        if indexes is not None:
+            self.resubmitted.append((ref, indexes))
+            found = self.change(found, array=int(found.id), array_index=indexes_of(indexes)[0][0])
         return found.model_copy(update={"finds_files": self.keeps_files})
 
     async def requeue(self, ref: str, how: schema.Requeueing, user: str) -> schema.Job:

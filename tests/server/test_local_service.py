@@ -151,6 +151,55 @@ async def test_what_an_ended_job_has_kept(engine: Engine) -> None:
     assert service.shown(again).finds_files is None
 
 
+async def test_an_array_is_submitted_again_as_one(engine: Engine) -> None:
+    """Each was an array of its own: all at work at a time, and cancelled one by one."""
+    service = LocalService(engine)
+    script = 'cat "$HIVED_PREVIOUS_JOB_DIR/state" || echo kept $HIVED_ARRAY_INDEX > $HIVED_JOB_DIR/state; exit 1'
+    asked = wish("sh", "-c", script, array="0-4%1", name="sweep")
+    first = int((await service.submit(asked, ANN)).id)
+    jobs = await ended(engine, *(engine.find(f"{first}_{index}") for index in range(5)))
+    shutil.rmtree(engine.folder / "jobs" / jobs[1].name.rpartition("-")[2])  # as --keep does
+    found = await service.resubmit("sweep_4", ANN, "1,3-4")
+    assert found.finds_files is False
+    again = [engine.find(f"{found.id}_{index}") for index in (1, 3, 4)]
+    assert [job.spec.array_id for job in again] == [int(found.id)] * 3
+    assert {(job.spec.name, job.spec.array, job.spec.array_most) for job in again} == {("sweep", "1,3-4%1", 1)}
+    assert sum(job.state is JobState.HELD for job in again) == 2
+    await ended(engine, *again)
+    said = [service.log(str(job.id), 0, None, 0, 1000).text.splitlines()[-1] for job in again]
+    assert [line[-6:] for line in said] == ["ectory", "kept 3", "kept 4"]
+    # an index that had succeeded, or was left out, is the array's before
+    named = [engine.find(service.named(f"sweep_{index}", "ann")).id for index in (3, 2)]
+    assert named == [again[1].id, jobs[2].id]
+    with pytest.raises(NotFoundError):
+        engine.find(service.named("sweep_9", "ann"))
+    for wrong, error in (("9", NotFoundError), ("3-1", RequestError)):
+        with pytest.raises(error):
+            await service.resubmit("sweep_4", ANN, wrong)
+    with pytest.raises(ForbiddenError):
+        await service.resubmit("sweep_4", Person("ben"), "1")
+
+
+async def test_some_of_an_array_that_is_still_there(engine: Engine) -> None:
+    """They have another name meanwhile: cancelled by its name, the array would have been those alone."""
+    service = LocalService(engine)
+    asked = wish("sh", "-c", "[ $HIVED_ARRAY_INDEX = 2 ] && exec sleep 600; exit 3", array="1-3", name="sweep")
+    first = int((await service.submit(asked, ANN)).id)
+    await ended(engine, *(engine.find(f"{first}_{index}") for index in (1, 3)))
+    engine.limit_array(f"{first}_2", 7, "ann")
+    for name in ("sweep_again", "sweep_again"):
+        found = await service.resubmit(str(first), ANN, "1,3")
+        assert (found.name, engine.find(found.id).spec.array) == (f"{name}-{found.id}", "1,3%7")
+    engine.edit(f"{first}_2", {"time_limit_s": 60.0}, "ann")
+    with pytest.raises(RequestError, match="ask for different sizes, limits or priorities by now"):
+        await service.resubmit(str(first), ANN, "1-2")
+    lone = await service.submit(wish("true"), ANN)
+    with pytest.raises(RequestError, match="is of no array"):
+        await service.resubmit(lone.id, ANN, "1")
+    other = await service.resubmit(str(first), ANN, "3%2")
+    assert engine.find(other.id).spec.array == "3%2"
+
+
 async def test_list_of_jobs(engine: Engine) -> None:
     service = LocalService(engine)
     for vc in ("vision", "speech", "vision", "speech"):

@@ -18,7 +18,7 @@ import typer
 
 from hived.engine.states import JobState
 from hived.engines.local import terminal
-from hived.engines.submission import ARRAY, indexes_of
+from hived.engines.submission import ARRAY, indexes_of, text_of
 from hived.errors import ConflictError, ForbiddenError, HivedError, InputError, NotFoundError
 from hived.server.schema import MOST_AT_ONCE, Events, Explanation, Job, JobOutcomes
 from hived.words import counted
@@ -569,7 +569,8 @@ def requeue(
 
     One with --checkpoint-signal gets that first, and saves its state. One of yours that has ended is submitted again:
     a new job, with the command and the environment of that one. An array by the id of its first job, or by its name,
-    is those of it that run, have failed, or were cancelled.
+    is those of it that run, have failed, or were cancelled; those that have ended become an array again, with its limit
+    at a time.
 
     \bExamples:
       hived requeue train-12
@@ -599,20 +600,70 @@ def requeue(
         refused = _tell(
             ask, there, found, running, _at_once("requeue", hold=hold), lambda job: stopped.format(clean(job.name))
         )
+        alone, together = _by_array(over)
         again = _tell(
             ask,
             there,
             found,
-            over,
+            alone,
             _one_after_another("resubmit"),
             lambda job: f"{clean(job.name)} is {job.state.value}: submitted again" + finds(job),
         )
-    of_arrays = [job for job in over if job.process is not None and job.process.array is not None]
-    if sum(again[job.id] is None for job in of_arrays) > 1:
-        note("each of these is an array of its own now, NAME_INDEX by its name: all may be at work at a time")
+        for those in together:
+            again |= _resubmitted(ask, there, those, finds)
     if found_there[True]:
         note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
     _end(found, refused | again)
+
+
+#: characters of the indexes of an array
+_MOST_INDEXES = 4_000
+
+
+def _by_array(jobs: Sequence[Job]) -> tuple[list[Job], list[list[Job]]]:
+    """Those that are submitted again by themselves, and those as an array each: they ask for the same."""
+    found: dict[object, list[Job]] = {}
+    for job in jobs:
+        process = job.process
+        if process is None or process.array is None:
+            found[job.id] = [job]
+            continue
+        size = (job.gpus, job.size, job.priority, process.time_limit_s, process.max_retries)
+        parts = found.setdefault((process.array, *size), [])
+        parts.append(job)
+    groups = [list(part) for those in found.values() for part in _parts(sorted(those, key=_index))]
+    return [job for part in groups if len(part) == 1 for job in part], [part for part in groups if len(part) > 1]
+
+
+def _index(job: Job) -> int:
+    return (job.process.array_index if job.process is not None else None) or 0
+
+
+def _parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """Jobs of an array by index, in parts whose indexes have room in a request."""
+    many = len(jobs)
+    while len(text_of([_index(job) for job in jobs[:many]])) > _MOST_INDEXES:
+        many = many // 2
+    for first in range(0, len(jobs), many):
+        yield list(jobs[first : first + many])
+
+
+def _resubmitted(
+    ask: Asking, there: Engine, jobs: Sequence[Job], finds: Callable[[Job], str]
+) -> dict[str, HivedError | None]:
+    """Have some of an array submitted again as an array, and say so; by their ids, why that was refused, or None."""
+    array, indexes = None if jobs[0].process is None else jobs[0].process.array, text_of([*map(_index, jobs)])
+    try:
+        answer = there.post(path_of("jobs", jobs[0].id, "/resubmit"), {"indexes": indexes})
+    except (InputError, ForbiddenError) as error:
+        _complain(error)
+        return {job.id: error for job in jobs}
+    new = there.parsed(Job, answer)
+    if not ask.printed(answer, one_of_many=True):
+        name = clean(new.name.removesuffix(f"-{new.id}"))
+        now = f"array {new.id}, {name}, with the same limit at a time"
+        typer.echo(f"{len(jobs):,} of array {array} ({indexes}) are submitted again: {now}{finds(new)}")
+    return dict.fromkeys((job.id for job in jobs), None)
 
 
 @asks_engine

@@ -5,6 +5,7 @@ The types of the API build on it (:mod:`hived.server.schema`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
@@ -105,6 +106,19 @@ class Submission(Model):
 MOST_OF_AN_ARRAY = 10_000
 #: of the jobs of one submission, pairs of one that waits and one that it waits for
 MOST_AWAITED = 100_000
+
+
+def text_of(indexes: Sequence[int]) -> str:
+    """Ascending indexes as an array has them.
+
+    >>> text_of([1, 2, 3, 5, 7, 8])
+    '1-3,5,7-8'
+    """
+    spans: list[tuple[int, int]] = []
+    for index in indexes:
+        first = spans.pop()[0] if spans and spans[-1][1] == index - 1 else index
+        spans.append((first, index))
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in spans)
 
 
 def indexes_of(array: str) -> tuple[list[int], int]:

@@ -9,13 +9,14 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from math import inf
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import TypeVar
 
 from hived.access import NOBODY, SESSION, Access, Person, Role, Session, Sessions, Token
@@ -51,6 +52,15 @@ MOST_OF_A_JOB = 262_144
 MOST_OF_A_SUBMISSION = 128 << 20
 #: jobs that another one waits for, that are named of it
 _WAITS_SHOWN = 10
+#: variables of the environment, by the index in an array
+_Variables = Mapping[int, Mapping[str, str]]
+_NONE: _Variables = MappingProxyType({})
+#: arrays of one name that are looked at for an index
+_ARRAYS = 20
+#: end of the name of an array of some of another one that is still there
+_AGAIN = "_again"
+#: what may be changed of one of an array by itself
+_ASKED = attrgetter("gpus", "tasks", "priority", "time_limit_s", "retries")
 #: poll interval of a growing output file, in seconds
 _POLL_S = 0.2
 #: of output of which the beginning is not kept: where the first whole line begins, which progress bars end otherwise
@@ -88,6 +98,10 @@ class LocalService(Service[Job]):
 
     async def submit(self, submission: schema.Submission, person: Person) -> schema.Job:
         """Submit a job; it is on the disk when this returns."""
+        return await self._submit(submission, person)
+
+    async def _submit(self, submission: schema.Submission, person: Person, variables: _Variables = _NONE) -> schema.Job:
+        """``variables``: more of the environment, by the index in its array; of a job of none 0."""
         _check(submission)
         _check_length(submission, 1 if submission.array is None else len(indexes_of(submission.array)[0]))
         is_limited = self._check_permitted(submission, person)
@@ -106,35 +120,64 @@ class LocalService(Service[Job]):
             "uid": self._uid(person),
             "is_limited": is_limited,
         }
-        job = self._engine.submit(JobSpec.model_construct(**given))
+        job = self._engine.submit(JobSpec.model_construct(**given), variables)
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
 
-    async def resubmit(self, ref: str, person: Person) -> schema.Job:
-        """Submit a job of their own again, as it was submitted."""
+    async def resubmit(self, ref: str, person: Person, indexes: str | None = None) -> schema.Job:
+        """Submit a job of their own again, as it was submitted; or some of its array, as an array."""
         job = self._engine.find(ref)
         spec = job.spec
         if spec.user != person.name:
             whose = f"it is {spec.user}'s, and would run what they" if spec.user else "nobody knows who"
             raise ForbiddenError(f"{person.name or 'nobody'} may not submit {job.name} again: {whose} had submitted")
-        plain = {name: getattr(spec, name) for name in schema.Submission.model_fields}
-        # what it waited for is over, and of an array it is one
-        array = str(spec.array_index) if spec.array_id else None
-        kept = self._engine.shared_folder(job)
-        environment = {name: value for name, value in spec.environment.items() if name != PREVIOUS}
-        if job.attempt and self._engine.has_files(job):  # they may be deleted by now
-            environment[PREVIOUS] = str(kept)
-        # the name of an array stays the array's: of it, this is its index
-        name = spec.name
-        if array:
-            index = f"_{array}"
+        name, array, these = spec.name, None, [job]
+        if indexes is not None:
+            name, array, these = self._again(job, indexes)
+        elif spec.array_id:  # the name of an array stays the array's: of it, this is its index
+            array, index = str(spec.array_index), f"_{spec.array_index}"
             name = (name or default_name(spec.command)).removesuffix(index)[:50] + index
+        plain = {name: getattr(these[0].spec, name) for name in schema.Submission.model_fields}
+        environment = {name: value for name, value in spec.environment.items() if name != PREVIOUS}
+        # what it waited for is over
         more = {"name": name or None, "after": (), "array": array, "hold": False, "environment": environment}
         again = schema.Submission.model_construct(**plain | more)
-        grace_s = min(spec.grace_s, self._most_grace_s(again, person))  # the spec may allow less by now
-        again = again.model_copy(update={"grace_s": grace_s})
-        found = await self.submit(again, person)
-        return found.model_copy(update={"finds_files": PREVIOUS in environment}) if job.attempt else found
+        grace_s = max(one.spec.grace_s for one in these)  # the spec may allow less by now
+        again = again.model_copy(update={"grace_s": min(grace_s, self._most_grace_s(again, person))})
+        begun = [one for one in these if one.attempt]
+        kept = {  # they may be deleted by now
+            one.spec.array_index: {PREVIOUS: str(self._engine.shared_folder(one))}
+            for one in begun
+            if self._engine.has_files(one)
+        }
+        found = await self._submit(again, person, kept)
+        return found.model_copy(update={"finds_files": len(kept) == len(begun)}) if begun else found
+
+    def _again(self, of: Job, indexes: str) -> tuple[str, str, list[Job]]:
+        """Name and indexes of an array that some of another one are submitted again as; and those."""
+        if not of.spec.array_id:
+            raise RequestError("indexes", f"{of.name} is of no array")
+        wanted, most = indexes_of(indexes)
+        up_to = takewhile(lambda one: one.spec.array_index <= wanted[-1], self._engine.array(of))
+        found = {one.spec.array_index: one for one in up_to}
+        if lacking := [index for index in wanted if index not in found]:
+            raise NotFoundError(f"array {of.spec.array_id} has no index {lacking[0]}")
+        these = [found[index] for index in wanted]
+        first = these[0]
+        for one in these[1:]:
+            if _ASKED(one.spec) != _ASKED(first.spec):
+                raise RequestError(
+                    "indexes",
+                    f"{first.name} and {one.name} ask for different sizes, limits or priorities by now: submit them "
+                    "again one after the other",
+                )
+        name = of.spec.name or default_name(of.spec.command)
+        there = [one for one in self.scheduler().jobs.values() if one.spec.array_id == of.spec.array_id]
+        if there:  # while some of the array is there, its name is the array's
+            name = name.removesuffix(_AGAIN)[:50] + _AGAIN
+        # whoever ended last has the limit of then
+        most = most or max(there or these, key=lambda one: one.ended_at or 0.0).spec.array_most
+        return name, indexes.partition("%")[0] + (f"%{most}" if most else ""), these
 
     def _most_grace_s(self, submission: schema.Submission, person: Person) -> float:
         """How long a job may have to end, by the spec in force; inf: as long as may be asked for."""
@@ -180,8 +223,16 @@ class LocalService(Service[Job]):
             return str(own)
         name, _, index = ref.rpartition("_")
         of = store.latest(name, user) if index.isdigit() else None
-        theirs = f"{of}_{index}"  # of an array of theirs, by its index
-        return theirs if of is not None and (self._engine.knows(theirs) or store.job(ref) is None) else ref
+        if of is None:
+            return ref
+        newest = f"{of}_{index}"  # of an array of theirs, by its index
+        for _ in range(_ARRAYS):  # it may have been submitted again without those that had succeeded
+            if of is None:
+                break
+            if self._engine.knows(f"{of}_{index}"):
+                return f"{of}_{index}"
+            of = store.latest(name, user, self._engine.find(str(of)).spec.array_id or of)
+        return newest if store.job(ref) is None else ref
 
     def _awaited(self, ref: str, user: str) -> str:
         """The job that a user means, or by the name of an array the first job of it, which is all of it."""

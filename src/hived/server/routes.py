@@ -350,12 +350,13 @@ def api_routes(service: Service[Any], errors: dict[int | str, dict[str, Any]]) -
         how = schema.Requeueing(hold=these.hold)
         return await each(service, these.jobs, lambda ref: requeue_job(ref, how, request))
 
-    @jobs.post(
-        "/jobs/{ref:path}/resubmit", status_code=201, responses=declared(403, 404, 408, 409, 413, 422, 429, 503, 507)
-    )
-    async def resubmit_job(ref: Ref, request: Request, response: Response) -> schema.Job:
-        """Submit a job of one's own again, as it was submitted, whatever has become of it: a new job."""
-        job = await service.resubmit(permits.named(request, ref), asking(request))
+    @jobs.post("/jobs/{ref:path}/resubmit", status_code=201, responses=declared(*BODY, 404, 408, 409, 429, 503, 507))
+    async def resubmit_job(
+        ref: Ref, request: Request, response: Response, how: schema.Resubmitting | None = None
+    ) -> schema.Job:
+        """Submit a job of one's own again, as it was submitted, whatever has become of it: a new job, or an array."""
+        indexes = None if how is None else how.indexes
+        job = await service.resubmit(permits.named(request, ref), asking(request), indexes)
         response.headers["Location"] = f"/v1/jobs/{job.id}"
         return job
 

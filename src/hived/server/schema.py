@@ -270,6 +270,15 @@ class Requeueing(Model):
     """It is held then, until it is released."""
 
 
+class Resubmitting(Model):
+    """Submit a job of one's own again, as it was submitted, whatever has become of it: a new job."""
+
+    indexes: Annotated[str, StringConstraints(max_length=4_096, pattern=ARRAY)] | None = None
+    """Of the array of the job, which is submitted again as an array of these: ``1-40``, ``1,5,7``. They have its
+    limit at a time, or another one, ``1-40%2``. Those that ask for different sizes, limits or priorities by now go
+    apart. None: the job alone."""
+
+
 class Prioritizing(Model):
     """Another priority of a job that waits, or among those that share its GPUs."""
 

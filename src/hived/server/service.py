@@ -242,8 +242,8 @@ class Service(ABC, Generic[J]):
         """End the session of somebody."""
         raise self._unsupported(_ONLY_LOOKS)
 
-    async def resubmit(self, ref: str, person: Person) -> schema.Job:
-        """Submit a job of their own again."""
+    async def resubmit(self, ref: str, person: Person, indexes: str | None = None) -> schema.Job:
+        """Submit a job of their own again; ``indexes``: of its array, as an array of these."""
         raise self._unsupported("submit with kubectl apply -f FILE")
 
     def decisions(self) -> Iterator[str]:

@@ -339,13 +339,18 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     engine.end(engine.all[1])
     engine.end(engine.all[2], 3)
     engine.change(engine.all[3], state="cancelled", tasks=[])
-    said = ["a-5 is being stopped, to start again", *(f"true-{n} is running: submitted again" for n in (6, 7))]
+    again = "2 of array 2 (2-3) are submitted again: array 6, true, with the same limit at a time"
+    said = ["a-5 is being stopped, to start again", again]
     assert [job.state.value for job in engine.all[1:]] == ["succeeded", "failed", "cancelled", "running"]
     assert hived("requeue", "--hold", "a").out == "a-5 is being stopped, to be held\n"
     engine.change(engine.all[4], state="running")
     answer = hived("requeue", "2")
     assert answer.out.splitlines() == said
-    assert answer.err.startswith("each of these is an array of its own now, NAME_INDEX by its name: all may be at ")
+    assert engine.resubmitted == [("3", "2-3")]
+    engine.change(engine.all[2], gpus=2)  # it was edited: what asks for something else goes by itself
+    answer = hived("requeue", "2_[2-3]", "1")
+    assert engine.resubmitted == [("3", "2-3")]
+    assert [line.partition(" ")[0] for line in answer.out.splitlines()] == ["true-1", "true-7", "true-8"]
     for job in engine.all[1:]:
         engine.end(job)
     assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import asdict
@@ -258,15 +259,15 @@ class Engine:
 
     # -- requests of users ----------------------------------------------------------------------------------------
 
-    def submit(self, spec: JobSpec) -> Job:
-        """Queue a job. It is on the disk when this returns.
+    def submit(self, spec: JobSpec, variables: Mapping[int, Mapping[str, str]] = MappingProxyType({})) -> Job:
+        """Queue a job. It is on the disk when this returns. ``variables``: more of its environment, by array index.
 
         Raises :class:`NeverFitsError` where it could not start with everything free, :class:`RequestError` with the
         field that is wrong, and :class:`StorageError` where it cannot be stored.
         """
         self._refuse_if_failed()
         self._check(spec)
-        specs = self._each(spec.model_copy(update={"waits_for": self._awaited(spec)}))
+        specs = self._each(spec.model_copy(update={"waits_for": self._awaited(spec)}), variables)
         if self._planned:
             self._advance_or_raise()  # so that the turn stored below is this submission alone
         at = self.clock()
@@ -314,18 +315,18 @@ class Engine:
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
 
-    def _each(self, spec: JobSpec) -> list[JobSpec]:
+    def _each(self, spec: JobSpec, variables: Mapping[int, Mapping[str, str]]) -> list[JobSpec]:
         """The jobs of a submission: one, or those of an array."""
         sequence = self.store.submitted(spec.vc)
         indexes, most = ([0], 0) if spec.array is None else indexes_of(spec.array)
         array = 0 if spec.array is None else self._next_job
-        own = {"array_id": array, "array_most": most}
-        return [
-            spec.model_copy(
-                update=own | {"array_index": index, "sequence": sequence + n, "submission": os.urandom(8).hex()}
-            )
-            for n, index in enumerate(indexes)
-        ]
+        found = []
+        for n, index in enumerate(indexes):
+            own = {"array_index": index, "sequence": sequence + n, "submission": os.urandom(8).hex()}
+            if index in variables:
+                own["environment"] = {**spec.environment, **variables[index]}
+            found.append(spec.model_copy(update={"array_id": array, "array_most": most, **own}))
+        return found
 
     def _awaited(self, spec: JobSpec) -> tuple[tuple[int, str], ...]:
         """The jobs that have to end before one, without those that have. An array by its id or name is all of it:
@@ -348,7 +349,7 @@ class Engine:
             if after in seen:
                 continue
             seen.add(after)
-            whole = [*self._array(one)] if is_array else []
+            whole = [*self.array(one)] if is_array else []
             how: str = after.when
             if whole and how == "fail":
                 ended_badly = any(job.state.ended and job.state is not JobState.SUCCEEDED for job in whole)
@@ -682,7 +683,7 @@ class Engine:
                 return job
         return None
 
-    def _array(self, of: Job) -> Iterator[Job]:
+    def array(self, of: Job) -> Iterator[Job]:
         """The jobs of an array, by index; none for one that is of none. They were submitted one after another."""
         number, here = of.spec.array_id, self.job_scheduler.jobs
         while number:

@@ -402,12 +402,16 @@ class Store:
         ways = {"id = ?": number, "name = ?": ref, "base = ? ORDER BY id DESC LIMIT 1": ref}
         return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
 
-    def latest(self, name: str, user: str) -> int | None:
-        """The job of a user that is called so in full, or the latest that they submitted under a name; None: none."""
+    def latest(self, name: str, user: str, before: int = 1 << 62) -> int | None:
+        """The job of a user that is called so in full, or the latest that they submitted under a name; None: none.
+
+        Of those with ids below ``before``.
+        """
         # whether there is such a name at all first, which an id is not: what follows is O(jobs of the user)
         is_known = "EXISTS (SELECT 1 FROM jobs WHERE base = ?1)"
-        for query in ("name = ?1 AND user = ?2", f"{is_known} AND base = ?1 AND user = ?2 ORDER BY id DESC LIMIT 1"):
-            if rows := self._rows(f"SELECT id FROM jobs WHERE {query}", (name, user)):
+        for query in ("name = ?1 AND user = ?2", f"{is_known} AND base = ?1 AND user = ?2"):
+            found = f"SELECT id FROM jobs WHERE {query} AND id < ?3 ORDER BY id DESC LIMIT 1"
+            if rows := self._rows(found, (name, user, before)):
                 return int(rows[0][0])
         return None
 
