@@ -175,12 +175,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     asked: ClassVar[list[tuple[str, str, Any]]] = []
+    rounds = 0  #: for so many a container of the task runs on
 
     def do_GET(self) -> None:
         marks = {"own": "the-mark", "others": "another"}
         name = self.path.split("/")[2] if self.path.startswith("/containers/") else ""
         if self.path.startswith("/containers/json"):
-            self._answer(200, [])
+            _Handler.rounds -= 1
+            self._answer(200, [{"Id": "own"}] if _Handler.rounds >= 0 else [])
         elif name in marks:
             self._answer(200, {"Config": {"Labels": {LABEL: marks[name]}}})
         elif name == "nobodys":
@@ -226,6 +228,7 @@ def daemon(tmp_path: Path) -> Iterator[str]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         _Handler.asked.clear()
+        _Handler.rounds = 0
         yield path
         server.shutdown()
         thread.join()
@@ -253,9 +256,10 @@ class Gate:
         connection.close()
         return answer.status, found
 
-    def end(self) -> int:
+    def end(self, said: str = "") -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.stdin.write(said.encode())
         self._process.stdin.close()
         self._process.stdout.close()
         return self._process.wait()
@@ -299,6 +303,19 @@ def test_only_own_containers_are_started(gate: Gate, verb: str) -> None:
     assert [path for _, path, _ in _Handler.asked] == [f"/v1.47/containers/own/{verb}", f"/containers/none/{verb}"]
 
 
+@pytest.mark.parametrize(("said", "is_killed"), [("0.0", True), ("1000.0", False), ("", False)])
+def test_grace_of_containers_is_what_is_left_of_the_tasks(
+    daemon: str, tmp_path: Path, said: str, is_killed: bool
+) -> None:
+    """A container that ignores SIGTERM had two seconds more than its job."""
+    gate = Gate(daemon, tmp_path / "own.sock")
+    _Handler.rounds = 3
+    assert gate.end(said) == 0
+    posts = [path for _, path, _ in _Handler.asked]
+    assert posts[:2] == ["/containers/own/update", "/containers/own/kill?signal=SIGTERM"]
+    assert posts[2:] == ["/containers/own/kill?signal=SIGKILL"] * (3 if is_killed else 0)
+
+
 def test_its_socket_is_its_users_alone_and_goes_with_it(daemon: str, tmp_path: Path) -> None:
     """Also where the path of its folder is too long for one; and nothing is there of an earlier one."""
     long = tmp_path / ("x" * 90)
@@ -319,6 +336,23 @@ def test_without_docker_there_is_no_address(tmp_path: Path) -> None:
     gate = Gate(str(tmp_path / "nothing"), tmp_path / "own.sock")
     assert gate.address == ""
     assert gate.end() == 0
+
+
+def test_a_daemon_that_is_away(tmp_path: Path) -> None:
+    """It may come back while the job runs."""
+    there = str(tmp_path / "d.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(there)
+        gate = Gate(there, tmp_path / "own.sock")
+        assert gate.ask("GET", "/containers/json") == (502, {"message": f"hived: {there}: Connection refused"})
+        Path(there).unlink()
+        with _Server(there, _Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            assert gate.ask("GET", "/containers/json") == (200, [])
+            assert gate.end() == 0
+            server.shutdown()
+            thread.join()
 
 
 def test_to_end_containers_of_a_daemon_that_does_not_answer_fails(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ past it, at the daemon's own socket, and is root there: it keeps those who mean 
 
 Executed as a script by the supervisor of the task (:mod:`.supervisor`), with the standard library alone. It reads a
 line of JSON (:class:`Task`), and answers with its address, or nothing where there is no Docker. Once its input ends, it
-ends the containers and itself: the supervisor has closed it, or was killed. Without ``socket`` it only ends them.
+ends the containers and itself: the supervisor has said their grace in seconds and closed it, or was killed. Without
+``socket`` it only ends them.
 """
 
 from __future__ import annotations
@@ -203,8 +204,9 @@ class Daemon:
         try:
             connection.settimeout(_ANSWERS_S)
             connection.connect(self._path)
-        except OSError:
+        except OSError as error:
             connection.close()
+            error.filename = self._path
             raise
         return connection
 
@@ -285,7 +287,9 @@ class Gate:
                 self._pass_on(client)
             except RefusedError as error:
                 _answer(client, 403, f"hived: {error}")
-            except (OSError, ValueError, UnicodeError) as error:
+            except OSError as error:
+                _answer(client, 502, f"hived: {error.filename or 'Docker'}: {error.strerror or error}")
+            except ValueError as error:
                 _answer(client, 502, f"hived: {error}")
 
     def _pass_on(self, client: socket.socket) -> None:
@@ -441,15 +445,20 @@ def main() -> None:
     task.become_its_user()  # only now: its user need not be able to read this program, and what it imports
     path = task.daemon()
     daemon = Daemon(path or "")
-    try:
-        if path is None:
-            return
-        if not task.socket:
+    if path is None:
+        return
+    if not task.socket:
+        try:
             daemon.end(task)
-            return
+        except OSError as error:
+            sys.exit(f"{path}: {error}")
+        return
+    try:
         daemon.connect().close()
-    except OSError as error:
-        sys.exit(f"{path}: {error}" if not task.socket else 0)
+    except (FileNotFoundError, PermissionError):
+        return
+    except OSError:  # it may come back while the task runs
+        pass
     own, made = task.socket, ""
     if len(os.fsencode(own)) > _LONGEST_PATH:
         made = f"{_SHORT}{os.urandom(8).hex()}"
@@ -460,6 +469,8 @@ def main() -> None:
         with _listen(own) as listener:
             os.write(1, f"unix://{own}\n".encode())
             gate.serve(listener, 0)
+            if said := b"".join(iter(lambda: os.read(0, 64), b"")):
+                task.grace_s = float(said)
     finally:
         with contextlib.suppress(OSError):  # the task may have deleted it
             os.unlink(own)

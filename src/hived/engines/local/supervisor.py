@@ -257,9 +257,18 @@ class _Supervisor:
         for again in (False, True):
             if self._gate < 0 and (not again or not self._start_gate(docker)):
                 continue
+            try:
+                os.write(self._gate_input, str(self._leftovers_s()).encode())
+            except OSError:  # it has ended
+                pass
             os.close(self._gate_input)
             if self._wait_for_gate():
                 return
+
+    def _leftovers_s(self) -> float:
+        """Grace of what the task has left behind, in seconds: not beyond that of the task, if it was stopped."""
+        left = min(self._grace, _LEFTOVERS_S)
+        return left if self._kill_at is None else max(0.0, min(left, self._kill_at - time.monotonic()))
 
     def _wait_for_gate(self) -> bool:
         """Whether the program has ended by itself, and well, after its input has; within some seconds."""
