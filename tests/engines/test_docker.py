@@ -45,7 +45,19 @@ class Docker:
     """A daemon of this test's own, in a folder, with one image: ``box``."""
 
     def __init__(self, folder: Path) -> None:
-        self.host = f"unix://{folder}/d.sock"
+        self.folder, self.host = folder, f"unix://{folder}/d.sock"
+        self.start()
+        with tarfile.open(folder / "box.tar", "w") as tar:
+            tar.add(_BOX, "bin/busybox")
+            for name in ("sh", "sleep", "echo", "cat", "env"):
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+        self("import", str(folder / "box.tar"), "box")
+
+    def start(self) -> None:
+        """Begin, or begin again."""
+        folder = self.folder
         options = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"]
         folders = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root", "pidfile")]
         with (folder / "log").open("w") as log:
@@ -55,13 +67,6 @@ class Docker:
             if self._process.poll() is not None or time.monotonic() > last:
                 pytest.skip(f"dockerd does not run here: {(folder / 'log').read_text()[-300:]}")
             time.sleep(0.05)
-        with tarfile.open(folder / "box.tar", "w") as tar:
-            tar.add(_BOX, "bin/busybox")
-            for name in ("sh", "sleep", "echo", "cat", "env"):
-                link = tarfile.TarInfo(f"bin/{name}")
-                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-                tar.addfile(link)
-        self("import", str(folder / "box.tar"), "box")
 
     def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["docker", "--host", self.host, *words], capture_output=True, text=True, check=check)
@@ -173,8 +178,71 @@ def test_supervisor_and_gate_are_killed_while_no_engine_runs(lives: Lives, docke
     os.kill(gate, signal.SIGKILL)
     os.kill(supervisor, signal.SIGKILL)
     assert len(docker.running()) == 1
-    lives.see_end(job)
+
+    async def story(engine: Engine) -> None:
+        await ended(engine, job)
+        await _none_runs(docker)
+
+    lives.live(story)
+
+
+@pytest.mark.parametrize("engine_ends", [False, True])
+def test_the_daemon_is_away_when_the_job_ends(lives: Lives, docker: Docker, engine_ends: bool) -> None:
+    """It starts its containers again when it is back: they are ended then, also by the next engine."""
+
+    async def story(engine: Engine) -> None:
+        job = engine.submit(
+            docker.job(f"{RUN} -d --restart always --stop-timeout 0 box {STAY}; echo here; exec {STAY}")
+        )
+        await printed(engine, job, "here")
+        docker.end()
+        engine.cancel(str(job.id))
+        await ended(engine, job)
+        if not engine_ends:
+            await back(engine)
+
+    async def back(engine: Engine) -> None:
+        await asyncio.to_thread(docker.start)
+        while docker("ps", "--all", "--format", "{{.State}}").stdout.split() != ["exited"]:
+            await asyncio.sleep(0.1)
+        while list((engine.folder / "containers").iterdir()):
+            await asyncio.sleep(0.1)
+
+    lives.live(story)
+    if engine_ends:
+        lives.live(back)
+
+
+def test_one_that_was_stopped_is_not_started_by_the_next_daemon(lives: Lives, docker: Docker) -> None:
+    async def story(engine: Engine) -> None:
+        script = f"{RUN} -d --restart always --name aa box sleep 1000; docker stop -t 0 aa"
+        await ended(engine, engine.submit(docker.job(script)))
+
+    lives.live(story)
+    docker.end()
+    docker.start()
     assert docker.running() == []
+    assert docker("inspect", "--format", "{{.HostConfig.RestartPolicy.Name}}", "aa").stdout.strip() == "no"
+
+
+def test_a_daemon_that_hangs_keeps_no_gpu_of_who_does_not_use_it(lives: Lives, docker: Docker) -> None:
+    pid = int((docker.folder / "pidfile").read_text())
+
+    async def story(engine: Engine) -> None:
+        job = engine.submit(docker.job("echo here"))
+        other = engine.submit(docker.job(f"{RUN} -d box sleep 1000; echo here; exec sleep 1000"))
+        await printed(engine, job, "here")
+        await printed(engine, other, "here")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            last = engine.submit(docker.job("true"))
+            engine.cancel(str(other.id))
+            await ended(engine, job, other, last)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await _none_runs(docker)
+
+    lives.live(story)
 
 
 def test_a_job_that_kills_what_ends_its_containers(lives: Lives, docker: Docker) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from hived.cli.submit import environment
 from hived.engines.local import containers, docker_gate
 from hived.engines.local.docker_gate import LABEL, RefusedError, Task
 
@@ -104,6 +105,13 @@ def test_devices_that_are_no_gpus_are_as_they_are() -> None:
         ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0"]}]}, "GPU 0 is not this job's"),
         ({"Devices": [{"PathOnHost": "/dev/../dev/nvidia0"}]}, "nvidia0 is not a GPU of this job's"),
         ({"Privileged": True}, "a privileged container opens the GPUs of others"),
+        ({"privileged": True}, "a privileged container opens the GPUs of others"),
+        ({"devices": [{"pathOnHost": "/dev/nvidia0"}]}, "nvidia0 is not a GPU of this job's"),
+        ({"Devices": [{"PathOnHost": "/dev"}]}, "/dev is a folder of devices"),
+        ({"DeviceCgroupRules": ["c 195:* rwm"]}, "opens the GPUs of others"),
+        ({"DeviceCgroupRules": ["a *:* rwm"]}, "opens the GPUs of others"),
+        ({"DeviceRequests": [{"Capabilities": [["compute"]], "DeviceIDs": ["0"]}]}, "GPU 0 is not this job's"),
+        ({"Privileged": False, "privileged": True}, "Privileged is given twice"),
     ],
 )
 def test_gpus_of_others_are_refused(host: dict[str, Any], text: str) -> None:
@@ -123,19 +131,21 @@ def test_memory_is_the_share_at_most(asked: int | None, given: int) -> None:
     host = {} if asked is None else {"Memory": asked, "MemorySwap": -1}
     fitted = task(memory=1000).fit({"HostConfig": host})["HostConfig"]
     assert (fitted["Memory"], fitted["MemorySwap"]) == (given, given)
+    assert task(memory=10).fit({"HostConfig": {"MemoryReservation": 20}})["HostConfig"]["MemoryReservation"] == 10
 
 
 # -- whose daemon -----------------------------------------------------------------------------------------------------
 
 
 def test_the_daemon_is_the_one_that_its_client_would_use(tmp_path: Path) -> None:
-    def found(host: str = "") -> str | None:
-        return Task("m", host=host, home=str(tmp_path)).daemon()
+    config = tmp_path / ".docker"
+
+    def found(host: str = "", context: str = "") -> str | None:
+        return Task("m", host=host, config=str(config), context=context).daemon()
 
     assert found() == "/var/run/docker.sock"
     assert found("unix:///run/user/1000/docker.sock") == "/run/user/1000/docker.sock"
     assert found("tcp://10.0.0.1:2376") is None
-    config = tmp_path / ".docker"
     meta = config / "contexts" / "meta" / hashlib.sha256(b"rootless").hexdigest()
     meta.mkdir(parents=True)
     (config / "config.json").write_text('{"currentContext": "rootless"}')
@@ -143,6 +153,13 @@ def test_the_daemon_is_the_one_that_its_client_would_use(tmp_path: Path) -> None
     (meta / "meta.json").write_text(json.dumps({"Endpoints": {"docker": {"Host": "unix:///run/own.sock"}}}))
     assert found() == "/run/own.sock"
     assert found("unix:///other.sock") == "/other.sock"
+    assert found(context="default") == "/var/run/docker.sock"
+    (config / "config.json").unlink()
+    assert found() == "/var/run/docker.sock"
+    assert found(context="rootless") == "/run/own.sock"
+    os.mkfifo(config / "config.json")  # nobody writes it
+    assert found() == "/var/run/docker.sock"
+    (config / "config.json").unlink()
     for wrong in ("[]", "{", '{"currentContext": 3}'):
         (config / "config.json").write_text(wrong)
         assert found() == "/var/run/docker.sock"
@@ -152,14 +169,21 @@ def test_a_job_that_is_submitted_in_a_job_has_its_own(tmp_path: Path) -> None:
     """Not that of the first one, which ends with it."""
 
     def host(sent: str) -> Any:
-        environment = {"HIVED_TASK": "m", "DOCKER_HOST": sent}
-        found = containers.gate(tmp_path, environment, os.geteuid(), (), (), None, 0)
+        variables = {"HIVED_TASK": "m", "DOCKER_HOST": sent}
+        found = containers.gate(tmp_path, variables, os.geteuid(), (), (), None, 0)
+        assert variables.get("DOCKER_HOST", "") == ("" if own in sent else sent)
         return None if found is None else found["task"]["host"]
+
+    own = "hived-docker"
 
     assert host("unix:///run/other.sock") == "unix:///run/other.sock"
     assert host("tcp://10.0.0.1:2376") is None
-    for own in (f"unix:///state/jobs/1/1/0/{containers.SOCKET}", f"{docker_gate.SHORT}12/docker.sock"):
-        assert host(own) == host("")
+    for one in (f"unix:///state/jobs/1/1/0/{containers.SOCKET}", f"{docker_gate.SHORT}12/docker.sock"):
+        assert host(one) == host("")
+    sent = {"DOCKER_HOST": f"unix:///state/{containers.SOCKET}", "HIVED_DOCKER_HOST": "unix:///run/other.sock"}
+    assert environment(sent, [], False, "/")["DOCKER_HOST"] == "unix:///run/other.sock"
+    assert "DOCKER_HOST" not in environment(sent | {"HIVED_DOCKER_HOST": ""}, [], False, "/")
+    assert environment(sent | {"DOCKER_HOST": "tcp://a"}, [], False, "/")["DOCKER_HOST"] == "tcp://a"
 
 
 # -- passing on -------------------------------------------------------------------------------------------------------
@@ -182,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = self.path.split("/")[2] if self.path.startswith("/containers/") else ""
         if self.path.startswith("/containers/json"):
             _Handler.rounds -= 1
-            self._answer(200, [{"Id": "own"}] if _Handler.rounds >= 0 else [])
+            self._answer(200, [{"Id": "own", "State": "running" if _Handler.rounds >= 0 else "exited"}])
         elif name in marks:
             self._answer(200, {"Config": {"Labels": {LABEL: marks[name]}}})
         elif name == "nobodys":
@@ -288,8 +312,36 @@ def test_what_makes_a_container_is_changed(gate: Gate, path: str, chunked: bool)
 
 def test_what_cannot_be_understood_is_refused(gate: Gate) -> None:
     assert gate.ask("POST", "/containers/create", b"[]") == (403, {"message": "hived: the request is no object"})
+    odd: dict[str, Any]
+    for odd in ({"Env": 3}, {"HostConfig": ["x"]}, {"HostConfig": {"DeviceRequests": ["x"]}}, {"env": [], "Env": []}):
+        status, said = gate.ask("POST", "/containers/create", json.dumps(odd).encode())
+        assert status == 403, odd
+        assert said["message"].startswith("hived: ")
+    status, said = gate.ask("POST", "/v1.47/services/create", b"{}")
+    assert (status, said["message"].partition(",")[0]) == (
+        403,
+        "hived: a service of a swarm is no container of this job",
+    )
     assert gate.ask("POST", "/containers/create", b"{")[0] == 502
     assert _Handler.asked == []
+
+
+def test_a_connection_that_is_not_upgraded_takes_no_second_request(gate: Gate) -> None:
+    """The daemon took it from there, and nobody had looked at it."""
+    connection = Connection(gate.address)
+    connection.request("POST", "/exec/none/start", b"{}", {"Connection": "Upgrade", "Upgrade": "tcp"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.will_close) == (201, True)
+    assert json.loads(answer.read())["close"] == "Upgrade"
+    assert answer.isclosed()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(gate.address)
+        upgrade = b"Connection: Upgrade\r\nUpgrade: tcp\r\n"
+        other.sendall(b"POST /exec/none/start HTTP/1.1\r\nHost: a\r\n" + upgrade + b"Content-Length: 0\r\n\r\n")
+        other.sendall(b"POST /containers/create HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+        answers = b"".join(iter(lambda: other.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1") == 1
+    assert [path for _, path, _ in _Handler.asked] == ["/exec/none/start"] * 2
 
 
 @pytest.mark.parametrize("verb", ["start", "restart", "unpause"])
@@ -309,6 +361,8 @@ def test_grace_of_containers_is_what_is_left_of_the_tasks(
 ) -> None:
     """A container that ignores SIGTERM had two seconds more than its job."""
     gate = Gate(daemon, tmp_path / "own.sock")
+    assert gate.ask("POST", "/containers/create", b"{}")[0] == 201
+    _Handler.asked.clear()
     _Handler.rounds = 3
     assert gate.end(said) == 0
     posts = [path for _, path, _ in _Handler.asked]
@@ -349,10 +403,19 @@ def test_a_daemon_that_is_away(tmp_path: Path) -> None:
         with _Server(there, _Handler) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
-            assert gate.ask("GET", "/containers/json") == (200, [])
+            assert gate.ask("GET", "/containers/own/json")[0] == 200
             assert gate.end() == 0
             server.shutdown()
             thread.join()
+
+
+def test_where_no_container_was_made_no_daemon_is_asked(daemon: str, tmp_path: Path) -> None:
+    """One that does not answer had kept the GPUs of jobs that use no Docker."""
+    gate = Gate(daemon, tmp_path / "own.sock")
+    assert gate.ask("GET", "/containers/own/json")[0] == 200
+    _Handler.rounds = 3
+    assert gate.end() == 0
+    assert _Handler.rounds == 3
 
 
 def test_to_end_containers_of_a_daemon_that_does_not_answer_fails(tmp_path: Path) -> None:

@@ -168,6 +168,14 @@ async def test_an_array_is_submitted_again_as_one(engine: Engine) -> None:
     await ended(engine, *again)
     said = [service.log(str(job.id), 0, None, 0, 1000).text.splitlines()[-1] for job in again]
     assert [line[-6:] for line in said] == ["ectory", "kept 3", "kept 4"]
+    # one that never began has what it was to begin with
+    engine.drain(None, None, False, False, "root")
+    waits = await service.resubmit(again[2].name, ANN)
+    engine.cancel(waits.id)
+    last = await service.resubmit(waits.id, ANN)
+    assert last.finds_files is None
+    found_there = [engine.find(job).spec.environment["HIVED_PREVIOUS_JOB_DIR"] for job in (waits.id, last.id)]
+    assert found_there == [str(engine.shared_folder(again[2]))] * 2
     # an index that had succeeded, or was left out, is the array's before
     named = [engine.find(service.named(f"sweep_{index}", "ann")).id for index in (3, 2)]
     assert named == [again[1].id, jobs[2].id]
@@ -187,9 +195,12 @@ async def test_some_of_an_array_that_is_still_there(engine: Engine) -> None:
     first = int((await service.submit(asked, ANN)).id)
     await ended(engine, *(engine.find(f"{first}_{index}") for index in (1, 3)))
     engine.limit_array(f"{first}_2", 7, "ann")
-    for name in ("sweep_again", "sweep_again"):
-        found = await service.resubmit(str(first), ANN, "1,3")
-        assert (found.name, engine.find(found.id).spec.array) == (f"{name}-{found.id}", "1,3%7")
+    await service.submit(wish("sleep", "600", name="sweep_again2"), ANN)
+    found = await service.resubmit(str(first), ANN, "1,3")
+    assert (found.name, engine.find(found.id).spec.array) == (f"sweep_again-{found.id}", "1,3%7")
+    engine.drain(None, None, False, False, "root")  # so that it is still there
+    more = await service.resubmit(f"{found.id}_3", ANN, "1")
+    assert more.name == f"sweep_again3-{more.id}"
     engine.edit(f"{first}_2", {"time_limit_s": 60.0}, "ann")
     with pytest.raises(RequestError, match="ask for different sizes, limits or priorities by now"):
         await service.resubmit(str(first), ANN, "1-2")

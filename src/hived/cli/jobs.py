@@ -569,8 +569,8 @@ def requeue(
 
     One with --checkpoint-signal gets that first, and saves its state. One of yours that has ended is submitted again:
     a new job, with the command and the environment of that one. An array by the id of its first job, or by its name,
-    is those of it that run, have failed, or were cancelled; those that have ended become an array again, with its limit
-    at a time.
+    is those of it that run, have failed, or were cancelled; those that have ended become an array again, of which as
+    many may be at work at a time.
 
     \bExamples:
       hived requeue train-12
@@ -641,11 +641,12 @@ def _index(job: Job) -> int:
 
 def _parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     """Jobs of an array by index, in parts whose indexes have room in a request."""
-    many = len(jobs)
-    while len(text_of([_index(job) for job in jobs[:many]])) > _MOST_INDEXES:
-        many = many // 2
-    for first in range(0, len(jobs), many):
-        yield list(jobs[first : first + many])
+    if len(jobs) > 1 and len(text_of([*map(_index, jobs)])) > _MOST_INDEXES:
+        half = len(jobs) // 2
+        yield from _parts(jobs[:half])
+        yield from _parts(jobs[half:])
+    else:
+        yield jobs
 
 
 def _resubmitted(
@@ -661,7 +662,7 @@ def _resubmitted(
     new = there.parsed(Job, answer)
     if not ask.printed(answer, one_of_many=True):
         name = clean(new.name.removesuffix(f"-{new.id}"))
-        now = f"array {new.id}, {name}, with the same limit at a time"
+        now = f"array {new.id}, {name}, as many of it at a time"
         typer.echo(f"{len(jobs):,} of array {array} ({indexes}) are submitted again: {now}{finds(new)}")
     return dict.fromkeys((job.id for job in jobs), None)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hived.engines.local.containers import is_of_a_gate
 from hived.engines.submission import indexes_of
 from hived.errors import InputError
 from hived.server.schema import Job
@@ -303,6 +304,9 @@ def environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: 
     else:
         sent = {name: value for name, value in ours.items() if not _is_ours(name) and name not in _SHELLS_OWN}
         sent["PWD"] = cwd
+        if is_of_a_gate(sent.get("DOCKER_HOST", "")):  # of this job, and ends with it
+            del sent["DOCKER_HOST"]
+            sent |= {"DOCKER_HOST": own} if (own := ours.get("HIVED_DOCKER_HOST")) else {}
     left_out = [name for name, value in sent.items() if not _can_be_sent(name, value)]
     sent = {name: value for name, value in sent.items() if name not in left_out}
     left_out = [name for name in left_out if not name.startswith("BASH_FUNC_")]  # shell functions, left out silently

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby, takewhile
+from itertools import count, groupby, takewhile
 from math import inf
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
@@ -58,7 +58,7 @@ _NONE: _Variables = MappingProxyType({})
 #: arrays of one name that are looked at for an index
 _ARRAYS = 20
 #: end of the name of an array of some of another one that is still there
-_AGAIN = "_again"
+_AGAIN = re.compile(r"_again\d*$")
 #: what may be changed of one of an array by itself
 _ASKED = attrgetter("gpus", "tasks", "priority", "time_limit_s", "retries")
 #: poll interval of a growing output file, in seconds
@@ -150,8 +150,12 @@ class LocalService(Service[Job]):
             for one in begun
             if self._engine.has_files(one)
         }
+        finds = len(kept) == len(begun)
+        for one in these:  # of one that never began, what it was to begin with
+            if not one.attempt and (before := one.spec.environment.get(PREVIOUS)):
+                kept[one.spec.array_index] = {PREVIOUS: before}
         found = await self._submit(again, person, kept)
-        return found.model_copy(update={"finds_files": len(kept) == len(begun)}) if begun else found
+        return found.model_copy(update={"finds_files": finds}) if begun else found
 
     def _again(self, of: Job, indexes: str) -> tuple[str, str, list[Job]]:
         """Name and indexes of an array that some of another one are submitted again as; and those."""
@@ -174,7 +178,9 @@ class LocalService(Service[Job]):
         name = of.spec.name or default_name(of.spec.command)
         there = [one for one in self.scheduler().jobs.values() if one.spec.array_id == of.spec.array_id]
         if there:  # while some of the array is there, its name is the array's
-            name = name.removesuffix(_AGAIN)[:50] + _AGAIN
+            taken = {one.spec.name for one in self.scheduler().jobs.values() if one.spec.user == of.spec.user}
+            base = _AGAIN.sub("", name)[:50]
+            name = next(free for n in count(1) if (free := f"{base}_again{n if n > 1 else ''}") not in taken)
         # whoever ended last has the limit of then
         most = most or max(there or these, key=lambda one: one.ended_at or 0.0).spec.array_most
         return name, indexes.partition("%")[0] + (f"%{most}" if most else ""), these
@@ -226,12 +232,13 @@ class LocalService(Service[Job]):
         if of is None:
             return ref
         newest = f"{of}_{index}"  # of an array of theirs, by its index
+        command = self._engine.find(str(of)).spec.command
         for _ in range(_ARRAYS):  # it may have been submitted again without those that had succeeded
-            if of is None:
+            if of is None or (spec := self._engine.find(str(of)).spec).command != command:
                 break
             if self._engine.knows(f"{of}_{index}"):
                 return f"{of}_{index}"
-            of = store.latest(name, user, self._engine.find(str(of)).spec.array_id or of)
+            of = store.latest(name, user, spec.array_id or of)
         return newest if store.job(ref) is None else ref
 
     def _awaited(self, ref: str, user: str) -> str:

@@ -339,7 +339,7 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     engine.end(engine.all[1])
     engine.end(engine.all[2], 3)
     engine.change(engine.all[3], state="cancelled", tasks=[])
-    again = "2 of array 2 (2-3) are submitted again: array 6, true, with the same limit at a time"
+    again = "2 of array 2 (2-3) are submitted again: array 6, true, as many of it at a time"
     said = ["a-5 is being stopped, to start again", again]
     assert [job.state.value for job in engine.all[1:]] == ["succeeded", "failed", "cancelled", "running"]
     assert hived("requeue", "--hold", "a").out == "a-5 is being stopped, to be held\n"
@@ -355,6 +355,17 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
         engine.end(job)
     assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")
     assert refused(hived("requeue", "--hold", "a")).startswith("all of array 2 has ended; hived requeue 2_INDEX")
+
+
+def test_indexes_that_have_no_room_in_a_request_go_in_parts(hived: Hived, engine: FakeService) -> None:
+    hived("submit", "--vc", "vision", "--", "true")
+    for index in range(8_500, 11_500, 2):
+        engine.change(engine.add(name="a"), array=2, array_index=index, state="cancelled", tasks=[])
+    engine.submissions |= dict.fromkeys((job.id for job in engine.all), engine.submissions["1"])
+    assert hived("requeue", "a").code == 0
+    parts = [indexes for _, indexes in engine.resubmitted]
+    assert ",".join(parts) == ",".join(map(str, range(8_500, 11_500, 2)))
+    assert max(map(len, parts)) <= 4_096
 
 
 def test_exit_code_of_the_first_as_given(hived: Hived, engine: FakeService) -> None:

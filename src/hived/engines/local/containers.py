@@ -6,9 +6,12 @@ Those of podman, Apptainer and runc are processes of the task, and end as such.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,15 +24,17 @@ from .job_users import RunAs
 #: name of the socket of a task
 SOCKET = "hived-docker.sock"
 _DAEMONS = ("/var/run/docker.sock", "/run/user/{uid}/docker.sock")
-#: how long the containers of a task are waited for whose supervisor was killed, in seconds
-_ENDS_S = 5.0
+#: how long it may take to end what is left of a task, after how long it is tried again, and up to when, in seconds
+_ENDS_S = 30.0
+_AGAIN_S, _MOST_AGAIN_S = 1.0, 60.0
+_LONGEST_S = 7 * 86_400.0
 #: name of the program whose child is the first process of a container
 _SHIM = "containerd-shim"
 
 
 def gate(
     folder: Path,
-    environment: Mapping[str, str],
+    environment: MutableMapping[str, str],
     uid: int,
     numbers: Sequence[int],
     names: Sequence[str],
@@ -38,20 +43,22 @@ def gate(
 ) -> dict[str, Any] | None:
     """What the supervisor of a task starts between it and Docker; None: there is no Docker on this machine. O(GPUs).
 
-    ``folder``: of the user's, for its socket. ``numbers``, ``names``: of the task's GPUs, as hived and as Docker name
-    them; ``minors``: of their files, None: it may open any. ``memory``: its share, 0: any.
+    ``environment``: from which the socket of another task is taken. ``folder``: of the user's, for its socket.
+    ``numbers``, ``names``: of the task's GPUs, as hived and as Docker name them; ``minors``: of their files, None: it
+    may open any. ``memory``: its share, 0: any.
     """
-    host = environment.get("DOCKER_HOST", "")
-    if host.endswith(f"/{SOCKET}") or host.startswith(docker_gate.SHORT):  # of the job that it was submitted in
-        host = ""
+    if is_of_a_gate(environment.get("DOCKER_HOST", "")):  # of the job that it was submitted in, which ends
+        del environment["DOCKER_HOST"]
+    host, context = environment.get("DOCKER_HOST", ""), environment.get("DOCKER_CONTEXT", "")
     if host and not host.startswith("unix:///"):
         return None
-    if not host and not any(Path(path.format(uid=uid)).exists() for path in _DAEMONS):
+    if not (host or context or any(Path(path.format(uid=uid)).exists() for path in _DAEMONS)):
         return None
     task = {
         "mark": environment[MARK],
         "host": host,
-        "home": environment.get("HOME", ""),
+        "config": environment.get("DOCKER_CONFIG") or f"{environment.get('HOME', '')}/.docker",
+        "context": context,
         "socket": str(folder / SOCKET),
         "gpus": dict(zip(map(str, numbers), names, strict=True)),
         "minors": None if minors is None else sorted(minors),
@@ -60,11 +67,82 @@ def gate(
     return {"program": docker_gate.__file__, "task": task}
 
 
-def end(docker: Mapping[str, Any], run_as: RunAs | None) -> None:
-    """End the containers of a task whose supervisor was killed, as its user. Blocks for some seconds at most."""
-    task = {**docker["task"], "socket": "", "grace_s": 0.0, "run_as": None if run_as is None else asdict(run_as)}
-    with suppress(OSError, subprocess.SubprocessError):  # whoever is at work on a GPU is seen there
-        subprocess.run(
+def is_of_a_gate(host: str) -> bool:
+    """Whether a DOCKER_HOST is the socket of a task."""
+    return host.endswith(f"/{SOCKET}") or host.startswith(docker_gate.SHORT)
+
+
+class Left:
+    """Containers that may be left of tasks that have ended, in a folder: ended as soon as their daemon answers.
+
+    Each is a file, which an engine finds that was started since. In a thread, since a daemon may not answer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._thread: threading.Thread | None = None
+        self._lock, self._closed = threading.Lock(), threading.Event()
+
+    def open(self) -> None:
+        """Begin with those of the engines before."""
+        if self._all():
+            self._begin()
+
+    def add(self, name: str, docker: Mapping[str, Any], run_as: RunAs | None) -> None:
+        """End those of a task, by what its supervisor was told of Docker."""
+        with suppress(OSError):  # on a full disk: who is at work on a GPU is seen there
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            draft = self._folder / f".{name}"
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump({"task": docker["task"], "run_as": None if run_as is None else asdict(run_as)}, file)
+            draft.replace(self._folder / name)
+        self._begin()
+
+    def close(self) -> None:
+        """Leave the rest to the next engine."""
+        self._closed.set()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, daemon=True, name="containers that are left")
+                self._thread.start()
+
+    def _run(self) -> None:
+        pause = _AGAIN_S
+        while True:
+            with self._lock:
+                left = self._all()
+                if not left:
+                    self._thread = None
+                    return
+            for file in left:
+                if self._closed.is_set():
+                    return
+                if _is_ended(file):
+                    file.unlink(missing_ok=True)
+                    pause = _AGAIN_S
+            if self._all() and self._closed.wait(pause):
+                return
+            pause = min(2 * pause, _MOST_AGAIN_S)
+
+    def _all(self) -> list[Path]:
+        with suppress(OSError):
+            return sorted(path for path in self._folder.iterdir() if not path.name.startswith("."))
+        return []
+
+
+def _is_ended(file: Path) -> bool:
+    """Whether what a file is about is over: by another try, or because it has been tried for long."""
+    try:
+        known = json.loads(file.read_bytes())
+        task = {**known["task"], "socket": "", "grace_s": 0.0, "run_as": known["run_as"]}
+        if time.time() - file.stat().st_mtime > _LONGEST_S:
+            return True
+    except (OSError, ValueError, LookupError, TypeError):
+        return True
+    try:
+        done = subprocess.run(
             [sys.executable, "-I", "-S", docker_gate.__file__],
             input=json.dumps(task).encode() + b"\n",
             stdout=subprocess.DEVNULL,
@@ -74,6 +152,9 @@ def end(docker: Mapping[str, Any], run_as: RunAs | None) -> None:
             cwd="/",
             env={"LC_ALL": "C.UTF-8"},
         )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
 
 
 def is_of_a_task(pid: int, parent: int, owner_of: Callable[[str], int | None]) -> bool:

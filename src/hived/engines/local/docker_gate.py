@@ -21,6 +21,7 @@ ends the containers and itself: the supervisor has said their grace in seconds a
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ import re
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -44,11 +46,22 @@ _DAEMON = "/var/run/docker.sock"
 _SHORT = "/tmp/hived-docker-"
 SHORT = f"unix://{_SHORT}"  #: what the address begins with where the path of ``socket`` is too long for one
 _LONGEST_PATH = 100  #: bytes of the path of a socket; Linux takes 107
-_MOST_HEAD, _MOST_BODY = 1 << 20, 64 << 20  #: bytes of a request that is understood
+_MOST_HEAD, _MOST_BODY, _MOST_FILE = 1 << 20, 8 << 20, 1 << 20  #: bytes of what is read to be understood
+_MOST_ANSWER = 64 << 20
+_MOST_READ = 4  #: bodies at a time
+_MOST_CONNECTIONS = 512
 _GRACE_S = 2.0  #: of containers whose task has ended, in seconds
 _ENDS_S = 10.0  #: for how long they are ended again and again
-_ANSWERS_S = 5.0  #: for how long the daemon is waited for
+_OPENS_S, _ANSWERS_S = 1.0, 5.0  #: for how long the daemon is waited for
+_MAJOR, _CONTROL = 195, 254  #: of files of GPUs, and the first minor number that is none's (device_fence)
 _GPU_FILE = re.compile(r"/dev/nvidia(\d+)")
+_STAYS = ("running", "paused", "restarting")
+_OF_REQUEST = ("Driver", "Count", "DeviceIDs", "Capabilities")
+#: what is read of a request; Docker knows these names in capitals and not
+_ASKED = ("Env", "Labels", "HostConfig")
+_OF_HOST = (
+    "Privileged", "Devices", "DeviceRequests", "DeviceCgroupRules", "Memory", "MemorySwap", "MemoryReservation",
+)  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -62,7 +75,8 @@ class Task:
         self,
         mark: str,
         host: str = "",
-        home: str = "",
+        config: str = "",
+        context: str = "",
         socket: str = "",
         gpus: dict[str, str] | None = None,
         minors: list[int] | None = None,
@@ -70,13 +84,16 @@ class Task:
         grace_s: float = _GRACE_S,
         run_as: dict[str, Any] | None = None,
     ) -> None:
-        """``host``, ``home``: DOCKER_HOST and HOME of the task; ``socket``: where the gate is to be.
+        """``host``, ``context``: DOCKER_HOST and DOCKER_CONTEXT of the task; ``config``: folder of its client's.
+
+        ``socket``: where the gate is to be.
 
         ``gpus``: what Docker is told, by number; ``minors``: of the files that it may open; None: any. ``memory``:
         bytes of its share; 0: any. ``grace_s``: of containers that are there at its end. ``run_as``: its user
         (:class:`~.job_users.RunAs`); None: as this process.
         """
-        self.mark, self.host, self.home, self.socket = mark, host, home, socket
+        self.mark, self.host, self.socket = mark, host, socket
+        self._config, self._context = config, context
         self.gpus, self.minors, self.memory = gpus or {}, minors, memory
         self.grace_s, self._run_as = grace_s, run_as
 
@@ -96,17 +113,23 @@ class Task:
 
     def fit(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What is asked of Docker in place of what a task asks. Raises :class:`RefusedError`. O(size)."""
-        host = dict(asked.get("HostConfig") or {})
-        if host.get("Privileged") and self.minors is not None:
-            raise RefusedError("a privileged container opens the GPUs of others; leave out --privileged")
-        for device in host.get("Devices") or ():
-            self._check_file(str(device.get("PathOnHost", "")))
+        try:
+            return self._fit(_named(asked, _ASKED))
+        except (AttributeError, TypeError, ValueError, LookupError) as error:
+            raise RefusedError(f"the request is not understood: {error}") from None
+
+    def _fit(self, asked: dict[str, Any]) -> dict[str, Any]:
+        host = _named(asked.get("HostConfig") or {}, _OF_HOST)
+        if self.minors is not None:
+            self._check_devices(host, self.minors)
         if requests := host.get("DeviceRequests"):
-            host["DeviceRequests"] = [self._request(request) for request in requests]
+            host["DeviceRequests"] = [self._request(_named(request, _OF_REQUEST)) for request in requests]
         if self.memory:
             wanted = host.get("Memory") or 0
             host["Memory"] = min(wanted, self.memory) if wanted > 0 else self.memory
             host["MemorySwap"] = host["Memory"]  # the sum of both: none to swap
+            if (host.get("MemoryReservation") or 0) > host["Memory"]:
+                host["MemoryReservation"] = host["Memory"]
         names = {_MARK, _VISIBLE}
         given = list(asked.get("Env") or ())
         visible = next((line.partition("=")[2] for line in reversed(given) if line.startswith(f"{_VISIBLE}=")), None)
@@ -125,7 +148,6 @@ class Task:
 
     def _request(self, asked: dict[str, Any]) -> dict[str, Any]:
         """A request for devices, of the task's own GPUs; of other devices as it is."""
-        kinds = {name for names in asked.get("Capabilities") or () for name in names}
         ids = [str(name) for name in asked.get("DeviceIDs") or ()]
         if asked.get("Driver") == "cdi":
             kind = "nvidia.com/gpu="
@@ -135,7 +157,7 @@ class Task:
             own = list(self.gpus.values()) if "all" in gpus else self._own(gpus)
             rest = [name for name in ids if not name.startswith(kind)]
             return {**asked, "DeviceIDs": [kind + name for name in self._some(own)] + rest}
-        if asked.get("Driver") != "nvidia" and not kinds & {"gpu", "nvidia"}:
+        if asked.get("Driver") not in (None, "", "nvidia"):
             return asked
         own = list(self.gpus.values())
         count = asked.get("Count") or 0
@@ -163,10 +185,26 @@ class Task:
             found.append(own)
         return found
 
-    def _check_file(self, path: str) -> None:
-        found = _GPU_FILE.fullmatch(os.path.normpath(path))
-        if found and self.minors is not None and int(found[1]) not in self.minors:
-            raise RefusedError(f"{path} is not a GPU of this job's; --gpus all gives those that are")
+    def _check_devices(self, host: dict[str, Any], minors: list[int]) -> None:
+        """Raise :class:`RefusedError` for what opens GPUs of others."""
+        if host.get("Privileged"):
+            raise RefusedError("a privileged container opens the GPUs of others; leave out --privileged")
+        for rule in host.get("DeviceCgroupRules") or ():
+            kind, _, numbers = rule.strip().partition(" ")
+            if kind in ("a", "c") and numbers.partition(":")[0].strip() in ("", "*", str(_MAJOR)):
+                raise RefusedError(f"the rule {rule} opens the GPUs of others; --gpus all gives those of this job")
+        for device in host.get("Devices") or ():
+            path = os.path.normpath(str(_named(device, ("PathOnHost",)).get("PathOnHost", "")))
+            found = _GPU_FILE.fullmatch(path)
+            minor = int(found[1]) if found else None
+            with contextlib.suppress(OSError):  # the daemon says that there is none
+                status = os.stat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    raise RefusedError(f"{path} is a folder of devices; name those that are needed")
+                if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == _MAJOR:
+                    minor = os.minor(status.st_rdev)
+            if minor is not None and minor < _CONTROL and minor not in minors:
+                raise RefusedError(f"{path} is not a GPU of this job's; --gpus all gives those that are")
 
     # -- the daemon ---------------------------------------------------------------------------------------------------
 
@@ -179,17 +217,38 @@ class Task:
 
     def _of_context(self) -> str:
         """The address of the context that the user has chosen (``docker context use``); "": the default."""
-        folder = os.path.join(self.home or "/", ".docker")
         try:
-            with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-                name = json.load(file).get("currentContext") or "default"
-            if name == "default":
+            name = self._context or _read_json(os.path.join(self._config, "config.json")).get("currentContext")
+            if not name or name == "default":
                 return ""
             own = hashlib.sha256(name.encode()).hexdigest()
-            with open(os.path.join(folder, "contexts", "meta", own, "meta.json"), encoding="utf-8") as file:
-                return str(json.load(file)["Endpoints"]["docker"]["Host"])
+            meta = _read_json(os.path.join(self._config, "contexts", "meta", own, "meta.json"))
+            return str(meta["Endpoints"]["docker"]["Host"])
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             return ""
+
+
+def _read_json(name: str) -> Any:
+    """A file of the user's, who may have put anything there that waits for a writer or has no end."""
+    file = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(f"{name}: no file")
+        return json.loads(os.read(file, _MOST_FILE))
+    finally:
+        os.close(file)
+
+
+def _named(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What is given, these names as they are written here: one that is given twice is refused."""
+    written = {name.lower(): name for name in names}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        own = written.get(name.lower(), name)
+        if own in found:
+            raise RefusedError(f"{own} is given twice")
+        found[own] = value
+    return found
 
 
 class Daemon:
@@ -198,11 +257,11 @@ class Daemon:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def connect(self) -> socket.socket:
+    def connect(self, patience_s: float = _ANSWERS_S) -> socket.socket:
         """``OSError`` where there is none, or this user may not use it."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_ANSWERS_S)
+            connection.settimeout(patience_s)
             connection.connect(self._path)
         except OSError as error:
             connection.close()
@@ -215,9 +274,16 @@ class Daemon:
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Length: {len(data)}\r\n"
         kind = "Content-Type: application/json\r\n" if data else ""
+        last = time.monotonic() + _ANSWERS_S
+        answer = b""
         with self.connect() as connection:
             connection.sendall(f"{head}{kind}\r\n".encode() + data)
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+            while part := connection.recv(65536):
+                answer += part
+                left = last - time.monotonic()
+                if left <= 0 or len(answer) > _MOST_ANSWER:
+                    raise TimeoutError(errno.ETIMEDOUT, "no answer in time", self._path)
+                connection.settimeout(left)
         first, _, rest = answer.partition(b"\r\n\r\n")
         try:
             return int(first.split(None, 2)[1]), json.loads(rest or b"null")
@@ -229,27 +295,31 @@ class Daemon:
 
         ``OSError`` where the daemon does not answer.
         """
-        wanted = json.dumps({"label": [f"{LABEL}={task.mark}"], "status": ["running", "paused", "restarting"]})
+        wanted = json.dumps({"label": [f"{LABEL}={task.mark}"]})
         query = "".join(f"%{byte:02X}" for byte in wanted.encode())
         told = set()
         now = time.monotonic()
-        kill_at, last = now + task.grace_s, now + _ENDS_S
+        kill_at, last = now + task.grace_s, now + task.grace_s + _ENDS_S
         while True:
-            _, found = self.ask("GET", f"/containers/json?filters={query}")
-            containers = [str(one["Id"]) for one in found] if isinstance(found, list) else []
-            if not containers:
-                return
+            status, found = self.ask("GET", f"/containers/json?all=1&filters={query}")
+            if status != 200 or not isinstance(found, list):
+                raise OSError(f"{self._path}: no answer of Docker's")
             now = time.monotonic()
-            if now >= last:
-                raise OSError("Docker does not end the containers")
-            for container in containers:
-                own = f"/containers/{container}"
-                if container not in told:
-                    told.add(container)  # who is started again by the daemon has no end
+            stays = False
+            for one in found:
+                own, runs = f"/containers/{one['Id']}", one.get("State") in _STAYS
+                stays = stays or runs
+                if own not in told:
+                    told.add(own)  # one that the daemon starts again, also after its own end, has no end
                     self.ask("POST", f"{own}/update", {"RestartPolicy": {"Name": "no"}})
-                    self.ask("POST", f"{own}/kill?signal=SIGTERM")
-                if now >= kill_at and self.ask("POST", f"{own}/kill?signal=SIGKILL")[0] >= 400:
+                    if runs:
+                        self.ask("POST", f"{own}/kill?signal=SIGTERM")
+                if runs and now >= kill_at and self.ask("POST", f"{own}/kill?signal=SIGKILL")[0] >= 400:
                     self.ask("POST", f"{own}/unpause")  # one that is paused is not killed
+            if not stays:
+                return
+            if now >= last:
+                raise OSError(f"{self._path}: Docker does not end the containers")
             time.sleep(0.05)
 
 
@@ -258,8 +328,11 @@ class Gate:
 
     def __init__(self, task: Task, daemon: Daemon) -> None:
         self._task, self._daemon = task, daemon
+        #: whether the task may have containers
+        self.has_made = False
         self._starting = 0  #: requests under way that make or start a container
         self._changed = threading.Condition()
+        self._reading = threading.Semaphore(_MOST_READ)
 
     def serve(self, listener: socket.socket, until: int) -> None:
         """Until there is something to read of the file ``until``, or it has ended."""
@@ -269,7 +342,11 @@ class Gate:
                 return
             try:
                 client, _ = listener.accept()
-            except OSError:
+            except OSError:  # no more files
+                time.sleep(0.05)
+                continue
+            if threading.active_count() > _MOST_CONNECTIONS:
+                client.close()
                 continue
             try:
                 threading.Thread(target=self._one, args=(client,), daemon=True).start()
@@ -279,7 +356,7 @@ class Gate:
     def settle(self) -> None:
         """Wait until no container is about to be started, whose client has ended already."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._starting, _ENDS_S)
+            self._changed.wait_for(lambda: not self._starting, _GRACE_S)
 
     def _one(self, client: socket.socket) -> None:
         with client:
@@ -300,24 +377,50 @@ class Gate:
         lines = head.decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ", 2)
         path = re.sub(r"^/v[0-9.]+(?=/)", "", target.partition("?")[0])
-        makes = method == "POST" and path == "/containers/create"
-        starts = re.fullmatch(r"/containers/([^/]+)/(?:start|restart|unpause)", path) if method == "POST" else None
+        posts = method == "POST"
+        makes = posts and path == "/containers/create"
+        starts = re.fullmatch(r"/containers/([^/]+)/(?:start|restart|unpause)", path) if posts else None
+        if posts and path == "/services/create":
+            raise RefusedError("a service of a swarm is no container of this job, and would not end with it")
         if starts:
             self._check_own(starts[1])
-        if makes:
-            body = _read_body(client, lines, rest)
-            fitted = json.dumps(self._task.fit(_object(body))).encode()
+        upgrades = any(_is_header(line, "upgrade") for line in lines)
+        if makes or upgrades:
+            with self._reading:
+                rest = _read_body(client, lines, rest)
+            if makes:
+                rest = json.dumps(self._task.fit(_object(rest))).encode()
             lines = [line for line in lines if not _is_header(line, "content-length", "transfer-encoding", "expect")]
-            lines.append(f"Content-Length: {len(fitted)}")
-            rest = fitted
-        if not any(_is_header(line, "upgrade") for line in lines):
-            lines = [line for line in lines if not _is_header(line, "connection")] + ["Connection: close"]
+            lines += [f"Content-Length: {len(rest)}"] if rest or makes else []
+        if not upgrades or makes:
+            lines = [line for line in lines if not _is_header(line, "connection", "upgrade")] + ["Connection: close"]
         with self._counted(bool(makes or starts)), self._daemon.connect() as server:
             server.sendall("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + rest)
             server.settimeout(None)
             client.settimeout(None)
+            if upgrades and not makes and not self._is_upgraded(client, server):
+                return
             threading.Thread(target=_copy, args=(client, server), daemon=True).start()
             _copy(server, client)
+
+    @staticmethod
+    def _is_upgraded(client: socket.socket, server: socket.socket) -> bool:
+        """Pass on the head of the answer, and if the connection has not become a stream by it, all of the answer.
+
+        The daemon would take another request there then, which nobody had looked at.
+        """
+        head, rest = _read_head(server)
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split()
+        is_stream = any(_is_header(line, "content-type") and "-stream" in line for line in lines)
+        if len(words) > 1 and (words[1] == "101" or (words[1] == "200" and is_stream)):
+            client.sendall(head + b"\r\n\r\n" + rest)
+            return True
+        lines = [line for line in lines if not _is_header(line, "connection")] + ["Connection: close"]
+        client.sendall("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + rest)
+        server.shutdown(socket.SHUT_WR)  # it answers to the end, and hears of no more
+        _copy(server, client)
+        return False
 
     def _check_own(self, container: str) -> None:
         """Raise :class:`RefusedError` for a container that the task did not make; none is the daemon's to say."""
@@ -333,6 +436,7 @@ class Gate:
     @contextlib.contextmanager
     def _counted(self, counts: bool) -> Iterator[None]:
         """A request that is under way, and starts a container."""
+        self.has_made |= counts
         self._count(counts)
         try:
             yield
@@ -454,7 +558,7 @@ def main() -> None:
             sys.exit(f"{path}: {error}")
         return
     try:
-        daemon.connect().close()
+        daemon.connect(_OPENS_S).close()
     except (FileNotFoundError, PermissionError):
         return
     except OSError:  # it may come back while the task runs
@@ -476,8 +580,13 @@ def main() -> None:
             os.unlink(own)
             if made:
                 os.rmdir(made)
+    if not gate.has_made:
+        return
     gate.settle()
-    daemon.end(task)
+    try:
+        daemon.end(task)
+    except OSError as error:
+        sys.exit(f"{error.filename or ''} {error.strerror or error}")
 
 
 if __name__ == "__main__":

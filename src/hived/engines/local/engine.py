@@ -174,7 +174,8 @@ class Engine:
         # a copy of the folder has the same database, and may run beside this one
         own = f"{database}-{self.folder.stat().st_ino:x}"
         self._fences = Fences(own, fences, submission_of=self._submission_of)
-        self._watching = Watching(self._ended, self._fences)
+        self._left = containers.Left(self.folder / "containers")
+        self._watching = Watching(self._ended, self._fences, self._left)
         self.job_scheduler.held_up = self._watching.held_up
         #: jobs under the runtime
         self.training = TrainingJobs(self._agent, self.job_scheduler, self._act, self.task, self._watching.watches)
@@ -208,6 +209,7 @@ class Engine:
             self._values["jobs"] = labelled
         self.store.mark_newest(newest_file(self.folder))
         self._watching.open()
+        self._left.open()
         self.failed = self._loop.create_future()
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
@@ -249,6 +251,7 @@ class Engine:
                 timer.cancel()
         await self.training.stop()
         self.let_go()
+        self._left.close()
         self._fences.close()
         self.devices.close()
         with contextlib.suppress(StorageError):
@@ -873,7 +876,7 @@ class Engine:
             self.task(job, rank, job.attempt - 1).forget_work()
         self._watching.ensure(key, task, work, (job.started_at or 0) < self.started_at, self._replaced)
 
-    def _gate(self, job: Job, task: Task, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    def _gate(self, job: Job, task: Task, environment: dict[str, str]) -> dict[str, Any] | None:
         """What stands between a task and Docker; None: nothing."""
         numbers = tuple(map(int, environment["HIVED_DEVICES"].split(","))) if environment["HIVED_DEVICES"] else ()
         names = self.devices.visible(numbers, True).split(",") if numbers else []

@@ -13,6 +13,7 @@ needs nothing but the standard library and a few files of FOLDER:
     exit        how the task ended, and its mark. Its space on the disk is allocated before the claim, so a full disk
                 cannot lose it
     output      what the task prints
+    containers  the task's mark, where containers of it may be left, which the engine ends
     adopted     the task's mark, and pid and start of the processes that it has left to us, as daemons are: they may be
                 in no group of ours, without its mark, and whoever finds us killed ends them
 
@@ -54,7 +55,7 @@ NO_SPACE = 75  #: exit code where the disk has no room for the claim, and nothin
 #: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
 #: how long Docker's program is waited for: at the start of a task, and for its containers to end, in seconds
-_GATE_OPENS_S, _GATE_ENDS_S = 2.0, 25.0
+_GATE_OPENS_S, _GATE_ENDS_S = 2.0, 5.0
 _DEEPEST = 100  #: generations of processes among which one is looked for that handles a signal
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish")
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -211,7 +212,11 @@ class _Supervisor:
                 if select.select([reader], [], [], _GATE_OPENS_S)[0]:
                     address = os.read(reader, 4096).decode(errors="surrogateescape").strip()
                     if address:
+                        own = self._environment.get("DOCKER_HOST", "")
+                        self._environment["HIVED_DOCKER_HOST"] = own  # of what is submitted in it
                         self._environment["DOCKER_HOST"], self._is_gated = address, True
+                else:
+                    print(f"docker_gate did not open within {_GATE_OPENS_S:g} s", file=sys.stderr)
         finally:
             os.close(reader)
             if writer >= 0:
@@ -250,39 +255,43 @@ class _Supervisor:
         return True
 
     def _end_containers(self, docker: dict[str, Any]) -> None:
-        """Have what the task has started through Docker ended; by another program, if the task has ended its own."""
+        """Have what the task has started through Docker ended; what does not within seconds is left to the engine."""
         self._reap()
         if self._gate < 0 and not self._is_gated:
             return
-        for again in (False, True):
-            if self._gate < 0 and (not again or not self._start_gate(docker)):
-                continue
-            try:
-                os.write(self._gate_input, str(self._leftovers_s()).encode())
-            except OSError:  # it has ended
-                pass
-            os.close(self._gate_input)
-            if self._wait_for_gate():
-                return
+        last = time.monotonic() + _GATE_ENDS_S
+        status: int | None = signal.SIGKILL  # as one that the task has ended
+        if self._gate >= 0:
+            status = self._wait_for_gate(last)
+        if status is not None and os.WIFSIGNALED(status) and self._start_gate(docker):
+            status = self._wait_for_gate(last)
+        if status == 0:
+            return
+        try:
+            with open("containers", "w", encoding="ascii", opener=_open_own) as file:
+                file.write(self._mark)
+        except OSError:  # who may use its GPUs is seen there
+            return
 
     def _leftovers_s(self) -> float:
         """Grace of what the task has left behind, in seconds: not beyond that of the task, if it was stopped."""
         left = min(self._grace, _LEFTOVERS_S)
         return left if self._kill_at is None else max(0.0, min(left, self._kill_at - time.monotonic()))
 
-    def _wait_for_gate(self) -> bool:
-        """Whether the program has ended by itself, and well, after its input has; within some seconds."""
-        end = time.monotonic() + _GATE_ENDS_S
-        while time.monotonic() < end:
-            pid, status = os.waitpid(self._gate, os.WNOHANG)
+    def _wait_for_gate(self, last: float) -> int | None:
+        """How the program has ended, as ``waitpid`` has it, after its input has; ``None``: not yet, and it goes on."""
+        try:
+            os.write(self._gate_input, str(self._leftovers_s()).encode())
+            os.close(self._gate_input)
+        except OSError:  # it has ended
+            os.close(self._gate_input)
+        gate, self._gate = self._gate, -1
+        while time.monotonic() < last:
+            pid, status = os.waitpid(gate, os.WNOHANG)
             if pid:
-                self._gate = -1
-                return status == 0
+                return status
             time.sleep(0.005)
-        os.kill(self._gate, signal.SIGKILL)
-        os.waitpid(self._gate, 0)
-        self._gate = -1
-        return False
+        return None
 
     def _start(self) -> str | None:
         """Fork; what becomes of the program is heard later. Returns the error message, or ``None``."""
@@ -496,7 +505,6 @@ class _Supervisor:
         now = [pid for pid in _children() if pid not in (self._main, self._gate)]
         if now == self._adopted:
             return
-        self._adopted = now
         lines = [f"{pid} {started}\n" for pid in now if (started := _started(pid))]
         try:
             with open(".adopted", "w", encoding="ascii", opener=_open_own) as file:
@@ -504,6 +512,7 @@ class _Supervisor:
             os.rename(".adopted", "adopted")
         except OSError:  # on a full disk those of before are known
             return
+        self._adopted = now
 
     def _other_limit(self) -> float | None:
         """The time limit that the engine has written since the start of the task, if it has; ``None``: there is none.

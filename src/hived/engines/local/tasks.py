@@ -288,10 +288,16 @@ class Task:
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None
 
-    def clear(self) -> None:
-        """End what it has left, its supervisor being gone. Blocks for some seconds at most. O(processes)."""
-        self._end_containers()
+    def clear(self, left: containers.Left | None) -> None:
+        """End what it has left, its supervisor being gone. Blocks for two seconds at most. O(processes)."""
+        self.end_containers(left)
         kill_marked(self.mark, self._adopted())
+
+    def has_left_containers(self) -> bool:
+        """Whether its supervisor could not end what it had started through Docker."""
+        with contextlib.suppress(OSError):
+            return read_small(self.folder / "containers").strip() == self.whose()
+        return False
 
     def _adopted(self) -> list[tuple[int, int]]:
         """Processes that its supervisor had for children, by pid and start: as long as the machine has not rebooted."""
@@ -301,19 +307,21 @@ class Task:
             mark, *lines = read_small(self.folder / "adopted").splitlines()
             if not mark.startswith(self.mark):
                 return []
-            return [(int(pid), int(started)) for pid, started in (line.split() for line in lines)]
+            whole = [words for line in lines if len(words := line.split()) == 2]  # of thousands one may be cut
+            return [(int(pid), int(started)) for pid, started in whole]
         except (OSError, ValueError):
             return []
 
-    def _end_containers(self) -> None:
+    def end_containers(self, left: containers.Left | None) -> None:
+        """Have ended what it has started through Docker; ``left``: by whom."""
         try:
             work = json.loads(read_small(self.folder / "task.json", most=_MOST_WORK))
             docker = work.get("docker")
             run_as = None if work["run_as"] is None else RunAs(**work["run_as"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return
-        if docker:
-            containers.end(docker, run_as)
+        if docker and left is not None:
+            left.add("-".join(self.folder.parts[-3:]), docker, run_as)
 
     def _written(self) -> Ending | None:
         """The ending that its supervisor has written; ``None`` if there is none, or the file is not a supervisor's."""
@@ -489,9 +497,11 @@ def _leave_them() -> None:
 class Watching:
     """Watches the supervisors of the engine's tasks for their end. One event loop; O(1) per task."""
 
-    def __init__(self, ended: Callable[[Key, Ending], None], fences: Fences) -> None:
-        """``ended`` is called once per task."""
-        self._ended, self._fences = ended, fences
+    def __init__(
+        self, ended: Callable[[Key, Ending], None], fences: Fences, left: containers.Left | None = None
+    ) -> None:
+        """``ended`` is called once per task; ``left``: ends containers."""
+        self._ended, self._fences, self._left = ended, fences, left
         #: why tasks have not been started yet, though it is time; each is tried again by the next :meth:`ensure`
         self.held_up: dict[Key, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -542,7 +552,7 @@ class Watching:
     def _start(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool, replaced: bool) -> None:
         try:
             if inherited:
-                task.clear()
+                task.clear(self._left)
                 if replaced:  # as after a reboot: nothing runs any more, and nothing says how it ended
                     self._report(key, Ending(137, error="its files are gone", lost=True, rebooted=True))
                     return
@@ -565,6 +575,8 @@ class Watching:
         self._watch(key, task, fd)
 
     def _report(self, key: Key, ending: Ending, task: Task | None = None) -> None:
+        if not ending.lost and task is not None and task.has_left_containers():
+            task.end_containers(self._left)
         if ending.lost:  # nobody else has ended what its supervisor watched
             self._fences.end(*key, None if task is None else task.group())
         self.held_up.pop(key, None)
@@ -624,7 +636,7 @@ class Watching:
             if (fd := _supervisor_of(task)) is not None:  # it has another claim by now than its supervisor's
                 self._watch(key, task, fd)
                 return
-            task.clear()
+            task.clear(self._left)
         self._report(key, task.never_started() if liveness is Liveness.UNCLAIMED else task.ending(), task)
 
 
