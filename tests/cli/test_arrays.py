@@ -108,8 +108,8 @@ def test_what_has_not_succeeded_is_run_again(machine: Machine) -> None:
     machine.run("submit", "--vc", "vision", "--array", "1-3%1", "--name", "sweep", "--", "sh", "-c", script)
     until(lambda: states(machine)["running"] == 1 and states(machine)["failed"] == 1, "the third does not run")
     again = machine.run("requeue", "sweep").splitlines()
-    assert again[0] == "sweep-3 is being stopped, to start again"
-    assert [line.split(" is ")[0] for line in again[1:]] == ["sweep_2-4"]
+    assert [line.split(" is ")[0] for line in again] == ["sweep_2-4", "sweep-3"]
+    assert again[1] == "sweep-3 is being stopped, to start again"
 
 
 def test_cancelled_at_once(machine: Machine) -> None:

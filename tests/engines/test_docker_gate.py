@@ -56,6 +56,13 @@ def test_a_container_says_whose_it_is() -> None:
     }
 
 
+def test_a_container_is_told_of_its_job() -> None:
+    """In its environment, but for what it is given otherwise; and people, by labels."""
+    fitted = task(variables={"HIVED_JOB_ID": "12", "HIVED_RANK": "0"}).fit({"Env": ["HIVED_RANK=mine"]})
+    assert fitted["Labels"] == {"hived.job.id": "12", "hived.rank": "0", LABEL: "the-mark"}
+    assert {line for line in fitted["Env"] if "RANK" in line or "JOB" in line} == {"HIVED_JOB_ID=12", "HIVED_RANK=mine"}
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [

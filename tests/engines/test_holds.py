@@ -472,7 +472,7 @@ def test_priority_of_what_is_held_or_cannot_have_one(engine: Driver) -> None:
     engine.do(lambda jobs: jobs.prioritize(held, 7, "told so", engine.now))
     (held, loan) = engine.restart(held, loan)
     assert (states(held), held.priority) == ("held", 7)
-    with pytest.raises(ConflictError, match="gets another priority while it waits in line for its turn"):
+    with pytest.raises(ConflictError, match="train-3 is opportunistic, which is below all priorities"):
         engine.job_scheduler.prioritize(loan, 1, "told so", engine.now)
     release(engine, held)
     assert states(held) == "reserved"

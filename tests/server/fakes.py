@@ -107,6 +107,7 @@ class FakeService(LocalService):
         self._trader.reset()
         self.all: list[schema.Job] = []
         self.submissions: dict[str, schema.Submission] = {}
+        self.refuses_again = False
         #: of arrays: a job, and the indexes
         self.resubmitted: list[tuple[str, str]] = []
         self.users: list[str] = []
@@ -415,6 +416,8 @@ class FakeService(LocalService):
         return self.change(job, state="queued", why=[WAITING])
 
     async def resubmit(self, ref: str, person: Person, indexes: str | None = None) -> schema.Job:
+        if self.refuses_again:
+            raise ForbiddenError(f"{person.name} is no member of vision")
         found = self._take(self.submissions[self.job(ref).id], person.name)
         if indexes is not None:
             self.resubmitted.append((ref, indexes))

@@ -188,6 +188,25 @@ async def test_an_array_is_submitted_again_as_one(engine: Engine) -> None:
         await service.resubmit("sweep_4", Person("ben"), "1")
 
 
+async def test_a_new_array_of_a_name_has_its_indexes(engine: Engine) -> None:
+    """Index 1 of the array before, which was submitted again as a job of that name, was meant by it for ever."""
+    service = LocalService(engine)
+    first = await service.submit(wish("true", array="1-2", name="sweep"), ANN)
+    again = await service.resubmit(f"{first.id}_1", ANN)
+    assert engine.find(service.named("sweep_1", "ann")).id == int(again.id)
+    assert engine.find(service.named("sweep_2", "ann")).id == int(first.id) + 1
+    new = await service.submit(wish("sleep", "600", array="1-2", name="sweep"), ANN)
+    assert engine.find(service.named("sweep_1", "ann")).id == int(new.id)
+    waits = await service.submit(wish("true", after=[{"job": "sweep_1"}]), ANN)
+    assert engine.find(waits.id).spec.waits_for == ((int(new.id), "any"),)
+
+
+async def test_a_virtual_cluster_that_there_is_not(engine: Engine) -> None:
+    """Of one that was misspelt it was said that its members alone may have a grace."""
+    with pytest.raises(RequestError, match="there is no virtual cluster 'speach'"):
+        await LocalService(engine).submit(wish("true", vc="speach"), Person("ben", uid=1))
+
+
 async def test_some_of_an_array_that_is_still_there(engine: Engine) -> None:
     """They have another name meanwhile: cancelled by its name, the array would have been those alone."""
     service = LocalService(engine)

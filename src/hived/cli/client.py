@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shlex
@@ -327,11 +328,15 @@ class Engine:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                     probe.settimeout(min(10.0, self._timeout_s))
                     probe.connect(str(self._socket))
-            except ConnectionRefusedError:  # nothing was sent; its engine was killed, and is perhaps on its way back
+            except (ConnectionRefusedError, FileNotFoundError) as error:  # nothing was sent; it may be on its way back
                 now = time.monotonic()
-                if end is None and self._restart_s > 0:
-                    note(f"hived: no engine answers on {clean(self.address)}; trying for {self._restart_s:g} s")
-                end = now + self._restart_s if end is None else end
+                if end is None:
+                    left = self._restart_s
+                    if isinstance(error, FileNotFoundError):  # it was stopped, or there has never been one
+                        left -= _since_change(self._socket.parent)
+                    if left > 0:
+                        note(f"hived: no engine answers on {clean(self.address)}; trying for {round(left, 1):g} s")
+                    end = now + left
                 if now >= end:
                     raise self._no_engine() from None
                 time.sleep(_PAUSE_S)
@@ -512,3 +517,12 @@ class Retrying:
         if self._since is not None:
             note("hived: the engine is back")
         self._since, self._pause = None, _FIRST_S
+
+
+def _since_change(folder: Path) -> float:
+    """Seconds since something in the folder of an engine was made or removed, as its socket is; inf: of none."""
+    try:
+        (folder / "engine.lock").stat()
+        return max(0.0, time.time() - folder.stat().st_mtime)
+    except OSError:
+        return math.inf

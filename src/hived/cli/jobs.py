@@ -597,9 +597,6 @@ def requeue(
             why = "has ended, and is not stopped; submit it again, and hold that"
             raise InputError(f"--hold: {clean(over[0].id)} {why}")
         running = [job for job in found.jobs if not job.state.ended]
-        refused = _tell(
-            ask, there, found, running, _at_once("requeue", hold=hold), lambda job: stopped.format(clean(job.name))
-        )
         alone, together = _by_array(over)
         again = _tell(
             ask,
@@ -611,6 +608,16 @@ def requeue(
         )
         for those in together:
             again |= _resubmitted(ask, there, those, finds)
+        refused: dict[str, HivedError | None] = {}
+        # who may not submit gets what runs stopped for nothing
+        if forbidden := next((error for error in again.values() if isinstance(error, ForbiddenError)), None):
+            refused = dict.fromkeys((job.id for job in running), forbidden)
+            if running:
+                note(f"so none of those that run was stopped ({counted(len(running), 'job')})")
+        else:
+            refused = _tell(
+                ask, there, found, running, _at_once("requeue", hold=hold), lambda job: stopped.format(clean(job.name))
+            )
     if found_there[True]:
         note("what the ended one has kept in its HIVED_JOB_DIR is in HIVED_PREVIOUS_JOB_DIR of the new one")
     _end(found, refused | again)

@@ -214,7 +214,7 @@ def _warning(look: Callable[[], Job], left: int) -> bytes:
     """What is shown on a terminal that has so many seconds left."""
     why = ""
     with contextlib.suppress(HivedError):
-        why = f": {clean('; '.join(look().why))}"
+        why = f": {clean('; '.join(reasons))}" if (reasons := look().why) else ""
     return f"\r\nhived: this ends in {left} s{why}\r\n".encode()
 
 

@@ -103,7 +103,7 @@ def submit(
         typer.Option(
             "--after",
             metavar="JOB[:ok|fail]",
-            help="Hold it until that job has ended; well with :ok, not well with :fail. Again for more.",
+            help="Hold it until that job has ended; well with :ok, not well with :fail. Again for more, or 12,13:ok.",
             autocompletion=complete_job,
         ),
     ] = None,
@@ -177,7 +177,7 @@ def submit(
             "checkpoint_signal": checkpoint_signal,
             "array": array,
             "hold": hold,
-            "after": [_after(text) for text in after or ()] or None,
+            "after": [job for text in after or () for job in _after(text)] or None,
         }
         | _signal(limit_signal, time_limit)
     )
@@ -378,14 +378,14 @@ def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -
     return exit_code(job)
 
 
-def _after(text: str) -> dict[str, str]:
-    """A job that has to end first, and how."""
-    job, sign, when = text.rpartition(":")
+def _after(text: str) -> list[dict[str, str]]:
+    """Jobs that have to end first, ``12,13``, and how."""
+    jobs, sign, when = text.rpartition(":")
     if not sign:
-        return {"job": text}
+        return [{"job": job} for job in text.split(",")]
     if when not in ("ok", "fail", "any"):
         raise InputError(f"--after {text}: a job, and :ok or :fail after it")
-    return {"job": job, "when": when}
+    return [{"job": job, "when": when} for job in jobs.split(",")]
 
 
 def _signal(text: str | None, time_limit: float | None) -> dict[str, object]:

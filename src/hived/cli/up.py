@@ -46,7 +46,7 @@ from hived.spec import ClusterSpec, load_spec
 from hived.spec.compiled import NO_GUESTS
 from hived.words import counted
 
-from .addresses import ANY, OF_THE_MACHINE, address, exit_signal, has_socket, link, state_folder, until
+from .addresses import ANY, OF_THE_MACHINE, address, engine_folder, exit_signal, has_socket, link, state_folder, until
 from .console import messages, outlive_a_full_disk, output
 from .escaping import clean
 from .formats import read_bytes, read_duration
@@ -190,7 +190,7 @@ def up(
         given = [spec, devices, vc, policy, exchange, listen, group, jobs_run_as, keep, most_output, fence]
         if demo_ or simulated or any(value is not None for value in given):
             raise InputError("--stop ends an engine, and starts none: give --state alone with it")
-        pid = stop_engine(state_folder(state), _STOPS_S)
+        pid = stop_engine(engine_folder(state), _STOPS_S)
         print(f"the engine (pid {pid}) has ended; its jobs run on, and hived up takes them over")
         return
     if listen not in (None, _NONE):

@@ -108,7 +108,7 @@ class LocalService(Service[Job]):
         given, grace_s = dict(submission), submission.grace_s
         if grace_s is None:
             grace_s = min(DEFAULT_GRACE_S, self._most_grace_s(submission, person))
-        if not submission.opportunistic:
+        if not submission.opportunistic and submission.vc in self._vcs():
             self.access().check_grace(person, submission.vc, grace_s)
         given["after"] = tuple(
             after.model_copy(update={"job": self._awaited(after.job, person.name)}) for after in submission.after
@@ -206,12 +206,15 @@ class LocalService(Service[Job]):
     def _check_permitted(self, submission: schema.Submission, person: Person) -> bool:
         """Whether the limits of members are theirs. Raises :class:`~hived.errors.ForbiddenError`."""
         vc = submission.vc
-        if vc not in {vc.name for vc in self._engine.cluster.spec.virtual_clusters}:
+        if vc not in self._vcs():
             return False  # the engine says that there is none
         many = 1 if submission.array is None else len(indexes_of(submission.array)[0])
         jobs = self.scheduler().usage.jobs_of[vc, person.name]
         gpus = submission.gpus * submission.tasks
         return self.access().check_submission(person, vc, submission.priority, jobs, gpus, many) is Role.MEMBER
+
+    def _vcs(self) -> set[str]:
+        return {vc.name for vc in self._engine.cluster.spec.virtual_clusters}
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -225,10 +228,17 @@ class LocalService(Service[Job]):
     def named(self, ref: str, user: str) -> str:
         """The job that a user means: of several under a name their own, else the latest. O(log jobs)."""
         store = self._engine.store
-        if (own := store.latest(ref, user)) is not None:
-            return str(own)
+        own = store.latest(ref, user)
         name, _, index = ref.rpartition("_")
         of = store.latest(name, user) if index.isdigit() else None
+        if own is not None:  # one of an array that was submitted again alone; or an array since then has that index
+            if (
+                of is not None
+                and self._engine.find(str(of)).spec.array_id > own
+                and self._engine.knows(f"{of}_{index}")
+            ):
+                return f"{of}_{index}"
+            return str(own)
         if of is None:
             return ref
         newest = f"{of}_{index}"  # of an array of theirs, by its index
@@ -243,10 +253,10 @@ class LocalService(Service[Job]):
 
     def _awaited(self, ref: str, user: str) -> str:
         """The job that a user means, or by the name of an array the first job of it, which is all of it."""
-        own = self._engine.store.latest(ref, user)
-        if own is None:
-            return self.named(ref, user)
-        job = self._engine.find(str(own))
+        own = self.named(ref, user)
+        if own == ref or not own.isdigit():
+            return own
+        job = self._engine.find(own)
         return ref if job.name == ref else str(job.spec.array_id or own)
 
     def owns(self, user: str) -> bool:

@@ -151,6 +151,22 @@ def test_engine_on_its_way_back(hived: Hived, nobody: Path, running: Running, mo
     assert answer.err == f"hived: no engine answers on {nobody}/hived.sock; trying for 10 s\n"
 
 
+def test_engine_that_was_stopped_a_moment_ago(
+    hived: Hived, nobody: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is started again in good order: verbs failed at once, and waited for one that was killed."""
+    running.engine.add()
+    monkeypatch.setenv("HIVED_STATE", str(nobody))
+    (nobody / "engine.lock").touch()
+    os.utime(nobody, (time.time() - 11, time.time() - 11))
+    assert hived("ps").err.startswith(f"hived: no engine answers on {nobody}/hived.sock; start one")
+    os.utime(nobody, (time.time() + 60, time.time() + 60))
+    monkeypatch.setattr(time, "sleep", lambda _: (nobody / "hived.sock").symlink_to(running.folder / "hived.sock"))
+    answer = hived("ps")
+    assert (answer.code, "train-1" in answer.out) == (0, True)
+    assert answer.err == f"hived: no engine answers on {nobody}/hived.sock; trying for 10 s\n"
+
+
 def test_engine_that_is_silent(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was stopped kept everybody waiting without a word, for a minute."""
     noted = threading.Event()

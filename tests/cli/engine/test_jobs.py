@@ -207,7 +207,13 @@ def test_requeue_of_one_that_has_ended(hived: Hived, engine: FakeService) -> Non
     assert (answer.out, answer.err) == (f"true-3 is running: submitted again{gone}\n", "")
     engine.keeps_files = True
     said = hived("requeue", "1", "2").out
-    assert said.splitlines() == ["true-2 is being stopped, to start again", "true-4 is running: submitted again"]
+    assert said.splitlines() == ["true-4 is running: submitted again", "true-2 is being stopped, to start again"]
+    engine.change(engine.all[1], state="running")
+    engine.refuses_again = True
+    answer = hived("requeue", "1", "2")
+    assert (answer.code, answer.out) == (77, "")
+    assert answer.err.splitlines()[-1] == "so none of those that run was stopped (1 job)"
+    assert engine.all[1].state.value == "running"
 
 
 def test_history_of_some(hived: Hived, engine: FakeService) -> None:
@@ -340,7 +346,7 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     engine.end(engine.all[2], 3)
     engine.change(engine.all[3], state="cancelled", tasks=[])
     again = "2 of array 2 (2-3) are submitted again: array 6, true, as many of it at a time"
-    said = ["a-5 is being stopped, to start again", again]
+    said = [again, "a-5 is being stopped, to start again"]
     assert [job.state.value for job in engine.all[1:]] == ["succeeded", "failed", "cancelled", "running"]
     assert hived("requeue", "--hold", "a").out == "a-5 is being stopped, to be held\n"
     engine.change(engine.all[4], state="running")
@@ -350,7 +356,7 @@ def test_requeue_of_an_array(hived: Hived, engine: FakeService) -> None:
     engine.change(engine.all[2], gpus=2)  # it was edited: what asks for something else goes by itself
     answer = hived("requeue", "2_[2-3]", "1")
     assert engine.resubmitted == [("3", "2-3")]
-    assert [line.partition(" ")[0] for line in answer.out.splitlines()] == ["true-1", "true-7", "true-8"]
+    assert [line.partition(" ")[0] for line in answer.out.splitlines()] == ["true-7", "true-8", "true-1"]
     for job in engine.all[1:]:
         engine.end(job)
     assert refused(hived("requeue", "a")).startswith("all of array 2 has succeeded; hived requeue 2_INDEX")

@@ -28,6 +28,11 @@ _DAEMONS = ("/var/run/docker.sock", "/run/user/{uid}/docker.sock")
 _ENDS_S = 30.0
 _AGAIN_S, _MOST_AGAIN_S = 1.0, 60.0
 _LONGEST_S = 7 * 86_400.0
+#: variables of a task that its containers get; folders of the machine are not there
+_TOLD = (
+    "HIVED_JOB_ID", "HIVED_JOB_NAME", "HIVED_VC", "HIVED_ARRAY_ID", "HIVED_ARRAY_INDEX", "HIVED_RANK", "HIVED_TASKS",
+    "HIVED_ATTEMPT", "HIVED_RETRIES", "HIVED_RESUMES", "HIVED_GRACE",
+)  # fmt: skip
 #: name of the program whose child is the first process of a container
 _SHIM = "containerd-shim"
 
@@ -63,6 +68,7 @@ def gate(
         "gpus": dict(zip(map(str, numbers), names, strict=True)),
         "minors": None if minors is None else sorted(minors),
         "memory": memory,
+        "variables": {name: environment[name] for name in _TOLD if name in environment},
     }
     return {"program": docker_gate.__file__, "task": task}
 

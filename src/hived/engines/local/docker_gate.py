@@ -83,6 +83,7 @@ class Task:
         memory: int = 0,
         grace_s: float = _GRACE_S,
         run_as: dict[str, Any] | None = None,
+        variables: dict[str, str] | None = None,
     ) -> None:
         """``host``, ``context``: DOCKER_HOST and DOCKER_CONTEXT of the task; ``config``: folder of its client's.
 
@@ -90,12 +91,13 @@ class Task:
 
         ``gpus``: what Docker is told, by number; ``minors``: of the files that it may open; None: any. ``memory``:
         bytes of its share; 0: any. ``grace_s``: of containers that are there at its end. ``run_as``: its user
-        (:class:`~.job_users.RunAs`); None: as this process.
+        (:class:`~.job_users.RunAs`); None: as this process. ``variables``: that its containers get, and labels of
+        their names, ``hived.job.id`` of ``HIVED_JOB_ID``.
         """
         self.mark, self.host, self.socket = mark, host, socket
         self._config, self._context = config, context
         self.gpus, self.minors, self.memory = gpus or {}, minors, memory
-        self.grace_s, self._run_as = grace_s, run_as
+        self.grace_s, self._run_as, self._variables = grace_s, run_as, variables or {}
 
     def become_its_user(self) -> None:
         """Be the user whose task it is for good, and make their folders; ``OSError`` where that cannot be."""
@@ -135,7 +137,10 @@ class Task:
         visible = next((line.partition("=")[2] for line in reversed(given) if line.startswith(f"{_VISIBLE}=")), None)
         environment = [line for line in given if line.partition("=")[0] not in names]
         environment += [f"{_MARK}={self.mark}", f"{_VISIBLE}={self._visible(visible)}"]
-        labels = {**(asked.get("Labels") or {}), LABEL: self.mark}
+        set_already = {line.partition("=")[0] for line in environment}
+        environment += [f"{name}={value}" for name, value in self._variables.items() if name not in set_already]
+        about = {name.lower().replace("_", "."): value for name, value in self._variables.items()}
+        labels = {**(asked.get("Labels") or {}), **about, LABEL: self.mark}
         return {**asked, "HostConfig": host, "Env": environment, "Labels": labels}
 
     def _visible(self, asked: str | None) -> str:

@@ -526,6 +526,8 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.QUEUED:
                 self.line_up(job)
             return
+        if job.priority < 0:
+            raise ConflictError(f"{job.name} is opportunistic, which is below all priorities; submit it without that")
         if not (job.state.stays and job.id in self.turns.of and self.may_take_turns(job)) or job.entry.alone:
             raise ConflictError(
                 f"{job.name} is {job.state.value}: a job gets another priority while it waits in line for its turn, or "
