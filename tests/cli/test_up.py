@@ -23,7 +23,7 @@ from hived.cli.up import JobsRunAs, _Up, _with_guests, hides_the_machines, open_
 from hived.engines.local.devices import spec_for
 from hived.engines.local.environment import environments
 from hived.engines.local.job_users import unknown_accounts
-from hived.engines.local.store import Store, last_start
+from hived.engines.local.store import LastStart, Store, last_start
 from hived.errors import InputError
 from hived.spec import parse_spec
 from hived.spec.compiled import AccessSpec, GuestsOf
@@ -65,6 +65,21 @@ def test_demo(tmp_path: Path) -> None:
     assert not [pid for pid, variables in environments() if f"TMPDIR={tmp_path}".encode() in variables]
 
 
+def test_a_start_that_takes_virtual_clusters_from_their_members(
+    hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --vc and spec the teams of the last start were gone, and nobody was asked."""
+    before = spec_for("node", 8, "GPU", (("a", 4), ("b", 2), ("c", 2)))
+    a, b, c = before.virtual_clusters
+    access = AccessSpec(members=("ann", "group:lab"), admins=("ann",))
+    before = replace(before, virtual_clusters=(replace(a, access=access), b, replace(c, access=access)))
+    monkeypatch.setattr("hived.cli.up.last_start", lambda _: LastStart(before, True, None))
+    answer = hived("up", "--devices", 8, "--vc", "c=8", "--state", tmp_path / "state")
+    assert answer.code == 2
+    assert "takes away virtual clusters:\n  a, with 2 members\n" in answer.err
+    assert "  b" not in answer.err
+
+
 def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start goes on as the last one did, asks before it takes the cells of a job, and has the jobs that run on."""
     state = ("--state", tmp_path / "state")
@@ -98,6 +113,7 @@ def test_lives_of_an_engine(hived: Hived, tmp_path: Path, monkeypatch: pytest.Mo
         assert answer.code == 2
         for words in ("takes the cells of 1 running job", "sleep-1 (2 GPUs of a)", "--yes"):
             assert words in answer.err
+        assert ("a, with 1 job not ended" in answer.err) is ("c=8" in others)
     line = refused(hived("up", "--devices", "3", *state))
     assert "5 GPUs are shared out as at the last start (--vc a=2 --vc b=3), and there are 3" in line
     chosen = []

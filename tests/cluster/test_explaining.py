@@ -108,6 +108,11 @@ SENTENCES: list[tuple[Reason, str]] = [
         "it starts when enough of them end, or with a higher priority than theirs",
     ),
     (
+        VcExhausted("research", need=1, have=0, size=4, held_by=(("job-1", 1), ("job-2", 4)), more=0),
+        "VC research has 0 of the 1 GPU it needs: all 4 of it are held by job-1 (1), job-2 (4), some of whom make room "
+        "for others of these; it starts when enough of them end, or with a higher priority than theirs",
+    ),
+    (
         VcExhausted("research", need=1, have=0, size=1, held_by=(("job-1", 1),), more=0),
         "VC research has 0 of the 1 GPU it needs: 1 of its 1 is held by job-1 (1); "
         "it starts when that ends, or with a higher priority than its own",

@@ -230,6 +230,17 @@ async def test_some_of_an_array_that_is_still_there(engine: Engine) -> None:
     assert engine.find(other.id).spec.array == "3%2"
 
 
+async def test_jobs_that_wait_in_what_a_new_spec_has_not(engine: Engine) -> None:
+    """They would wait for ever, and the dry run had no word of them."""
+    service = LocalService(engine)
+    for hold in (True, False):
+        await service.submit(wish("sleep", "600", vc="speech", hold=hold), ANN)
+    vcs = tuple(vc for vc in engine.trading.base.virtual_clusters if vc.name != "speech")
+    text = spec_text(replace(engine.trading.base, virtual_clusters=vcs))
+    found = await service.reconfigure(schema.SpecText(yaml=text), "ann", dry_run=True)
+    assert found.warnings == ["1 waiting job of speech can never start: it is no more"]
+
+
 async def test_list_of_jobs(engine: Engine) -> None:
     service = LocalService(engine)
     for vc in ("vision", "speech", "vision", "speech"):
@@ -579,7 +590,10 @@ async def test_dry_run_of_a_spec(engine: Engine) -> None:
     ]
     assert stays.name in done.kept
     assert (done.requeued, done.on_removed_devices) == ([], [])
-    assert done.warnings == ["this machine has no user nosuch, whom vision has among its members"]
+    assert done.warnings == [
+        "this machine has no user nosuch, whom vision has among its members",
+        "1 waiting job of research can never start: it is no more",
+    ]
     fewer = new.yaml.replace("childCellNumber: 8", "childCellNumber: 4")
     shrunk = await service.reconfigure(schema.SpecText(yaml=fewer), "ann", dry_run=True)
     lacking = {job.name: job.why for job in shrunk.on_removed_devices}

@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from hived.cluster import check_feasible
-from hived.engine.job import Event
+from hived.engine.job import Event, JobFilter
+from hived.engine.states import JobState
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, Keeping, displaced_by
@@ -391,21 +392,46 @@ def scattered(spec: ClusterSpec) -> list[str]:
 
 
 def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
-    """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no or without a terminal."""
-    taken = [] if yes else displaced_by(spec, store, time.time())
-    if not taken:
+    """Ask before running jobs lose the cells of their VC, or members and jobs lose the VC itself.
+
+    Raises :class:`InputError` for a no or without a terminal.
+    """
+    if yes:
         return
-    lines = [f"this start takes the cells of {counted(len(taken), 'running job')}, to run on as opportunistic:"]
+    taken, gone = displaced_by(spec, store, time.time()), _gone(spec, store)
+    if not taken and not gone:
+        return
+    lines = []
+    if taken:
+        lines.append(f"this start takes the cells of {counted(len(taken), 'running job')}, to run on as opportunistic:")
     for job, why in taken[:_NAMED]:
         lines.append("  " + clean(f"{job.name} ({counted(job.gpus, 'GPU')} of {job.vc}): {why}"))
     if len(taken) > _NAMED:
         lines.append(f"  and {len(taken) - _NAMED:,} more")
+    if gone:
+        lines += ["this start takes away virtual clusters:", *(f"  {clean(line)}" for line in gone)]
     text, way_out = "\n".join(lines), "without a spec, --devices and --vc it goes on as at the last start"
     if not sys.stdin.isatty():
         raise InputError(f"{text}\n  --yes starts it all the same; {way_out}")
     typer.echo(text, err=True)
     if not typer.confirm("start it all the same?", err=True):
         raise InputError(f"not started; {way_out}")
+
+
+def _gone(spec: ClusterSpec, store: Store) -> list[str]:
+    """Virtual clusters that a start takes from their members, or from jobs that have not ended, a line each."""
+    last = last_start(store)
+    kept = {vc.name for vc in spec.virtual_clusters}
+    lines = []
+    for vc in last.spec.virtual_clusters if last is not None else ():
+        if vc.name in kept:
+            continue
+        _, jobs = store.jobs(JobFilter(states=[state for state in JobState if not state.ended], vc=vc.name), 1, None)
+        members = 0 if vc.access is None else len({*vc.access.members, *vc.access.admins})
+        if members or jobs:
+            whose = [counted(members, "member")] * bool(members) + [f"{counted(jobs, 'job')} not ended"] * bool(jobs)
+            lines.append(f"{vc.name}, with {' and '.join(whose)}")
+    return lines
 
 
 def _with_policies(spec: ClusterSpec, given: list[str], last: ClusterSpec | None) -> ClusterSpec:

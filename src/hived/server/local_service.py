@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -622,6 +623,11 @@ class LocalService(Service[Job]):
             new = parse_spec(spec.yaml, "the new spec")
             warnings = await asyncio.to_thread(unknown_accounts, new)
             jobs = {job.name: job for job in self.scheduler().jobs.values()}
+            kept = {vc.name for vc in new.virtual_clusters}
+            lost = Counter(job.vc for job in jobs.values() if job.state.waits and job.vc not in kept)
+            warnings += [
+                f"{counted(many, 'waiting job')} of {vc} can never start: it is no more" for vc, many in lost.items()
+            ]
             report = None
             if spec.instead_of in (None, engine.spec_loaded_at):
                 report = engine.would_reconfigure(new) if dry_run else engine.reconfigure(new, user)

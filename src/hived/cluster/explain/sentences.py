@@ -186,6 +186,8 @@ def exhausted(reason: why.VcExhausted, lost: int = 0, where: str = "") -> str:
             by += f", and {unusable} cannot be used now; it starts when enough of all these can be used"
             return f"{has}: {held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
         taken = f"{held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
+        if held > reason.size:  # what is being stopped holds its cells, and so does who comes after it
+            taken = f"all {reason.size} of it are held by {by}, some of whom make room for others of these"
         taken += f", and {unusable} cannot be used now" if unusable > 0 else ""
     if lost:
         taken += f", of which {lost} cannot be used after that ({where})"

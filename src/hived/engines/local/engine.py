@@ -310,7 +310,10 @@ class Engine:
             and not lent
             and not (spec.early and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never")
         ):
-            raise NeverFitsError("; ".join(map(JobExplainer(self.job_scheduler).say, answer.reasons)))
+            why = "; ".join(map(JobExplainer(self.job_scheduler).say, answer.reasons))
+            if not loan and self.plan(spec.model_copy(update={"priority": OPPORTUNISTIC})).outcome != "never":
+                why += "; or run it on GPUs that others leave idle: --opportunistic"
+            raise NeverFitsError(why)
         if loan and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
