@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -57,7 +58,9 @@ def gate(
     host, context = environment.get("DOCKER_HOST", ""), environment.get("DOCKER_CONTEXT", "")
     if host and not host.startswith("unix:///"):
         return None
-    if not (host or context or any(Path(path.format(uid=uid)).exists() for path in _DAEMONS)):
+    # pathlib raises where a folder may not be passed
+    there = (path for path in _DAEMONS if os.path.exists(path.format(uid=uid)))  # noqa: PTH110
+    if not (host or context or any(there)):
         return None
     task = {
         "mark": environment[MARK],
@@ -87,7 +90,7 @@ class Left:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._thread: threading.Thread | None = None
-        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._lock, self._closed, self._changed = threading.Lock(), threading.Event(), threading.Event()
 
     def open(self) -> None:
         """Begin with those of the engines before."""
@@ -107,30 +110,31 @@ class Left:
     def close(self) -> None:
         """Leave the rest to the next engine."""
         self._closed.set()
+        self._changed.set()
 
     def _begin(self) -> None:
         with self._lock:
+            self._changed.set()
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, daemon=True, name="containers that are left")
                 self._thread.start()
 
     def _run(self) -> None:
-        pause = _AGAIN_S
-        while True:
+        tries = Counter[str]()
+        while not self._closed.is_set():
             with self._lock:
+                self._changed.clear()
                 left = self._all()
                 if not left:
                     self._thread = None
                     return
-            for file in left:
-                if self._closed.is_set():
-                    return
-                if _is_ended(file):
-                    file.unlink(missing_ok=True)
-                    pause = _AGAIN_S
-            if self._all() and self._closed.wait(pause):
-                return
-            pause = min(2 * pause, _MOST_AGAIN_S)
+            # who was tried least: daemons that do not answer, of whosoever, keep no other waiting for more than a try
+            file = min(left, key=lambda one: tries[one.name])
+            if tries[file.name] and self._changed.wait(min(_AGAIN_S * 2 ** min(tries[file.name], 10), _MOST_AGAIN_S)):
+                continue
+            tries[file.name] += 1
+            if _is_ended(file):
+                file.unlink(missing_ok=True)
 
     def _all(self) -> list[Path]:
         with suppress(OSError):

@@ -415,6 +415,8 @@ class Gate:
         The daemon would take another request there then, which nobody had looked at.
         """
         head, rest = _read_head(server)
+        if not head:  # it has ended
+            return False
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split()
         is_stream = any(_is_header(line, "content-type") and "-stream" in line for line in lines)
@@ -559,6 +561,8 @@ def main() -> None:
     if not task.socket:
         try:
             daemon.end(task)
+        except PermissionError:  # then they have made none
+            return
         except OSError as error:
             sys.exit(f"{path}: {error}")
         return
